@@ -1,0 +1,87 @@
+"""DeploymentConfig: the legacy fields, and a message for every mistake."""
+
+import dataclasses
+
+import pytest
+
+from kerasdist.config import DeploymentConfig
+
+
+def test_defaults_are_those_of_tf_slim():
+    assert dataclasses.asdict(DeploymentConfig()) == {
+        "num_clones": 1,
+        "clone_on_cpu": False,
+        "replica_id": 0,
+        "num_replicas": 1,
+        "num_ps_tasks": 0,
+        "worker_job_name": "worker",
+        "ps_job_name": "ps",
+    }
+
+
+def test_replicas_need_no_parameter_servers():
+    config = DeploymentConfig(num_replicas=2, replica_id=1)
+
+    assert config.num_ps_tasks == 0
+
+
+def test_every_field_can_be_set():
+    fields = {
+        "num_clones": 4,
+        "clone_on_cpu": True,
+        "replica_id": 2,
+        "num_replicas": 3,
+        "num_ps_tasks": 2,
+        "worker_job_name": "trainer",
+        "ps_job_name": "variables",
+    }
+
+    assert dataclasses.asdict(DeploymentConfig(**fields)) == fields
+
+
+def test_config_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        DeploymentConfig().num_clones = 2  # ty: ignore[invalid-assignment]
+
+
+def test_fields_are_given_by_name():
+    with pytest.raises(TypeError, match="positional"):
+        DeploymentConfig(2)  # ty: ignore[too-many-positional-arguments]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_clones": 0}, r"`num_clones` must be at least 1\. Received: num_clones=0\."),
+        ({"num_clones": -1}, "num_clones=-1"),
+        ({"num_replicas": 0}, "`num_replicas` must be at least 1.*num_replicas=0"),
+        ({"num_ps_tasks": -1}, "`num_ps_tasks` must be at least 0.*num_ps_tasks=-1"),
+        ({"replica_id": -1}, "`replica_id` must be at least 0.*replica_id=-1"),
+        ({"replica_id": 1}, "less than `num_replicas`.*replica_id=1, num_replicas=1"),
+        ({"replica_id": 2, "num_replicas": 2}, "replica_id=2, num_replicas=2"),
+        ({"worker_job_name": ""}, "`worker_job_name` must not be empty.*worker_job_name=''"),
+        ({"ps_job_name": " "}, "`ps_job_name` must not be empty.*ps_job_name=' '"),
+        ({"ps_job_name": "worker"}, "must differ.*worker_job_name='worker', ps_job_name='worker'"),
+    ],
+)
+def test_wrong_value_is_an_error_that_shows_it(fields, message):
+    with pytest.raises(ValueError, match=message):
+        DeploymentConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_clones": True}, r"`num_clones` must be an int\. Received: num_clones=True\."),
+        ({"num_clones": 2.0}, r"num_clones=2\.0"),
+        ({"num_replicas": "2"}, "`num_replicas` must be an int.*num_replicas='2'"),
+        ({"replica_id": None}, "`replica_id` must be an int.*replica_id=None"),
+        ({"num_ps_tasks": False}, "`num_ps_tasks` must be an int.*num_ps_tasks=False"),
+        ({"clone_on_cpu": "False"}, "`clone_on_cpu` must be True or False.*clone_on_cpu='False'"),
+        ({"clone_on_cpu": 1}, "clone_on_cpu=1"),
+        ({"worker_job_name": None}, "`worker_job_name` must be a str.*worker_job_name=None"),
+    ],
+)
+def test_wrong_type_is_an_error_that_shows_it(fields, message):
+    with pytest.raises(TypeError, match=message):
+        DeploymentConfig(**fields)
