@@ -1,0 +1,15 @@
+"""Train a Keras 3 model on one device, on many GPUs or on many machines: the same script.
+
+    strategy = kerasdist.make_strategy()
+    with strategy.scope():
+        model = ...
+        model.compile(...)
+    model.fit(dataset)
+"""
+
+from kerasdist.cluster import Cluster as Cluster
+from kerasdist.cluster import Task as Task
+from kerasdist.config import DeploymentConfig as DeploymentConfig
+from kerasdist.plan import Plan as Plan
+from kerasdist.plan import plan_training as plan_training
+from kerasdist.strategies.make_strategy import make_strategy as make_strategy

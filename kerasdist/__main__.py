@@ -1,0 +1,93 @@
+"""The `kerasdist` command: `python -m kerasdist --help`."""
+
+import argparse
+import sys
+
+from kerasdist.cluster import Cluster
+from kerasdist.config import DeploymentConfig
+from kerasdist.plan import plan_deployment
+from kerasdist.strategies.choice import choose
+from kerasdist.strategies.make_strategy import count_gpus
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns the exit code: 0 done, 2 a mistake in the arguments."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        return parsed.command(parsed)
+    except (ValueError, TypeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m kerasdist",
+        description="Train a Keras 3 model on one device, many GPUs or many machines.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    plan = commands.add_parser(
+        "plan",
+        help="print which strategy a deployment gets, and why, without starting training",
+        description="Prints which strategy a deployment gets, and why, without starting training. "
+        "The cluster comes from TF_CONFIG.",
+        allow_abbrev=False,
+    )
+    _add_deployment_arguments(plan)
+    plan.add_argument("--batch_size", type=int, metavar="N", help="examples of a batch, per clone")
+    plan.add_argument("--num_examples", type=int, metavar="N", help="examples of an epoch")
+    plan.set_defaults(command=_print_plan)
+    return parser
+
+
+def _add_deployment_arguments(parser):
+    defaults = DeploymentConfig()
+    number = {"type": int, "metavar": "N"}
+    parser.add_argument("--num_clones", **number, help="replicas per worker")
+    parser.add_argument("--clone_on_cpu", action="store_true", help="clones on logical CPUs")
+    parser.add_argument("--num_replicas", **number, help="worker tasks")
+    parser.add_argument("--num_ps_tasks", **number, help="parameter server tasks")
+    parser.add_argument("--replica_id", **number, help="index of this worker")
+    parser.add_argument("--worker_job_name", metavar="NAME", help=f"{defaults.worker_job_name}")
+    parser.add_argument("--ps_job_name", metavar="NAME", help=f"{defaults.ps_job_name}")
+
+
+def _print_plan(parsed) -> int:
+    config = _config(parsed)
+    choice = choose(config, Cluster.from_env(), num_gpus=count_gpus())
+    batch_size = _at_least_one("--batch_size", parsed.batch_size)
+    num_examples = _at_least_one("--num_examples", parsed.num_examples)
+    print(
+        plan_deployment(
+            choice,
+            global_batch_size=batch_size and batch_size * choice.num_replicas,
+            num_examples=num_examples,
+        )
+    )
+    return 0
+
+
+def _config(parsed) -> DeploymentConfig | None:
+    names = [
+        "num_clones",
+        "num_replicas",
+        "num_ps_tasks",
+        "replica_id",
+        "worker_job_name",
+        "ps_job_name",
+    ]
+    given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
+    if parsed.clone_on_cpu:
+        given["clone_on_cpu"] = True
+    return DeploymentConfig(**given) if given else None
+
+
+def _at_least_one(flag, value):
+    if value is not None and value < 1:
+        raise ValueError(f"`{flag}` must be at least 1. Received: {flag}={value}.")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The plan: what a run is going to do, printed before it does it.
+
+    print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from kerasdist.strategies.choice import Choice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a training run is going to do; `str(plan)` is the text for the terminal.
+
+    Attributes:
+        strategy: Name of the strategy, and why it was chosen.
+        devices: Devices of this worker, one replica on each.
+        num_workers: Worker tasks.
+        global_batch_size: Examples of one optimizer step, over all replicas; None if unknown.
+        num_examples: Examples of an epoch, over all workers; None if unknown.
+        settings: Further lines, such as the learning rate, by their titles.
+        files: Where files go, by what they are.
+        warnings: What makes this run differ from one device.
+
+    Example:
+        print(Plan(strategy="OneDeviceStrategy", devices=("CPU:0",), global_batch_size=32))
+    """
+
+    strategy: str
+    devices: tuple[str, ...]
+    num_workers: int = 1
+    global_batch_size: int | None = None
+    num_examples: int | None = None
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the model, over all workers."""
+        return self.num_workers * len(self.devices)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps of an epoch, the smaller last one included; None if unknown."""
+        if not self.num_examples or not self.global_batch_size:
+            return None
+        return math.ceil(self.num_examples / self.global_batch_size)
+
+    def __str__(self) -> str:
+        rows = [
+            ("strategy", self.strategy),
+            ("devices", _devices(self.devices, self.num_workers)),
+            ("replicas", _count(self.num_replicas, "copy", "copies") + " of the model"),
+            ("batch", _batch(self.global_batch_size, self.num_replicas)),
+            ("last batch", _last_batch(self)),
+            ("steps per epoch", _steps(self)),
+            *self.settings.items(),
+            *self.files.items(),
+            *(("note", warning) for warning in self.warnings),
+        ]
+        rows = [(title, text) for title, text in rows if text]
+        width = max(len(title) for title, _ in rows)
+        return "\n".join(["Plan", *(f"  {title:<{width}}  {text}" for title, text in rows)])
+
+
+def plan_deployment(
+    choice: Choice, *, global_batch_size: int | None = None, num_examples: int | None = None
+) -> Plan:
+    """Returns the plan for a choice of strategy, without a model and without TensorFlow.
+
+    Args:
+        choice: From `kerasdist.strategies.choose`.
+        global_batch_size: Examples of one optimizer step, over all replicas.
+        num_examples: Examples of an epoch, over all workers.
+    """
+    return Plan(
+        strategy=f"{choice.strategy} ({choice.reason})",
+        devices=choice.devices,
+        num_workers=choice.num_workers,
+        global_batch_size=global_batch_size,
+        num_examples=num_examples,
+        settings={"parameter servers": str(choice.num_ps)} if choice.num_ps else {},
+    )
+
+
+def plan_training(
+    model,
+    *,
+    global_batch_size: int,
+    num_examples: int | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Plan:
+    """Returns the plan for a compiled model, as things really are in force.
+
+    Args:
+        model: A compiled Keras model, created in the scope of its strategy.
+        global_batch_size: Examples of one optimizer step, over all replicas.
+        num_examples: Examples of an epoch, over all workers; None if unknown.
+        files: Where files go, by what they are: {"model": "runs/1/model.keras"}.
+
+    Raises:
+        ValueError: The model is not compiled.
+
+    Example:
+        print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
+    """
+    # Imported here: the plan of a deployment needs no TensorFlow.
+    from kerasdist.training import batch_statistics
+
+    if not model.compiled:
+        raise ValueError(
+            f"Model '{model.name}' is not compiled, so its optimizer is not known. Call "
+            "`model.compile(...)` inside `strategy.scope()` first."
+        )
+    strategy = model.distribute_strategy
+    devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
+    return Plan(
+        strategy=getattr(strategy, "reason", type(strategy).__name__),
+        devices=devices,
+        global_batch_size=global_batch_size,
+        num_examples=num_examples,
+        settings={
+            "steps per call": _steps_per_call(model),
+            "optimizer": _optimizer(model.optimizer),
+            "precision": model.dtype_policy.name,
+            "XLA": _xla(model, len(devices)),
+        },
+        files=files or {},
+        warnings=batch_statistics.notes(model, len(devices)),
+    )
+
+
+def _devices(devices, num_workers):
+    names = ", ".join(devices)
+    return names if num_workers == 1 else f"{names} on each of {num_workers} workers"
+
+
+def _batch(global_batch_size, num_replicas):
+    if not global_batch_size:
+        return ""
+    if num_replicas == 1:
+        return _count(global_batch_size, "example", "examples")
+    largest = math.ceil(global_batch_size / num_replicas)
+    smallest = global_batch_size // num_replicas
+    each = f"{largest}" if largest == smallest else f"{smallest} or {largest}"
+    return f"{_count(global_batch_size, 'example', 'examples')} (global), {each} on each replica"
+
+
+def _last_batch(plan):
+    if not plan.steps_per_epoch:
+        return ""
+    last = plan.num_examples % plan.global_batch_size
+    if last == 0:
+        return "as large as the others"
+    text = f"{_count(last, 'example', 'examples')}, weighed as that many; none is dropped"
+    empty = plan.num_replicas - last
+    return text + (f"; {_count(empty, 'replica', 'replicas')} without any" if empty > 0 else "")
+
+
+def _steps(plan):
+    if not plan.steps_per_epoch:
+        return ""
+    return f"{plan.steps_per_epoch:,} for {_count(plan.num_examples, 'example', 'examples')}"
+
+
+def _steps_per_call(model):
+    return "" if model.steps_per_execution == 1 else str(model.steps_per_execution)
+
+
+def _optimizer(optimizer):
+    if optimizer is None:
+        return ""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return f"{type(optimizer).__name__}, {_learning_rate(optimizer)}"
+
+
+def _learning_rate(optimizer):
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, Mapping):
+        arguments = {name: value for name, value in rate["config"].items() if name != "name"}
+        settings = ", ".join(f"{name}={_number(value)}" for name, value in arguments.items())
+        return f"learning rate {rate['class_name']}({settings})"
+    return f"learning rate {_number(rate)}"
+
+
+def _xla(model, num_replicas):
+    if not model.jit_compile:
+        return "off"
+    if num_replicas > 1:
+        return "off: it cannot compile a step that spans several devices"
+    return "on"
+
+
+def _number(value):
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _count(number, singular, plural):
+    return f"{number:,} {singular if number == 1 else plural}"
+
+
+def _short_name(device):
+    return device.rpartition("device:")[2] or device

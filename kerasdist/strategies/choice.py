@@ -1,0 +1,141 @@
+"""Which strategy fits a deployment, and why: decided without TensorFlow.
+
+    choice = choose(DeploymentConfig(num_clones=2), Cluster.local(), num_gpus=4)
+    choice.strategy, choice.devices      # "MirroredStrategy", ("GPU:0", "GPU:1")
+"""
+
+import dataclasses
+from typing import Literal
+
+from kerasdist.cluster import Cluster
+from kerasdist.config import DeploymentConfig
+
+StrategyName = Literal[
+    "OneDeviceStrategy",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The strategy for a deployment.
+
+    Attributes:
+        strategy: Name of the TensorFlow strategy it is made of.
+        reason: Why this one, in words for the person who starts the run.
+        devices: The devices of each worker, one replica on each.
+        num_workers: Worker tasks of the cluster.
+        num_ps: Parameter server tasks of the cluster.
+    """
+
+    strategy: StrategyName
+    reason: str
+    devices: tuple[str, ...]
+    num_workers: int = 1
+    num_ps: int = 0
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the model, over all workers."""
+        return self.num_workers * len(self.devices)
+
+
+def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) -> Choice:
+    """Chooses the strategy for what the user wants and what the environment has.
+
+    Args:
+        config: What the user wants. None lets the cluster and the devices decide: all workers of
+            the cluster, and all GPUs of each, or its CPU.
+        cluster: What the environment says.
+        num_gpus: GPUs that TensorFlow sees on this machine.
+
+    Raises:
+        ValueError: The config contradicts the cluster, or asks for more GPUs than there are.
+
+    Example:
+        choose(None, Cluster.local(), num_gpus=0).strategy      # "OneDeviceStrategy"
+    """
+    if config is None:
+        config = _config_from(cluster, num_gpus)
+        wish = "no DeploymentConfig given"
+    else:
+        wish = f"num_clones={config.num_clones}"
+    _check_against_cluster(config, cluster)
+    devices = _devices(config, num_gpus)
+    kind = _kind_of(devices, num_gpus)
+    if config.num_ps_tasks > 0:
+        return Choice(
+            strategy="ParameterServerStrategy",
+            reason=f"num_ps_tasks={config.num_ps_tasks}: asynchronous workers",
+            devices=devices,
+            num_workers=config.num_replicas,
+            num_ps=config.num_ps_tasks,
+        )
+    if config.num_replicas > 1:
+        return Choice(
+            strategy="MultiWorkerMirroredStrategy",
+            reason=f"num_replicas={config.num_replicas} without ps tasks: synchronous workers",
+            devices=devices,
+            num_workers=config.num_replicas,
+        )
+    if len(devices) > 1:
+        return Choice(strategy="MirroredStrategy", reason=f"{wish}: {kind}", devices=devices)
+    return Choice(strategy="OneDeviceStrategy", reason=f"{wish}: {kind}", devices=devices)
+
+
+def _config_from(cluster, num_gpus):
+    return DeploymentConfig(
+        num_clones=max(num_gpus, 1),
+        num_replicas=max(cluster.num_workers, 1),
+        num_ps_tasks=cluster.num_ps,
+    )
+
+
+def _check_against_cluster(config, cluster):
+    if config.num_replicas == 1 and config.num_ps_tasks == 0 and cluster.is_local:
+        return
+    names = (config.worker_job_name, config.ps_job_name)
+    if names != ("worker", "ps"):
+        raise ValueError(
+            "TensorFlow's strategies know the jobs 'worker' and 'ps' only. Received: "
+            f"worker_job_name={names[0]!r}, ps_job_name={names[1]!r}. Use the default names, in "
+            "DeploymentConfig and in TF_CONFIG."
+        )
+    if cluster.is_local:
+        return
+    wanted = (config.num_replicas, config.num_ps_tasks)
+    found = (cluster.num_workers, cluster.num_ps)
+    if wanted != found:
+        raise ValueError(
+            f"DeploymentConfig asks for num_replicas={wanted[0]}, num_ps_tasks={wanted[1]}, and "
+            f"TF_CONFIG holds {found[0]} workers and {found[1]} ps tasks. Make them agree, give no "
+            "DeploymentConfig, or unset TF_CONFIG where it is left over from another job."
+        )
+    if config.replica_id not in (0, cluster.task.index):
+        raise ValueError(
+            f"DeploymentConfig says replica_id={config.replica_id}, and TF_CONFIG says that this is "
+            f"{cluster.task}. Leave replica_id out: the cluster knows it."
+        )
+
+
+def _devices(config, num_gpus):
+    if config.clone_on_cpu or (num_gpus == 0 and config.num_clones == 1):
+        return tuple(f"CPU:{index}" for index in range(config.num_clones))
+    if config.num_clones > num_gpus:
+        exists = ", ".join(f"GPU:{index}" for index in range(num_gpus)) or "none"
+        raise ValueError(
+            f"`num_clones` is larger than the number of GPUs. Received: num_clones="
+            f"{config.num_clones}; GPUs that TensorFlow sees: {exists}. Use fewer clones, or "
+            "clone_on_cpu=True for logical CPUs."
+        )
+    return tuple(f"GPU:{index}" for index in range(config.num_clones))
+
+
+def _kind_of(devices, num_gpus):
+    if len(devices) > 1:
+        return f"{len(devices)} {'GPUs' if 'GPU' in devices[0] else 'logical CPUs'} of one machine"
+    if "GPU" in devices[0]:
+        return "one GPU"
+    return "one CPU, since TensorFlow sees no GPU" if num_gpus == 0 else "one CPU"

@@ -1,0 +1,32 @@
+"""Many devices of one machine: a copy of the model on each, updated in step."""
+
+import tensorflow as tf
+
+from kerasdist.training import keras_adapter, routes
+
+
+class MirroredStrategy(tf.distribute.MirroredStrategy):
+    """TensorFlow's MirroredStrategy, in whose scope stock `fit` equals one device.
+
+    Args:
+        devices: Device names, one replica each, such as ["GPU:0", "GPU:1"].
+        reason: Why it was chosen, for the plan.
+
+    Example:
+        strategy = MirroredStrategy(["GPU:0", "GPU:1"])
+        with strategy.scope():
+            model = make_model()
+    """
+
+    def __init__(self, devices, *, reason: str = ""):
+        keras_adapter.separate_collectives(self)
+        super().__init__(devices, cross_device_ops=_cross_device_ops(devices))
+        self.reason = reason
+        routes.adapt(self)
+
+
+def _cross_device_ops(devices):
+    # Logical CPUs share their memory: adding on one of them beats a ring of copies.
+    if all("CPU" in device for device in devices):
+        return tf.distribute.ReductionToOneDevice()
+    return None

@@ -1,0 +1,1 @@
+"""What `fit`, `evaluate` and `predict` run under our strategies."""

@@ -1,0 +1,72 @@
+"""Batch normalization over replicas.
+
+With `synchronized=True` Keras computes the statistics of the global batch, which is what one device
+computes. Without it each replica normalizes with its own examples. Its moving statistics then drift
+apart, and stock Keras saves those of the first replica. Here they are variables that hold one value
+per replica and read as the mean over the replicas, as in tf.keras 2: the moving average is linear, so
+the mean of the replicas' averages is the average of the replicas' means.
+"""
+
+import warnings
+
+import keras
+import tensorflow as tf
+
+from kerasdist.training import keras_adapter, replica_step
+
+
+def moments(stock, layer, inputs, mask):
+    """Returns Keras' (mean, variance) of the batch; the moving ones on a replica without examples.
+
+    The mean over no example is NaN, and would stay in the moving statistics for ever.
+    """
+    mean, variance = stock(layer, inputs, mask)
+    step = replica_step.current()
+    if step is None or not step.may_be_empty or step.is_only_replica or layer.synchronized:
+        return mean, variance
+    has_examples = step.num_examples > 0
+    moving_mean = tf.cast(layer.moving_mean, mean.dtype)
+    moving_variance = tf.cast(layer.moving_variance, variance.dtype)
+    return (
+        tf.where(has_examples, mean, tf.reshape(moving_mean, tf.shape(mean))),
+        tf.where(has_examples, variance, tf.reshape(moving_variance, tf.shape(variance))),
+    )
+
+
+def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
+    """Returns the layers of `model` that normalize each replica with its own examples."""
+    return [
+        layer
+        for layer in keras_adapter.layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+    ]
+
+
+def synchronize(model) -> None:
+    """Gives every replica the mean of the moving statistics, which is also what is saved.
+
+    Called before `evaluate` and `predict`, whose replicas read their own copy.
+    """
+    for layer in unsynchronized_layers(model):
+        for variable in layer.non_trainable_variables:
+            if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
+                variable.assign(variable.value.read_value())
+
+
+def notes(model, num_replicas: int) -> tuple[str, ...]:
+    """Returns what a person must know of the statistics before training; mostly nothing."""
+    layers = [layer.name for layer in unsynchronized_layers(model) if layer.trainable]
+    if num_replicas == 1 or not layers:
+        return ()
+    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
+    return (
+        f"Batch normalization uses the statistics of each of the {num_replicas} replicas ({names}), "
+        "so training differs from one device. BatchNormalization(synchronized=True) uses those of "
+        "the global batch.",
+    )
+
+
+def warn_if_unsynchronized(model, num_replicas: int) -> None:
+    """Warns with the `notes`, when a step function is made."""
+    for note in notes(model, num_replicas):
+        warnings.warn(note, stacklevel=2)

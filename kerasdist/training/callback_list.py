@@ -1,0 +1,63 @@
+"""Callbacks under our strategies: only those that look at a batch are called for it.
+
+The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every step.
+A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
+"""
+
+import keras
+
+from kerasdist.training.progress_bar import ProgressBar
+
+
+class CallbackList(keras.callbacks.CallbackList):
+    """A `keras.callbacks.CallbackList` that skips hooks which do nothing.
+
+    Args: those of `keras.callbacks.CallbackList`.
+    """
+
+    def __init__(self, callbacks=None, *, add_progbar=False, **kwargs):
+        callbacks = keras.tree.flatten(callbacks) if callbacks else []
+        if add_progbar and not any(
+            isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
+        ):
+            callbacks = [*callbacks, ProgressBar()]
+        super().__init__(callbacks, add_progbar=False, **kwargs)
+        self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        for callback in self._listeners["on_train_batch_begin"]:
+            callback.on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        for callback in self._listeners["on_train_batch_end"]:
+            callback.on_train_batch_end(batch, logs)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        for callback in self._listeners["on_test_batch_begin"]:
+            callback.on_test_batch_begin(batch, logs)
+
+    def on_test_batch_end(self, batch, logs=None):
+        for callback in self._listeners["on_test_batch_end"]:
+            callback.on_test_batch_end(batch, logs)
+
+    def _overriding(self, hook: str) -> list:
+        # The train hooks call the older on_batch_begin and on_batch_end.
+        older = hook.replace("_train", "")
+        return [
+            callback
+            for callback in self.callbacks
+            if _is_overridden(callback, hook) or _is_overridden(callback, older)
+        ]
+
+
+def _is_overridden(callback, hook: str) -> bool:
+    default = getattr(keras.callbacks.Callback, hook, None)
+    return getattr(getattr(callback, hook, None), "__func__", None) is not default
+
+
+_BATCH_HOOKS = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+)

@@ -1,0 +1,174 @@
+"""The one file that touches private names of Keras and TensorFlow.
+
+Keras 3 offers no place for what a strategy must change in `fit`, so a few of its functions are
+*routed*: a function of ours is asked first, and goes on to Keras' own (`stock`) wherever the model,
+optimizer or layer is not one of our strategies'. Importing this file changes nothing; the routes are
+laid when the first strategy is made (`kerasdist.training.routes`).
+
+tests/training/test_keras_adapter.py fails when one of these names moves. Written against Keras 3.15.1
+and TensorFlow 2.21.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow import optimizer as keras_optimizer
+from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.losses import loss as keras_loss
+from keras.src.optimizers import base_optimizer
+from keras.src.trainers import trainer as base_trainer
+from keras.src.trainers.data_adapters import get_data_adapter, tf_dataset_adapter
+
+# What can be routed: (owner, name), each with the reason why Keras' own does not do.
+ROUTABLE = {
+    # One compiled call per step, logs on demand, several steps per call on several replicas.
+    "make_train_function": (keras_trainer.TensorFlowTrainer, "make_train_function"),
+    "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
+    # `predict` and `evaluate` read the replicas' own copies of moving statistics.
+    "make_predict_function": (keras_trainer.TensorFlowTrainer, "make_predict_function"),
+    # Builds from a batch: one more pull from generators, a crash where a batch does not divide.
+    "symbolic_build": (keras_trainer.TensorFlowTrainer, "_maybe_symbolic_build"),
+    # Tests for `dict`, which logs that are not computed yet are not.
+    "epoch_logs": (base_trainer.Trainer, "_get_metrics_result_or_logs"),
+    # Runs over the end of data of unknown length; `class_weight` fails on distributed data.
+    "epoch_iterator": (keras_trainer, "TFEpochIterator"),
+    # Turns all logs of every step into numbers.
+    "callback_list": (keras.callbacks.CallbackList, "__new__"),
+    # Clips, accumulates and averages on each replica, before the gradients meet.
+    "apply": (base_optimizer.BaseOptimizer, "apply"),
+    "apply_scaled": (keras.optimizers.LossScaleOptimizer, "apply"),
+    "all_reduce": (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients"),
+    # The place in Keras' train_step between the loss and the backward pass.
+    "scale_loss": (base_optimizer.BaseOptimizer, "scale_loss"),
+    "scale_scaled_loss": (keras.optimizers.LossScaleOptimizer, "scale_loss"),
+    # Divides by num_replicas: a mean of the replicas' means, whatever the number of examples.
+    "reduce_loss": (keras_loss, "reduce_weighted_values"),
+    "scale_for_distribution": (keras_loss, "scale_loss_for_distribution"),
+    "unscale_for_distribution": (keras_loss, "unscale_loss_for_distribution"),
+    # Counts a scalar once per replica, also on a replica without examples.
+    "update_mean": (keras.metrics.Mean, "update_state"),
+    # The statistics of no example are NaN.
+    "moments": (keras.layers.BatchNormalization, "_moments"),
+    # The same masks on every replica.
+    "next_seed": (keras.random.SeedGenerator, "next"),
+}
+
+_collective_key_bases = itertools.count(1000, 1000)
+_stock = {}
+
+
+def route(name: str, function: Callable) -> None:
+    """Routes one of `ROUTABLE` through `function(stock, *args, **kwargs)`."""
+    owner, attribute = ROUTABLE[name]
+    stock = getattr(owner, attribute)
+    _stock[name] = stock
+
+    @functools.wraps(stock)
+    def routed(*args, **kwargs):
+        return function(stock, *args, **kwargs)
+
+    setattr(owner, attribute, routed)
+
+
+def is_stock_train_step(model) -> bool:
+    """Whether `model` trains with Keras' own train_step and losses.
+
+    That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
+    """
+    return type(model).train_step is keras_trainer.TensorFlowTrainer.train_step
+
+
+def returns_stock_metrics(model, step_name: str) -> bool:
+    """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
+    return (
+        getattr(type(model), step_name) is getattr(keras_trainer.TensorFlowTrainer, step_name)
+        and type(model).compute_metrics is base_trainer.Trainer.compute_metrics
+    )
+
+
+def strategy_of(model_or_optimizer):
+    """Returns the strategy in whose scope a model or an optimizer was created, or None."""
+    if isinstance(model_or_optimizer, keras.Model):
+        return model_or_optimizer._distribute_strategy
+    return model_or_optimizer._distribution_strategy
+
+
+def layers_of(model) -> list[keras.layers.Layer]:
+    """Returns all layers of `model`, those of nested layers and models included."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def build_from_spec(model, spec) -> None:
+    """Creates the variables of `model`, its metrics and its optimizer from shapes alone."""
+    model._symbolic_build(data_batch=spec)
+
+
+def make_data_adapter(**kwargs):
+    """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
+    return get_data_adapter(**kwargs)
+
+
+def class_weight_function(class_weight: dict) -> Callable:
+    """Returns Keras' function (x, y) -> (x, y, weight of the class)."""
+    return tf_dataset_adapter.make_class_weight_map_fn(class_weight)
+
+
+def batch_spec(element_spec):
+    """Returns the spec of one replica's batch, with an open batch axis, for any dataset's spec."""
+
+    def leaf_spec(spec):
+        # Distributed datasets have one spec per replica, all alike but for the batch axis.
+        spec = spec._component_specs[0] if hasattr(spec, "_value_specs") else spec
+        shape = getattr(spec, "shape", None)
+        if shape is None:
+            return None
+        if shape.rank:
+            shape = [None, *shape[1:]]
+        return keras.KerasTensor(shape, dtype=spec.dtype.name)
+
+    return tf.nest.map_structure(leaf_spec, element_spec)
+
+
+def separate_collectives(strategy) -> None:
+    """Gives a strategy collective keys of its own; call it before TensorFlow's constructor.
+
+    All strategies of a process start at the same key, and a group of other devices under a key that
+    is taken fails with "InternalError: CollectiveReduceV2" in every later strategy as well.
+    """
+    strategy._collective_key_base = next(_collective_key_bases)
+
+
+def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
+    """Adapts the variables and updates of `strategy` to what `fit` does with them.
+
+    Args:
+        strategy: A strategy of TensorFlow's.
+        is_local_update: Whether this thread updates only the variables of its own replica, with a
+            gradient that is the same on all of them. TensorFlow then needs no merge_call, which is
+            what lets an update stand inside `tf.cond`.
+    """
+    extended = strategy.extended
+    uses_merge_call = extended._use_merge_call
+    extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
+    extended._create_variable = functools.partial(_create_variable, extended._create_variable)
+
+
+def _create_variable(create, next_creator, **kwargs):
+    if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+        # Step counters and learning rates: every replica computes the same value, no broadcast.
+        kwargs["aggregation"] = tf.VariableAggregation.NONE
+    elif _is_moving_statistic(kwargs):
+        # See batch_statistics: one value per replica, which reads and saves as their mean.
+        kwargs["aggregation"] = tf.VariableAggregation.MEAN
+        kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
+    return create(next_creator, **kwargs)
+
+
+def _is_moving_statistic(kwargs) -> bool:
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    layer = scopes[-1].caller if scopes else None
+    return isinstance(layer, keras.layers.BatchNormalization) and not kwargs.get("trainable")

@@ -1,0 +1,67 @@
+"""The progress bar of `fit`, `evaluate` and `predict` under our strategies."""
+
+import sys
+import time
+
+import keras
+
+
+class ProgressBar(keras.callbacks.ProgbarLogger):
+    """Keras' progress bar, with examples per second, which reads the logs only to be redrawn.
+
+    It stands in for Keras' own. The rate counts the examples of the global batches since the first
+    step of the epoch, so that the time in which TensorFlow compiles that step does not count. With
+    `verbose="auto"` a terminal or a notebook gets a bar, and a file one line per epoch.
+    """
+
+    # A person sees no more of it, and each redraw waits for the devices.
+    redraw_secs = 0.1
+
+    def __init__(self):
+        super().__init__()
+        self._last_redraw = 0.0
+        self._first_step = None
+
+    def set_params(self, params):
+        verbose = params["verbose"]
+        if verbose == "auto":
+            verbose = 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
+        super().set_params({**params, "verbose": verbose})
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self._first_step = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._first_step is None:
+            self._first_step = time.perf_counter(), self._num_examples()
+        self.seen = batch + 1
+        if self._is_due():
+            self._show_rate()
+            super().on_train_batch_end(batch, logs)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.seen = batch + 1
+        if self._is_due():
+            super().on_test_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._show_rate()
+        super().on_epoch_end(epoch, logs)
+
+    def _is_due(self) -> bool:
+        now = time.perf_counter()
+        if self.verbose != 1 or now - self._last_redraw < self.redraw_secs:
+            return False
+        self._last_redraw = now
+        return True
+
+    def _show_rate(self):
+        start, num_examples = self._first_step
+        secs = time.perf_counter() - start
+        num_examples = self._num_examples() - num_examples
+        if num_examples:
+            self.progbar.unit_name = f"step - {num_examples / secs:.0f} examples/s"
+
+    def _num_examples(self) -> int:
+        return int(self.model.train_function.num_examples)

@@ -1,0 +1,22 @@
+"""Random numbers: different on every replica, the same in every run with the same seed.
+
+Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
+replica 0 keeps the numbers of one device, and the others add their position to the seed.
+"""
+
+import tensorflow as tf
+
+from kerasdist.training import replica_step
+
+# Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their bits.
+_STRIDE = 0x9E3779B1
+
+
+def next_seed(stock, generator, ordered=True):
+    """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
+    seed = stock(generator, ordered)
+    step = replica_step.current()
+    if step is None or step.replica_id == 0:
+        return seed
+    offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
+    return seed + tf.cast(offset, seed.dtype)

@@ -1,0 +1,118 @@
+"""Which functions of Keras ask us first, and what they are told.
+
+    routes.lay()                # once per process, when the first strategy is made
+    routes.adapt(strategy)      # for each strategy
+"""
+
+import weakref
+
+import keras
+
+from kerasdist.training import (
+    batch_statistics,
+    global_loss,
+    gradient_aggregation,
+    keras_adapter,
+    randomness,
+    replica_step,
+    scope_checks,
+)
+from kerasdist.training.batches import EpochIterator
+from kerasdist.training.callback_list import CallbackList
+from kerasdist.training.lazy_logs import LazyLogs
+from kerasdist.training.step_function import StepFunction
+
+_adapted = weakref.WeakSet()
+
+
+def adapt(strategy) -> None:
+    """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
+    if not _adapted:
+        _lay()
+    keras_adapter.adapt(strategy, is_local_update=gradient_aggregation.is_aggregated)
+    _adapted.add(strategy)
+
+
+def _lay():
+    for name, function in {
+        "make_train_function": _make_train_function,
+        "make_test_function": _make_test_function,
+        "make_predict_function": _make_predict_function,
+        "symbolic_build": _build,
+        "epoch_logs": _epoch_logs,
+        "epoch_iterator": _make_epoch_iterator,
+        "callback_list": _make_callback_list,
+        "apply": gradient_aggregation.apply,
+        "apply_scaled": gradient_aggregation.apply,
+        "all_reduce": gradient_aggregation.all_reduce,
+        "scale_loss": gradient_aggregation.scale_loss,
+        "scale_scaled_loss": gradient_aggregation.scale_loss,
+        "reduce_loss": global_loss.reduce_weighted_values,
+        "scale_for_distribution": global_loss.scale_for_distribution,
+        "unscale_for_distribution": global_loss.scale_for_distribution,
+        "update_mean": global_loss.update_mean,
+        "moments": batch_statistics.moments,
+        "next_seed": randomness.next_seed,
+    }.items():
+        keras_adapter.route(name, function)
+
+
+def _is_ours(model) -> bool:
+    return model is not None and keras_adapter.strategy_of(model) in _adapted
+
+
+def _make_train_function(stock, model, force=False):
+    if not _is_ours(model):
+        return stock(model, force)
+    if model.train_function is None or force:
+        scope_checks.check(model)
+        model.train_function = StepFunction(
+            model,
+            model.train_step,
+            returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
+            weighs_loss=keras_adapter.is_stock_train_step(model),
+        )
+    return model.train_function
+
+
+def _make_test_function(stock, model, force=False):
+    if not _is_ours(model):
+        return stock(model, force)
+    batch_statistics.synchronize(model)
+    if model.test_function is None or force:
+        scope_checks.check(model)
+        model.test_function = StepFunction(
+            model,
+            model.test_step,
+            returns_metrics=keras_adapter.returns_stock_metrics(model, "test_step"),
+            weighs_loss=False,
+        )
+    return model.test_function
+
+
+def _make_predict_function(stock, model, force=False):
+    if _is_ours(model):
+        batch_statistics.synchronize(model)
+    return stock(model, force)
+
+
+def _build(stock, model, iterator=None, data_batch=None):
+    if not _is_ours(model) or iterator is None:
+        return stock(model, iterator, data_batch)
+    with model.distribute_strategy.scope():
+        keras_adapter.build_from_spec(model, iterator.element_spec)
+
+
+def _epoch_logs(stock, model, logs):
+    return stock(model, dict(logs) if isinstance(logs, LazyLogs) else logs)
+
+
+def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
+    make = EpochIterator if distribute_strategy in _adapted else stock
+    return make(*args, distribute_strategy=distribute_strategy, **kwargs)
+
+
+def _make_callback_list(stock, cls, *args, model=None, **kwargs):
+    if cls is keras.callbacks.CallbackList and _is_ours(model):
+        cls = CallbackList
+    return stock(cls)

@@ -1,0 +1,44 @@
+"""Finds what was created outside the strategy's scope, before the first step."""
+
+import tensorflow as tf
+
+from kerasdist.training import keras_adapter
+
+
+def check(model) -> None:
+    """Checks that all variables and the optimizer of `model` belong to its strategy.
+
+    Raises:
+        RuntimeError: Something was created outside `strategy.scope()` or in another one's; names it.
+    """
+    strategy = model.distribute_strategy
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and keras_adapter.strategy_of(optimizer) is not strategy:
+        raise RuntimeError(
+            f"The optimizer of model '{model.name}' was created outside the scope of the model's "
+            "strategy. Call `model.compile(...)` inside the same `with strategy.scope():` block."
+        )
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for variable in [*model.variables, *model.metrics_variables]:
+        owner = getattr(variable.value, "distribute_strategy", None)
+        if owner is not strategy:
+            where = "in the scope of another strategy" if owner else "outside its strategy's scope"
+            raise RuntimeError(
+                f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
+                "layers, metrics and the model inside the same `with strategy.scope():` block."
+            )
+
+
+def check_optimizer_scope(optimizer) -> None:
+    """Checks that an optimizer of ours is not applied to a model outside our strategies.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    strategy = keras_adapter.strategy_of(optimizer)
+    if tf.distribute.get_strategy() is not strategy:
+        raise RuntimeError(
+            f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model that "
+            "it trains was not. Create the model inside the same `with strategy.scope():` block."
+        )
