@@ -1,0 +1,65 @@
+"""Trains a case and compares what comes out with what one device gives."""
+
+import contextlib
+import dataclasses
+
+import keras
+import numpy as np
+
+from kerasdist.parity.cases import Case
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What training a case gave.
+
+    Attributes:
+        weights: Arrays by the position of the variable in `model.weights`.
+        history: Lists by the names of the logs.
+        iterations: Optimizer steps.
+    """
+
+    weights: list[np.ndarray]
+    history: dict[str, list]
+    iterations: int
+
+
+def train(case: Case, strategy=None, *, is_reference: bool = False) -> Outcome:
+    """Trains `case` from its fixed seed, in the scope of `strategy` or (None) without any.
+
+    Args:
+        case: One of `CASES`.
+        strategy: A strategy of ours or of TensorFlow's.
+        is_reference: Whether to use the data of the case's `reference`.
+    """
+    keras.utils.set_random_seed(7)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = case.model()
+    fit = case.reference if is_reference and case.reference else case.fit
+    arguments = fit(strategy)
+    if case.train is None:
+        history = model.fit(**arguments, verbose=0).history
+    else:
+        history = case.train(model, arguments)
+    return Outcome(
+        weights=[np.asarray(variable.numpy(), "float32") for variable in model.weights],
+        history=history,
+        iterations=int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
+    )
+
+
+def difference(outcome: Outcome, truth: Outcome) -> float:
+    """Returns the largest absolute difference of any weight or log; infinite if steps were lost.
+
+    Args:
+        outcome: What a deployment gave.
+        truth: What one device gave.
+    """
+    if outcome.iterations != truth.iterations or outcome.history.keys() != truth.history.keys():
+        return float("inf")
+    pairs = [
+        *zip(outcome.weights, truth.weights, strict=True),
+        *((outcome.history[name], truth.history[name]) for name in truth.history),
+    ]
+    worst = max(np.max(np.abs(np.asarray(ours) - np.asarray(theirs))) for ours, theirs in pairs)
+    return float("inf") if np.isnan(worst) else float(worst)

@@ -1,0 +1,273 @@
+"""The small models of the parity cases. Each function returns a compiled model."""
+
+import keras
+import tensorflow as tf
+
+
+def regression(optimizer=None, **compile_arguments):
+    """Returns a network of two layers, float32 [batch, 6] -> [batch, 1]."""
+    model = _network()
+    model.compile(
+        optimizer or _sgd(),
+        loss="mse",
+        metrics=["mae", keras.metrics.RootMeanSquaredError()],
+        **compile_arguments,
+    )
+    return model
+
+
+def regularized():
+    """Returns a network whose weights are regularized."""
+    model = _network(kernel_regularizer=keras.regularizers.L1L2(0.01, 0.02))
+    model.compile(_sgd(), loss="mse")
+    return model
+
+
+def activity_regularized():
+    """Returns a network whose activations are regularized."""
+    model = _network(activity_regularizer=keras.regularizers.L2(0.05))
+    model.compile(_sgd(), loss="mse")
+    return model
+
+
+def constrained():
+    """Returns a network whose weights have a largest norm."""
+    model = _network(kernel_constraint=keras.constraints.MaxNorm(0.7))
+    model.compile(_sgd(), loss="mse")
+    return model
+
+
+def scheduled():
+    """Returns a network whose learning rate falls in steps."""
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.2, 3, 0.5, staircase=True)
+    return regression(keras.optimizers.SGD(schedule, momentum=0.9))
+
+
+def classification():
+    """Returns a network float32 [batch, 6] -> [batch, 3 logits], for labels int [batch]."""
+    model = _network(outputs=3)
+    model.compile(_sgd(), loss=_cross_entropy(), weighted_metrics=["accuracy"])
+    return model
+
+
+def with_weighted_metrics():
+    """Returns a network with a plain and a weighted metric."""
+    model = _network()
+    model.compile(_sgd(), loss="mse", metrics=["mae"], weighted_metrics=["mse"])
+    return model
+
+
+def two_outputs():
+    """Returns a network with the outputs "a" [batch, 1] and "b" [batch, 3]."""
+    model = _two_headed()
+    model.compile(
+        _sgd(),
+        loss={"a": "mse", "b": _cross_entropy()},
+        loss_weights={"a": 0.3, "b": 2.0},
+        metrics={"a": ["mae"], "b": ["accuracy"]},
+    )
+    return model
+
+
+def sum_and_mean():
+    """Returns a network with one loss that is summed over the batch and one that is averaged."""
+    model = _two_headed()
+    loss = {"a": keras.losses.MeanSquaredError(reduction="sum"), "b": _cross_entropy()}
+    model.compile(keras.optimizers.SGD(0.01), loss=loss)
+    return model
+
+
+def reduced(reduction):
+    """Returns a network whose loss is reduced in another way than to the mean over examples."""
+    model = _network()
+    loss = keras.losses.MeanSquaredError(reduction=reduction)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss=loss, metrics=["mae"])
+    return model
+
+
+def with_added_loss():
+    """Returns a network of which one layer adds a loss of its own."""
+    inputs = keras.Input((6,))
+    hidden = AddsLoss(8)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(_sgd(), loss="mse", metrics=["mae"])
+    return model
+
+
+def masked():
+    """Returns a network int [batch, 5 words, 0 masked] -> [batch, 5, 3 logits]."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(20, 4, mask_zero=True),
+            keras.layers.SimpleRNN(4, return_sequences=True),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.compile(_sgd(), loss=_cross_entropy(), weighted_metrics=["accuracy"])
+    return model
+
+
+def embedding():
+    """Returns a network int [batch, 5 words] -> [batch, 3 logits], with sparse gradients."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(20, 4),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), loss=_cross_entropy(), metrics=["accuracy"])
+    return model
+
+
+def mixed(policy):
+    """Returns a network that computes in 16 bits."""
+    model = _network(dtype=policy, input_dtype="float32")
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    return model
+
+
+def partly_frozen():
+    """Returns a network whose first layer is not trained."""
+    model = _network()
+    model.layers[0].trainable = False
+    model.compile(_sgd(), loss="mse", metrics=["mae"])
+    return model
+
+
+def with_unused_variable():
+    """Returns a network with a trainable variable that the loss does not depend on."""
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(HasUnusedVariable(8)(inputs)))
+    model.compile(_sgd(), loss="mse")
+    return model
+
+
+def normalized(synchronized=True):
+    """Returns a network with batch normalization."""
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8),
+            keras.layers.BatchNormalization(momentum=0.8, synchronized=synchronized),
+            keras.layers.Activation("tanh"),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(_sgd(), loss="mse", metrics=["mae"])
+    return model
+
+
+def subclassed():
+    """Returns a subclassed model, which has no variables before its first batch."""
+    model = Subclassed()
+    model.compile(_sgd(), loss="mse", metrics=["mae"])
+    return model
+
+
+def with_own_train_step():
+    """Returns a model whose train_step is written by hand, without a Keras loss."""
+    inputs = keras.Input((6,))
+    model = HasTrainStep(inputs, _layers()(inputs))
+    model.compile(_sgd())
+    return model
+
+
+def with_two_optimizers():
+    """Returns a model whose train_step has an optimizer for each of its layers."""
+    inputs = keras.Input((6,))
+    model = HasTwoOptimizers(inputs, _layers()(inputs))
+    model.compile(_sgd(), loss="mse")
+    model.second_optimizer = keras.optimizers.Adam(0.01)
+    return model
+
+
+def _sgd():
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def _cross_entropy():
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _network(outputs=1, input_dtype=None, **dense_arguments):
+    dtype = dense_arguments.get("dtype")
+    return keras.Sequential(
+        [
+            keras.Input((6,), dtype=input_dtype),
+            keras.layers.Dense(8, activation="tanh", **dense_arguments),
+            keras.layers.Dense(outputs, dtype=dtype),
+        ]
+    )
+
+
+def _layers():
+    return keras.Sequential(
+        [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1, name="head")]
+    )
+
+
+def _two_headed():
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(8, activation="tanh")(inputs)
+    heads = {
+        "a": keras.layers.Dense(1, name="a")(hidden),
+        "b": keras.layers.Dense(3, name="b")(hidden),
+    }
+    return keras.Model(inputs, heads)
+
+
+class AddsLoss(keras.layers.Dense):
+    def call(self, inputs):
+        outputs = super().call(inputs)
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(outputs)))
+        return outputs
+
+
+class HasUnusedVariable(keras.layers.Dense):
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.unused = self.add_weight(shape=(3,), name="unused")
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden = keras.layers.Dense(8, activation="tanh")
+        self.head = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.head(self.hidden(inputs))
+
+
+class HasTrainStep(keras.Model):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.loss_average = keras.metrics.Mean(name="my_loss")
+
+    @property
+    def metrics(self):
+        return [self.loss_average]
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        self.loss_average.update_state(loss)
+        return {"my_loss": self.loss_average.result(), "last": loss}
+
+
+class HasTwoOptimizers(keras.Model):
+    def train_step(self, data):
+        x, y = data[:2]
+        head = self.get_layer(index=1).get_layer("head").trainable_variables
+        others = self.get_layer(index=1).layers[0].trainable_variables
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, head), head)
+        self.second_optimizer.apply(tape.gradient(loss, others), others)
+        return {"loss": loss}
