@@ -1,6 +1,6 @@
 """The plan: what a run is going to do, printed before it does it.
 
-    print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
+print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """What must give the weights of one device on any number of replicas: one case per row.
 
 A case is a model, the arguments of `fit`, and, where one device gets its data in another form, the
-arguments of the reference. Data and models are small: a case takes seconds, and a wrong weight shows
-after a few steps as well as after many.
+arguments of the reference. Data and models are small: a case takes seconds, and a wrong weight
+shows after a few steps as well as after many.
 """
 
 import dataclasses
@@ -101,7 +101,11 @@ def _ragged_dataset():
 
 
 def _distributed_dataset(strategy, **kwargs):
-    return {"x": strategy.experimental_distribute_dataset(_dataset()), "epochs": 2} | kwargs
+    return {
+        "x": strategy.experimental_distribute_dataset(_dataset()),
+        "epochs": 2,
+        "shuffle": False,
+    } | kwargs
 
 
 def _from_function(strategy):
@@ -114,11 +118,12 @@ def _from_function(strategy):
         "x": strategy.distribute_datasets_from_function(lambda context: dataset),
         "epochs": 2,
         "steps_per_epoch": 6,
+        "shuffle": False,
     }
 
 
-def _labels(num_classes=3):
-    x, y = examples()
+def _labels():
+    _, y = examples()
     return np.digitize(y[:, 0], [-0.3, 0.3]).astype("int32")
 
 
@@ -224,14 +229,17 @@ CASES = (
     Case(
         name="batches of ragged sizes",
         model=_sgd(),
-        fit=lambda strategy: {"x": _ragged_dataset(), "epochs": 2},
+        fit=lambda strategy: {"x": _ragged_dataset(), "epochs": 2, "shuffle": False},
         reference=lambda strategy: {
             "x": _ragged_dataset().apply(tf.data.experimental.assert_cardinality(6)),
             "epochs": 2,
+            "shuffle": False,
         },
     ),
     Case(
-        name="tf.data", model=_sgd(), fit=lambda strategy: {"x": _dataset(), "epochs": 2}
+        name="tf.data",
+        model=_sgd(),
+        fit=lambda strategy: {"x": _dataset(), "epochs": 2, "shuffle": False},
     ),
     Case(
         name="tf.data, drop_remainder",
@@ -239,31 +247,42 @@ CASES = (
         fit=lambda strategy: {
             "x": _dataset().unbatch().batch(BATCH_SIZE, drop_remainder=True),
             "epochs": 2,
+            "shuffle": False,
         },
         reference=_of(num_examples=96),
     ),
     Case(
         name="tf.data of unknown length",
         model=_sgd(),
-        fit=lambda strategy: {"x": _of_unknown_length(), "epochs": 2},
+        fit=lambda strategy: {"x": _of_unknown_length(), "epochs": 2, "shuffle": False},
         reference=_of(),
     ),
     Case(
         name="tf.data without end",
         model=_sgd(),
-        fit=lambda strategy: {"x": _dataset().repeat(), "epochs": 2, "steps_per_epoch": 7},
+        fit=lambda strategy: {
+            "x": _dataset().repeat(),
+            "epochs": 2,
+            "steps_per_epoch": 7,
+            "shuffle": False,
+        },
         reference=_of(),
     ),
     Case(
         name="generator",
         model=_sgd(),
-        fit=lambda strategy: {"x": _generator(), "epochs": 1},
+        fit=lambda strategy: {"x": _generator(), "epochs": 1, "shuffle": False},
         reference=_of(epochs=1),
     ),
     Case(
         name="generator without end",
         model=_sgd(),
-        fit=lambda strategy: {"x": _endless_generator(), "epochs": 2, "steps_per_epoch": 7},
+        fit=lambda strategy: {
+            "x": _endless_generator(),
+            "epochs": 2,
+            "steps_per_epoch": 7,
+            "shuffle": False,
+        },
         reference=_of(),
     ),
     Case(
@@ -272,9 +291,7 @@ CASES = (
         fit=lambda strategy: {"x": _Batches(), "epochs": 2, "shuffle": False},
         reference=_of(),
     ),
-    Case(
-        name="DistributedDataset", model=_sgd(), fit=_distributed_dataset, reference=_of()
-    ),
+    Case(name="DistributedDataset", model=_sgd(), fit=_distributed_dataset, reference=_of()),
     Case(
         name="DistributedDataset, class_weight",
         model=models.classification,
@@ -284,6 +301,7 @@ CASES = (
             ),
             "class_weight": {0: 0.2, 1: 3.0, 2: 1.0},
             "epochs": 2,
+            "shuffle": False,
         },
         reference=lambda strategy: arrays(y=_labels(), class_weight={0: 0.2, 1: 3.0, 2: 1.0}),
     ),
@@ -303,17 +321,13 @@ CASES = (
     Case(
         name="steps_per_execution=3, unknown length",
         model=lambda: models.regression(steps_per_execution=3),
-        fit=lambda strategy: {"x": _of_unknown_length(), "epochs": 2},
+        fit=lambda strategy: {"x": _of_unknown_length(), "epochs": 2, "shuffle": False},
         reference=_of(),
     ),
     Case(name="jit_compile=True", model=lambda: models.regression(jit_compile=True)),
     Case(name="run_eagerly=True", model=lambda: models.regression(run_eagerly=True)),
-    Case(
-        name="mixed_float16", model=lambda: models.mixed("mixed_float16"), tolerance=5e-3
-    ),
-    Case(
-        name="mixed_bfloat16", model=lambda: models.mixed("mixed_bfloat16"), tolerance=2e-2
-    ),
+    Case(name="mixed_float16", model=lambda: models.mixed("mixed_float16"), tolerance=5e-3),
+    Case(name="mixed_bfloat16", model=lambda: models.mixed("mixed_bfloat16"), tolerance=2e-2),
     Case(
         name="Embedding (sparse gradients)",
         model=models.embedding,

@@ -5,6 +5,7 @@ import dataclasses
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.parity.cases import Case
 
@@ -44,7 +45,7 @@ def train(case: Case, strategy=None, *, is_reference: bool = False) -> Outcome:
     return Outcome(
         weights=[np.asarray(variable.numpy(), "float32") for variable in model.weights],
         history=history,
-        iterations=int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
+        iterations=int(tf.convert_to_tensor(model.optimizer.iterations)),
     )
 
 

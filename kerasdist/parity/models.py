@@ -220,19 +220,25 @@ def _two_headed():
 
 
 class AddsLoss(keras.layers.Dense):
-    def call(self, inputs):
-        outputs = super().call(inputs)
+    """A dense layer that adds the mean square of its outputs to the loss."""
+
+    def call(self, inputs, training=None):
+        outputs = super().call(inputs, training=training)
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(outputs)))
         return outputs
 
 
 class HasUnusedVariable(keras.layers.Dense):
+    """A dense layer with a variable that it does not use."""
+
     def build(self, input_shape):
         super().build(input_shape)
         self.unused = self.add_weight(shape=(3,), name="unused")
 
 
 class Subclassed(keras.Model):
+    """A model that is a class."""
+
     def __init__(self):
         super().__init__()
         self.hidden = keras.layers.Dense(8, activation="tanh")
@@ -243,6 +249,8 @@ class Subclassed(keras.Model):
 
 
 class HasTrainStep(keras.Model):
+    """A model whose train_step knows nothing of replicas."""
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.loss_average = keras.metrics.Mean(name="my_loss")
@@ -262,6 +270,8 @@ class HasTrainStep(keras.Model):
 
 
 class HasTwoOptimizers(keras.Model):
+    """A model that trains each of its layers with another optimizer."""
+
     def train_step(self, data):
         x, y = data[:2]
         head = self.get_layer(index=1).get_layer("head").trainable_variables

@@ -1,7 +1,7 @@
 """Which strategy fits a deployment, and why: decided without TensorFlow.
 
-    choice = choose(DeploymentConfig(num_clones=2), Cluster.local(), num_gpus=4)
-    choice.strategy, choice.devices      # "MirroredStrategy", ("GPU:0", "GPU:1")
+choice = choose(DeploymentConfig(num_clones=2), Cluster.local(), num_gpus=4)
+choice.strategy, choice.devices      # "MirroredStrategy", ("GPU:0", "GPU:1")
 """
 
 import dataclasses
@@ -115,8 +115,8 @@ def _check_against_cluster(config, cluster):
         )
     if config.replica_id not in (0, cluster.task.index):
         raise ValueError(
-            f"DeploymentConfig says replica_id={config.replica_id}, and TF_CONFIG says that this is "
-            f"{cluster.task}. Leave replica_id out: the cluster knows it."
+            f"DeploymentConfig says replica_id={config.replica_id}, and TF_CONFIG says that this "
+            f"is {cluster.task}. Leave replica_id out: the cluster knows it."
         )
 
 

@@ -1,5 +1,6 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
+import contextlib
 import os
 
 from kerasdist.cluster import Cluster
@@ -73,11 +74,9 @@ def _make_logical_cpus(count: int):
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is None:
         logical = [tf.config.LogicalDeviceConfiguration()] * max(count, _NUM_LOGICAL_CPUS)
-        try:
+        # Fails when TensorFlow has started: what exists then decides, below.
+        with contextlib.suppress(RuntimeError):
             tf.config.set_logical_device_configuration(cpu, logical)
-        except RuntimeError:
-            # TensorFlow has started: what exists decides, below.
-            pass
     available = len(tf.config.list_logical_devices("CPU"))
     if available < count:
         raise RuntimeError(
@@ -89,8 +88,8 @@ def _make_logical_cpus(count: int):
 
 def _check_backend():
     remedy = (
-        "kerasdist runs Keras on TensorFlow. Set KERAS_BACKEND=tensorflow before Keras is imported, "
-        "or remove `backend` from ~/.keras/keras.json."
+        "kerasdist runs Keras on TensorFlow. Set KERAS_BACKEND=tensorflow before Keras is "
+        "imported, or remove `backend` from ~/.keras/keras.json."
     )
     wanted = os.environ.get("KERAS_BACKEND", "tensorflow")
     if wanted != "tensorflow":

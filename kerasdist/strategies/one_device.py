@@ -6,7 +6,7 @@ from kerasdist.training import routes
 
 
 class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
-    """TensorFlow's OneDeviceStrategy, in whose scope stock `fit` runs as under the other strategies.
+    """TensorFlow's OneDeviceStrategy, in whose scope `fit` runs as under the others.
 
     Args:
         device: Name of the device, such as "GPU:0".

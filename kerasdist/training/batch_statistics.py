@@ -3,8 +3,8 @@
 With `synchronized=True` Keras computes the statistics of the global batch, which is what one device
 computes. Without it each replica normalizes with its own examples. Its moving statistics then drift
 apart, and stock Keras saves those of the first replica. Here they are variables that hold one value
-per replica and read as the mean over the replicas, as in tf.keras 2: the moving average is linear, so
-the mean of the replicas' averages is the average of the replicas' means.
+per replica and read as the mean over the replicas, as in tf.keras 2: the moving average is linear,
+so the mean of the replicas' averages is the average of the replicas' means.
 """
 
 import warnings
@@ -60,7 +60,7 @@ def notes(model, num_replicas: int) -> tuple[str, ...]:
         return ()
     names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
     return (
-        f"Batch normalization uses the statistics of each of the {num_replicas} replicas ({names}), "
+        f"Batch normalization ({names}) uses the statistics of each of {num_replicas} replicas, "
         "so training differs from one device. BatchNormalization(synchronized=True) uses those of "
         "the global batch.",
     )

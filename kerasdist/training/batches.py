@@ -70,7 +70,7 @@ class GlobalBatches:
         return self
 
     def __next__(self):
-        """Returns the next batch, distributed over the replicas; `predict` takes them one by one."""
+        """Returns the next batch, distributed; `predict` takes them one by one."""
         return distribute(next(self.iterator), self._strategy)
 
 
@@ -78,8 +78,8 @@ class EpochIterator:
     """Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch.
 
     It stands where Keras' own epoch iterator stands and knows exactly how many batches are left, so
-    that `steps_per_execution` never runs over the end, data of unknown length is not read twice, and
-    a model is built from the shapes of the data, not from a batch of it.
+    that `steps_per_execution` never runs over the end, data of unknown length is not read twice,
+    and a model is built from the shapes of the data, not from a batch of it.
 
     Args: those of `keras.Model.fit`, by the same names; `distribute_strategy` is one of ours.
 
@@ -187,8 +187,8 @@ class EpochIterator:
         num_steps = self._step
         if num_steps == 0:
             raise ValueError(
-                "The data holds no batch: nothing was trained or evaluated in this epoch. Check the "
-                "files, filters and `take`/`skip` of the dataset."
+                "The data holds no batch: nothing was trained or evaluated in this epoch. Check "
+                "the files, filters and `take`/`skip` of the dataset."
             )
         if self.steps_per_epoch is None:
             self._seen_length = num_steps

@@ -1,7 +1,7 @@
 """Callbacks under our strategies: only those that look at a batch are called for it.
 
-The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every step.
-A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
+The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every
+step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
 """
 
 import keras

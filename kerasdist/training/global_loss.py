@@ -1,9 +1,10 @@
 """Losses over the global batch.
 
-On N replicas the loss of a global batch is the sum of `share * loss` over the replicas, where `share`
-is the replica's part of the examples. A mean over examples fits that as it stands. A sum, a mean
-weighted by sample weights or by a mask does not: its divisor belongs to the global batch. Here each
-of them is brought into a form whose share-weighted sum over the replicas is the one-device value.
+On N replicas the loss of a global batch is the sum of `share * loss` over the replicas, where
+`share` is the replica's part of the examples. A mean over examples fits that as it stands. A sum, a
+mean weighted by sample weights or by a mask does not: its divisor belongs to the global batch. Here
+each of them is brought into a form whose share-weighted sum over the replicas is the one-device
+value.
 """
 
 import keras
@@ -49,8 +50,8 @@ def scale_for_distribution(stock, value):
 def update_mean(stock, metric, values, sample_weight=None):
     """Updates a `keras.metrics.Mean` so that a scalar counts once per global batch.
 
-    A loss that is tracked as one number per batch would count once per replica, and a replica without
-    examples as much as the others (or as NaN).
+    A loss that is tracked as one number per batch would count once per replica, and a replica
+    without examples as much as the others (or as NaN).
     """
     step = replica_step.current()
     values = keras.ops.convert_to_tensor(values)

@@ -1,9 +1,9 @@
 """The gradient of the global batch: one sum over the replicas, before anything else uses it.
 
-Stock Keras clips, accumulates and averages on every replica before the gradients meet. Here they meet
-first. What follows (clipping, weight decay, the update, moving averages) then sees the same gradient
-on every replica and touches only that replica's copy of the variables, which needs no communication
-and may stand inside a `tf.cond`.
+Stock Keras clips, accumulates and averages on every replica before the gradients meet. Here they
+meet first. What follows (clipping, weight decay, the update, moving averages) then sees the same
+gradient on every replica and touches only that replica's copy of the variables, which needs no
+communication and may stand inside a `tf.cond`.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 
 import tensorflow as tf
 
-from kerasdist.training import replica_step
+from kerasdist.training import replica_step, scope_checks
 
 _local = threading.local()
 
@@ -23,6 +23,8 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         RuntimeError: The optimizer belongs to a strategy and the model that uses it does not.
     """
     step = replica_step.current()
+    if step is None:
+        scope_checks.check_optimizer_scope(optimizer)
     if step is None or is_aggregated():
         return stock(optimizer, gradients, trainable_variables)
     gradients, variables = list(gradients), trainable_variables and list(trainable_variables)

@@ -2,15 +2,16 @@
 
 Keras 3 offers no place for what a strategy must change in `fit`, so a few of its functions are
 *routed*: a function of ours is asked first, and goes on to Keras' own (`stock`) wherever the model,
-optimizer or layer is not one of our strategies'. Importing this file changes nothing; the routes are
-laid when the first strategy is made (`kerasdist.training.routes`).
+optimizer or layer is not one of our strategies'. Importing this file changes nothing; the routes
+are laid when the first strategy is made (`kerasdist.training.routes`).
 
-tests/training/test_keras_adapter.py fails when one of these names moves. Written against Keras 3.15.1
-and TensorFlow 2.21.
+tests/training/test_keras_adapter.py fails when one of these names moves. Written against Keras
+3.15.1 and TensorFlow 2.21.
 """
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable
 
 import keras
@@ -58,14 +59,13 @@ ROUTABLE = {
 }
 
 _collective_key_bases = itertools.count(1000, 1000)
-_stock = {}
+_adapted = weakref.WeakSet()
 
 
 def route(name: str, function: Callable) -> None:
     """Routes one of `ROUTABLE` through `function(stock, *args, **kwargs)`."""
     owner, attribute = ROUTABLE[name]
     stock = getattr(owner, attribute)
-    _stock[name] = stock
 
     @functools.wraps(stock)
     def routed(*args, **kwargs):
@@ -151,10 +151,16 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
             gradient that is the same on all of them. TensorFlow then needs no merge_call, which is
             what lets an update stand inside `tf.cond`.
     """
+    _adapted.add(strategy)
     extended = strategy.extended
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
     extended._create_variable = functools.partial(_create_variable, extended._create_variable)
+
+
+def is_adapted(strategy) -> bool:
+    """Whether `strategy` is one of ours."""
+    return strategy in _adapted
 
 
 def _create_variable(create, next_creator, **kwargs):

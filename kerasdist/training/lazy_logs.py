@@ -1,6 +1,7 @@
 """Logs that are computed when somebody reads them.
 
-Stock Keras turns every log of every step into a Python number, which waits for the device each time.
+Stock Keras turns every log of every step into a Python number, which waits for the device each
+time.
 """
 
 import collections
@@ -38,5 +39,5 @@ def _flatten(logs):
 
 
 def _as_number(value):
-    array = keras.ops.convert_to_numpy(value)
+    array = keras.ops.convert_to_tensor(value).numpy()
     return float(array) if array.ndim == 0 else array

@@ -20,7 +20,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def __init__(self):
         super().__init__()
         self._last_redraw = 0.0
-        self._first_step = None
+        self._first_step: tuple[float, int] | None = None
 
     def set_params(self, params):
         verbose = params["verbose"]
@@ -57,6 +57,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         return True
 
     def _show_rate(self):
+        if self._first_step is None or self.progbar is None:
+            return
         start, num_examples = self._first_step
         secs = time.perf_counter() - start
         num_examples = self._num_examples() - num_examples

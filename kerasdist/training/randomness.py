@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from kerasdist.training import replica_step
 
-# Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their bits.
+# Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
+# bits.
 _STRIDE = 0x9E3779B1
 
 

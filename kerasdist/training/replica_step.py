@@ -12,7 +12,8 @@ epoch may be odd, or smaller than the number of replicas. Whatever must then be 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,9 +38,9 @@ class ReplicaStep:
     """
 
     replica_id: int
-    num_examples: tf.Tensor | int
-    global_num_examples: tf.Tensor | int
-    share: tf.Tensor | float
+    num_examples: Any
+    global_num_examples: Any
+    share: Any
     is_only_replica: bool
     may_be_empty: bool
     weighs_loss: bool
@@ -49,9 +50,9 @@ class ReplicaStep:
 class GlobalStep:
     """One step over all replicas: their outputs, the share of each, and the number of examples."""
 
-    outputs: object
+    outputs: Any
     shares: list
-    num_examples: tf.Tensor | int
+    num_examples: Any
 
 
 def current() -> ReplicaStep | None:
@@ -60,7 +61,7 @@ def current() -> ReplicaStep | None:
 
 
 @contextlib.contextmanager
-def entered(replica_step: ReplicaStep) -> Iterator[None]:
+def entered(replica_step: ReplicaStep) -> Generator[None]:
     """Makes `replica_step` the `current()` one of this thread."""
     _local.replica_step = replica_step
     try:
@@ -82,7 +83,7 @@ def run(strategy, step_function, shares, *, weighs_loss=False):
         GlobalStep with what `strategy.run` returned and the shares it ran with.
     """
     counts = [num_examples(data) for data in shares]
-    total = sum(counts) if _all_static(counts) else tf.add_n(counts)
+    total: Any = sum(counts) if _all_static(counts) else tf.add_n(counts)
     fractions = [_fraction(count, total) for count in counts]
     may_be_empty = not _all_static(counts) or 0 in counts
 
@@ -116,7 +117,7 @@ def after(data):
     return tf.control_dependencies([leaf for leaf in tf.nest.flatten(data) if tf.is_tensor(leaf)])
 
 
-def num_examples(data) -> tf.Tensor | int:
+def num_examples(data) -> Any:
     """Returns the length of the first axis of `data`'s first tensor; 1 for scalars and no data."""
     for leaf in tf.nest.flatten(data):
         shape = getattr(leaf, "shape", None)

@@ -1,10 +1,9 @@
 """Which functions of Keras ask us first, and what they are told.
 
-    routes.lay()                # once per process, when the first strategy is made
-    routes.adapt(strategy)      # for each strategy
+The constructor of each of our strategies calls `routes.adapt(strategy)`.
 """
 
-import weakref
+import functools
 
 import keras
 
@@ -14,7 +13,6 @@ from kerasdist.training import (
     gradient_aggregation,
     keras_adapter,
     randomness,
-    replica_step,
     scope_checks,
 )
 from kerasdist.training.batches import EpochIterator
@@ -22,17 +20,14 @@ from kerasdist.training.callback_list import CallbackList
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.step_function import StepFunction
 
-_adapted = weakref.WeakSet()
-
 
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
-    if not _adapted:
-        _lay()
+    _lay()
     keras_adapter.adapt(strategy, is_local_update=gradient_aggregation.is_aggregated)
-    _adapted.add(strategy)
 
 
+@functools.cache
 def _lay():
     for name, function in {
         "make_train_function": _make_train_function,
@@ -58,7 +53,7 @@ def _lay():
 
 
 def _is_ours(model) -> bool:
-    return model is not None and keras_adapter.strategy_of(model) in _adapted
+    return model is not None and keras_adapter.is_adapted(keras_adapter.strategy_of(model))
 
 
 def _make_train_function(stock, model, force=False):
@@ -108,7 +103,7 @@ def _epoch_logs(stock, model, logs):
 
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
-    make = EpochIterator if distribute_strategy in _adapted else stock
+    make = EpochIterator if keras_adapter.is_adapted(distribute_strategy) else stock
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
 
 

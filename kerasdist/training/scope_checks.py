@@ -9,7 +9,8 @@ def check(model) -> None:
     """Checks that all variables and the optimizer of `model` belong to its strategy.
 
     Raises:
-        RuntimeError: Something was created outside `strategy.scope()` or in another one's; names it.
+        RuntimeError: Something was created outside `strategy.scope()` or in another one's; names
+        it.
     """
     strategy = model.distribute_strategy
     optimizer = getattr(model, "optimizer", None)
@@ -37,8 +38,8 @@ def check_optimizer_scope(optimizer) -> None:
         RuntimeError: It is.
     """
     strategy = keras_adapter.strategy_of(optimizer)
-    if tf.distribute.get_strategy() is not strategy:
+    if keras_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy:
         raise RuntimeError(
-            f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model that "
-            "it trains was not. Create the model inside the same `with strategy.scope():` block."
+            f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model "
+            "that it trains was not. Create it inside the same `with strategy.scope():` block."
         )

@@ -1,10 +1,11 @@
 """The function that `fit` and `evaluate` call for every step.
 
-It takes global batches, runs the model's own train_step (or test_step) on every replica, and returns
-logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
+It takes global batches, runs the model's own train_step (or test_step) on every replica, and
+returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
 """
 
 import itertools
+import warnings
 
 import tensorflow as tf
 
@@ -34,6 +35,12 @@ class StepFunction:
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
         num_replicas = self._strategy.num_replicas_in_sync
         self._compiles_step = bool(model.jit_compile) and num_replicas == 1
+        if model.jit_compile and num_replicas > 1:
+            warnings.warn(
+                f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile "
+                "a step whose gradients meet on several devices. The model runs without XLA.",
+                stacklevel=2,
+            )
         if model.run_eagerly:
             self._run_batch = self._one_step
             self._read_metrics = model.get_metrics_result
@@ -80,7 +87,11 @@ class StepFunction:
             data.num_taken = num_taken
 
     def _one_step(self, batch):
-        step = tf.function(self._step, autograph=False, jit_compile=True) if self._compiles_step else self._step
+        step = (
+            tf.function(self._step, autograph=False, jit_compile=True)
+            if self._compiles_step
+            else self._step
+        )
         result = replica_step.run(
             self._strategy,
             self._discard_metrics(step),

@@ -1,0 +1,28 @@
+"""The comparison notices what it is there to notice."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerasdist.parity import Outcome, difference
+
+TRUTH = Outcome(weights=[np.zeros(3)], history={"loss": [0.5, 0.25]}, iterations=4)
+
+
+def test_equal_outcomes_do_not_differ():
+    assert difference(TRUTH, TRUTH) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"weights": [np.array([0, 0, 0.1])]}, 0.1),
+        ({"history": {"loss": [0.5, 0.5]}}, 0.25),
+        ({"history": {"loss": [0.5, 0.25], "mae": [0, 0]}}, np.inf),
+        ({"iterations": 3}, np.inf),
+        ({"weights": [np.array([0, np.nan, 0])]}, np.inf),
+    ],
+)
+def test_a_changed_weight_log_or_count_is_a_difference(change, expected):
+    assert difference(dataclasses.replace(TRUTH, **change), TRUTH) == pytest.approx(expected)

@@ -1,0 +1,100 @@
+"""Every private name that kerasdist relies on is still where it was, and does what it did."""
+
+import inspect
+
+import keras
+import pytest
+import tensorflow as tf
+
+from kerasdist.training import keras_adapter
+from tests import strategies
+
+SIGNATURES = {
+    "make_train_function": ["self", "force"],
+    "make_test_function": ["self", "force"],
+    "make_predict_function": ["self", "force"],
+    "symbolic_build": ["self", "iterator", "data_batch"],
+    "epoch_logs": ["self", "logs"],
+    "epoch_iterator": ["distribute_strategy", "args", "kwargs"],
+    "callback_list": ["args", "kwargs"],
+    "apply": ["self", "grads", "trainable_variables"],
+    "apply_scaled": ["self", "grads", "trainable_variables"],
+    "all_reduce": ["self", "grads_and_vars"],
+    "scale_loss": ["self", "loss"],
+    "scale_scaled_loss": ["self", "loss"],
+    "reduce_loss": ["values", "sample_weight", "mask", "reduction", "dtype"],
+    "scale_for_distribution": ["value"],
+    "unscale_for_distribution": ["value"],
+    "update_mean": ["self", "values", "sample_weight"],
+    "moments": ["self", "inputs", "mask"],
+    "next_seed": ["self", "ordered"],
+}
+
+
+def test_every_routable_name_has_a_signature_here():
+    assert SIGNATURES.keys() == keras_adapter.ROUTABLE.keys()
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_routable_name_takes_what_it_took(name):
+    owner, attribute = keras_adapter.ROUTABLE[name]
+    function = inspect.unwrap(getattr(owner, attribute))
+
+    assert list(inspect.signature(function).parameters) == SIGNATURES[name]
+
+
+def test_keras_scales_the_loss_between_forward_and_backward_pass():
+    source = inspect.getsource(keras.Model.train_step)
+
+    assert source.count("scale_loss(") == 1
+    assert source.index("scale_loss(") < source.index("tape.gradient(")
+
+
+def test_strategy_of_knows_models_and_optimizers():
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        model, optimizer = keras.Sequential([]), keras.optimizers.SGD()
+
+    assert keras_adapter.strategy_of(model) is strategy
+    assert keras_adapter.strategy_of(optimizer) is strategy
+    assert keras_adapter.strategy_of(keras.Sequential([])) is None
+
+
+def test_layers_of_finds_layers_in_layers():
+    inner = keras.layers.Dense(2)
+    model = keras.Sequential([keras.Sequential([inner])])
+
+    assert inner in keras_adapter.layers_of(model)
+
+
+def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
+    dataset = tf.data.Dataset.from_tensors(tf.zeros([4, 3]))
+    distributed = strategies.get("2 replicas").experimental_distribute_dataset(dataset)
+
+    for spec in (dataset.element_spec, distributed.element_spec):
+        assert keras_adapter.batch_spec(spec).shape == (None, 3)
+
+
+def test_step_counters_and_learning_rates_need_no_broadcast():
+    with strategies.get("2 replicas").scope():
+        optimizer = keras.optimizers.SGD(0.1)
+
+    assert optimizer.iterations.value.aggregation == tf.VariableAggregation.NONE
+
+
+def test_moving_statistics_read_as_the_mean_over_the_replicas():
+    with strategies.get("2 replicas").scope():
+        layer = keras.layers.BatchNormalization()
+        layer.build((None, 3))
+
+    assert layer.moving_mean.value.synchronization == tf.VariableSynchronization.ON_READ
+    assert layer.moving_mean.value.aggregation == tf.VariableAggregation.MEAN
+    assert layer.gamma.value.synchronization != tf.VariableSynchronization.ON_READ
+
+
+def test_class_weight_function_looks_up_the_class():
+    weigh = keras_adapter.class_weight_function({0: 0.5, 1: 2.0})
+
+    _, _, weights = weigh(tf.zeros([2, 1]), tf.constant([1, 0]))
+
+    assert weights.numpy().tolist() == [2.0, 0.5]
