@@ -1,0 +1,49 @@
+"""A command of this application: parses its flags, runs it, and turns mistakes into exit codes.
+
+Each command has flags of its own instead of absl's one global set, so that a recipe or a test
+can call `train.main([...])` and `evaluate.main([...])` in the same process.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags
+
+from models.usage_error import UsageError
+
+INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
+_MISTAKE = 2
+
+
+def run(
+    action: Callable[[flags.FlagValues], int],
+    *,
+    define_flags: Callable[[flags.FlagValues], None],
+    argv: Sequence[str],
+    description: str | None,
+) -> int:
+    """Parse `argv` and return the exit code of `action`, 2 for a mistake, 130 for Ctrl-C."""
+    values = flags.FlagValues()
+    define_flags(values)
+    flags.DEFINE_bool("help", False, "Print this list.", short_name="h", flag_values=values)
+    try:
+        _parse(values, argv)
+        if values.help:
+            print(f"{description}\nFlags:\n{values.get_help()}")
+            return 0
+        return action(values)
+    except (flags.Error, UsageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _MISTAKE
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parse(values: flags.FlagValues, argv: Sequence[str]) -> None:
+    # absl takes the first argument for the program's name.
+    _, *unexpected = values(["", *argv])
+    if unexpected:
+        raise UsageError(
+            f"Unexpected argument {unexpected[0]!r}. Write flags as --name=value; see --help."
+        )

@@ -1,0 +1,98 @@
+"""The datasets: one table, name to builder, and every name of tensorflow-datasets besides.
+
+    digits = datasets.load("digits", split="train", data_dir="data")
+
+A new dataset of our own is an import and a row; its builder says its SPLIT_SIZES.
+"""
+
+import difflib
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+
+from models.datasets.dataset import Dataset as Dataset
+from models.datasets.digits import Digits
+from models.usage_error import UsageError
+
+BUILDERS: dict[str, type[tfds.core.DatasetBuilder]] = {
+    "digits": Digits,
+}
+
+
+def load(name: str, *, split: str, data_dir: str) -> Dataset:
+    """Return a split of the dataset `name`; the first time, write its files into `data_dir`.
+
+    Everything that can be checked is checked before anything is written. Files are written into a
+    directory that gets its real name when it is complete, so an interrupted run leaves nothing
+    that the next one trips over.
+
+    Args:
+        name: a key of `BUILDERS`, or any name that `tfds.builder` takes.
+        split: one of its splits, or a slice such as "train[:80%]".
+        data_dir: where the datasets are; must exist.
+
+    Raises:
+        UsageError: an unknown name or split, a missing directory, or data that cannot be had.
+    """
+    if not Path(data_dir).is_dir():
+        raise UsageError(
+            f"--dataset_dir {str(data_dir)!r} is not a directory. Create it "
+            f"(mkdir -p {data_dir}) or give the one that holds your datasets."
+        )
+    builder = _make_builder(name, data_dir)
+    _check_features(name, builder)
+    if not builder.is_prepared():
+        # A builder of our own knows its splits before it has written them.
+        if name in BUILDERS:
+            _check_split(name, split, BUILDERS[name].SPLIT_SIZES)
+        _prepare(name, builder)
+    sizes = {key: info.num_examples for key, info in builder.info.splits.items()}
+    _check_split(name, split, sizes)
+    return Dataset(
+        examples=builder.as_dataset(split=split, as_supervised=True),
+        num_examples=builder.info.splits[split].num_examples,
+        num_classes=builder.info.features["label"].num_classes,
+        channels=builder.info.features["image"].shape[-1],
+        split_names=tuple(sizes),
+    )
+
+
+def _make_builder(name: str, data_dir: str) -> tfds.core.DatasetBuilder:
+    if name in BUILDERS:
+        return BUILDERS[name](data_dir=data_dir)
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except ValueError as error:  # DatasetNotFoundError is one, a malformed name is another.
+        close = difflib.get_close_matches(name, [*BUILDERS, *tfds.list_builders()], n=1)
+        did_you_mean = f"; did you mean {close[0]!r}?" if close else "."
+        raise UsageError(
+            f"Unknown --dataset_name {name!r}. Valid names: {', '.join(sorted(BUILDERS))}, and "
+            f"those of https://www.tensorflow.org/datasets/catalog{did_you_mean}"
+        ) from error
+
+
+def _check_features(name: str, builder: tfds.core.DatasetBuilder) -> None:
+    if builder.info.supervised_keys != ("image", "label"):
+        raise UsageError(
+            f"--dataset_name {name!r} is not for image classification: a pair of image and label "
+            f"is needed. Its features: {', '.join(builder.info.features)}."
+        )
+
+
+def _check_split(name: str, split: str, sizes: dict[str, int]) -> None:
+    # "train[:80%]+test" names two splits.
+    for part in split.split("+"):
+        if part.partition("[")[0] not in sizes:
+            valid = ", ".join(f"{key} ({size} examples)" for key, size in sizes.items())
+            raise UsageError(
+                f"Unknown --dataset_split_name {split!r} of {name!r}. Valid splits: {valid}."
+            )
+
+
+def _prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
+    print(f"Writing the dataset {name!r} into {builder.data_dir} (only this once).")
+    try:
+        builder.download_and_prepare(file_format="tfrecord")
+    # AssertionError is how tensorflow-datasets asks for files that have to be fetched by hand.
+    except (OSError, AssertionError, tfds.download.DownloadError) as error:
+        raise UsageError(f"Could not get --dataset_name {name!r}: {error}") from error

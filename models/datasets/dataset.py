@@ -1,0 +1,24 @@
+"""One split of a dataset, ready to be read."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """A split's examples and what a training run must know of them.
+
+    Args:
+        examples: (image uint8 [height, width, channels], label int64 []), in the stored order.
+        num_examples: in this split.
+        num_classes: labels are 0 to num_classes - 1.
+        channels: of the images.
+        split_names: all splits of the dataset.
+    """
+
+    examples: tf.data.Dataset
+    num_examples: int
+    num_classes: int
+    channels: int
+    split_names: tuple[str, ...]

@@ -1,0 +1,86 @@
+"""The learning rate schedules of the legacy trainer, by their legacy names."""
+
+from collections.abc import Callable
+
+import keras
+from absl import flags
+
+from models.usage_error import check_name
+
+Schedule = float | keras.optimizers.schedules.LearningRateSchedule
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Define --learning_rate and the flags of its decay."""
+    flags.DEFINE_float(
+        "learning_rate", 0.01, "The first learning rate.", lower_bound=0, flag_values=values
+    )
+    flags.DEFINE_string(
+        "learning_rate_decay_type",
+        "exponential",
+        f"How the learning rate falls: {', '.join(SCHEDULES)}. exponential multiplies it by "
+        "--learning_rate_decay_factor every --num_epochs_per_decay epochs; polynomial goes in a "
+        "straight line to --end_learning_rate within --num_epochs_per_decay epochs.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "end_learning_rate", 0.0001, "Where polynomial decay ends.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "learning_rate_decay_factor", 0.94, "Of exponential decay.", flag_values=values
+    )
+    flags.DEFINE_float(
+        "num_epochs_per_decay",
+        2.0,
+        "Epochs of one clone, as if it read the data alone: with two clones, the learning rate "
+        "falls after twice as many epochs of the whole data.",
+        lower_bound=0,
+        flag_values=values,
+    )
+
+
+def check(values: flags.FlagValues) -> None:
+    """Raise UsageError where the flags cannot be used."""
+    check_name("--learning_rate_decay_type", values.learning_rate_decay_type, SCHEDULES)
+
+
+def build(values: flags.FlagValues, *, num_examples: int) -> Schedule:
+    """Return the learning rate for a Keras optimizer, a function of global steps.
+
+    Args:
+        values: the flags; --batch_size, per clone, sets the length of an epoch of one clone.
+        num_examples: in the training split.
+    """
+    decay_steps = int(num_examples * values.num_epochs_per_decay / values.batch_size)
+    schedule = SCHEDULES[values.learning_rate_decay_type]
+    return schedule(values, max(decay_steps, 1))
+
+
+def _fixed(values: flags.FlagValues, decay_steps: int) -> Schedule:
+    del decay_steps
+    return values.learning_rate
+
+
+def _exponential(values: flags.FlagValues, decay_steps: int) -> Schedule:
+    return keras.optimizers.schedules.ExponentialDecay(
+        values.learning_rate,
+        decay_steps=decay_steps,
+        decay_rate=values.learning_rate_decay_factor,
+        staircase=True,
+    )
+
+
+def _polynomial(values: flags.FlagValues, decay_steps: int) -> Schedule:
+    return keras.optimizers.schedules.PolynomialDecay(
+        values.learning_rate,
+        decay_steps=decay_steps,
+        end_learning_rate=values.end_learning_rate,
+        power=1.0,
+    )
+
+
+SCHEDULES: dict[str, Callable[[flags.FlagValues, int], Schedule]] = {
+    "exponential": _exponential,
+    "fixed": _fixed,
+    "polynomial": _polynomial,
+}

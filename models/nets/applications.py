@@ -1,0 +1,60 @@
+"""Nets of keras.applications under their slim names, made fit for training from scratch here.
+
+keras.applications takes no weight decay and keeps batch statistics per replica. Each model is
+therefore cloned once before it has seen data, with two changes:
+
+- kernels of convolutions and dense layers are regularised; depthwise kernels are not, as in slim;
+- batch normalisation uses the statistics of the global batch, so that all replicas agree and many
+  devices give the weights of one.
+
+Inception v3 comes without slim's auxiliary classifier: keras.applications does not have it.
+"""
+
+from collections.abc import Callable
+
+import keras
+from keras import layers
+
+from models.nets.weight_decay import slim_l2
+
+
+def inception_v3(**kwargs) -> keras.Model:
+    """Return Inception v3."""
+    return _build(keras.applications.InceptionV3, **kwargs)
+
+
+def mobilenet_v2(**kwargs) -> keras.Model:
+    """Return MobileNet v2, width 1.0."""
+    return _build(keras.applications.MobileNetV2, **kwargs)
+
+
+def resnet_v1_50(**kwargs) -> keras.Model:
+    """Return ResNet v1 with 50 layers."""
+    return _build(keras.applications.ResNet50, **kwargs)
+
+
+def _build(
+    application: Callable[..., keras.Model],
+    *,
+    num_classes: int,
+    image_size: int,
+    channels: int,
+    weight_decay: float,
+) -> keras.Model:
+    model = application(
+        weights=None,
+        input_shape=(image_size, image_size, channels),
+        classes=num_classes,
+        classifier_activation=None,
+    )
+
+    def clone(layer: layers.Layer) -> layers.Layer:
+        config = layer.get_config()
+        # DepthwiseConv2D is not a Conv2D in Keras 3: its kernel stays free.
+        if isinstance(layer, layers.Conv2D | layers.Dense):
+            config["kernel_regularizer"] = slim_l2(weight_decay)
+        if isinstance(layer, layers.BatchNormalization):
+            config["synchronized"] = True
+        return type(layer).from_config(config)
+
+    return keras.models.clone_model(model, clone_function=clone)

@@ -1,0 +1,33 @@
+"""A row of the table of nets."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import keras
+
+
+class Builder(Protocol):
+    """Makes a classifier that takes images and gives logits."""
+
+    def __call__(
+        self, *, num_classes: int, image_size: int, channels: int, weight_decay: float
+    ) -> keras.Model:
+        """Return a model: float32 [batch, size, size, channels] to logits [batch, classes]."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Net:
+    """How a net is built, and what it expects where the person says nothing else.
+
+    Args:
+        build: makes the model.
+        image_size: height and width of its images, in pixels.
+        channels: of its images.
+        preprocessing: the name of its preprocessing.
+    """
+
+    build: Builder
+    image_size: int
+    channels: int
+    preprocessing: str

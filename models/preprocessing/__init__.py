@@ -1,0 +1,41 @@
+"""The preprocessings: one table, name to function. A new one is an import and a row.
+
+preprocess = preprocessing.find("lenet")
+image = preprocess(image, image_size=28, seed=None)
+"""
+
+from typing import Protocol
+
+from models.preprocessing import cifarnet, lenet
+from models.usage_error import check_name
+
+
+class Preprocess(Protocol):
+    """Turns a stored image into what a net takes."""
+
+    def __call__(self, image, *, image_size: int, seed):
+        """Return float32 [image_size, image_size, channels].
+
+        Args:
+            image: uint8 [height, width, channels].
+            image_size: height and width of the result, in pixels.
+            seed: int64 [2], draws the random distortions of training; None is evaluation, which
+                distorts nothing.
+        """
+        ...
+
+
+PREPROCESSINGS: dict[str, Preprocess] = {
+    "cifarnet": cifarnet.preprocess,
+    "lenet": lenet.preprocess,
+}
+
+
+def find(name: str) -> Preprocess:
+    """Return the preprocessing `name`.
+
+    Raises:
+        UsageError: there is no such preprocessing; the message lists those there are.
+    """
+    check_name("--preprocessing_name", name, PREPROCESSINGS)
+    return PREPROCESSINGS[name]

@@ -1,0 +1,1 @@
+"""Recipes: one training run per file, with its command, expected time and expected accuracy."""

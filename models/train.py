@@ -1,0 +1,261 @@
+r"""Train an image classifier: `python -m models.train --help` lists the flags.
+
+    mkdir -p data
+    python -m models.train --model_name=lenet --dataset_name=digits --dataset_dir=data \
+        --train_dir=runs/first --batch_size=32 --max_number_of_steps=500 --num_clones=2 \
+        --clone_on_cpu --optimizer=momentum
+
+The flags and their defaults are those of slim's trainer; --batch_size is per clone. All flags are
+checked before anything is written. Ctrl-C ends training early and keeps the model trained so far.
+"""
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from absl import flags
+
+import kerasdist
+from models import (
+    command,
+    datasets,
+    input_pipeline,
+    learning_rates,
+    nets,
+    optimizers,
+    preprocessing,
+)
+from models.learning_curve import write_learning_curve
+from models.stop_at_step import StopAtStep
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+_TEST_SPLITS = ("test", "validation")  # The first that the dataset has.
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train as the flags `argv` say and return the exit code: 0, 2 (bad flag), 130 (Ctrl-C)."""
+    return command.run(_train, define_flags=_define_flags, argv=argv, description=__doc__)
+
+
+def _define_flags(values: flags.FlagValues) -> None:
+    def text(name: str, default: str | None, help: str) -> None:
+        flags.DEFINE_string(name, default, help, flag_values=values)
+
+    def count(name: str, default: int | None, help: str, at_least: int | None = 1) -> None:
+        flags.DEFINE_integer(name, default, help, lower_bound=at_least, flag_values=values)
+
+    text("train_dir", None, "Where the model, its curve and its event files go.")
+    flags.DEFINE_bool("overwrite", False, "Replace the results in --train_dir.", flag_values=values)
+    text("model_name", "inception_v3", f"One of {', '.join(sorted(nets.NETS))}.")
+    count("train_image_size", None, "Height and width in pixels. Default: as the net wants it.")
+    count("max_number_of_steps", None, "Global steps. Default: train until Ctrl-C.")
+    count("log_every_n_steps", 10, "Global steps between two points in the event files.")
+    count("seed", 0, "Draws weights, batches and distortions.", at_least=0)
+    # kerasdist checks these numbers and says what is wrong with them.
+    count("num_clones", 1, "Model copies on this machine; the loss is their mean.", None)
+    flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on the CPU.", flag_values=values)
+    count("worker_replicas", 1, "Worker processes, each with --num_clones clones.", None)
+    count("num_ps_tasks", 0, "Parameter servers.", None)
+    count("task", 0, "Which of the worker processes this is; 0 is the chief.", None)
+    flags.DEFINE_float(
+        "weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", 0, flag_values=values
+    )
+    flags.DEFINE_float(
+        "label_smoothing",
+        0.0,
+        "How much of each label all classes share.",
+        0,
+        1,
+        flag_values=values,
+    )
+    input_pipeline.define_flags(values, split="train", batch_size=32)
+    optimizers.define_flags(values)
+    learning_rates.define_flags(values)
+
+
+def _train(values: flags.FlagValues) -> int:
+    train_dir = _check(values)
+    # First of all: TensorFlow cannot make logical devices once it has started.
+    strategy = _make_strategy(values)
+    train, test = _load(values)
+    # After the data: the run that writes the dataset draws random file names.
+    keras.utils.set_random_seed(values.seed)
+    with strategy.scope():
+        model = _build(values, train)
+    train_dir.create()
+    global_batch_size = values.batch_size * strategy.num_replicas_in_sync
+    plan = kerasdist.plan_training(
+        model,
+        global_batch_size=global_batch_size,
+        num_examples=train.num_examples,
+        files=train_dir.files(),
+    )
+    print(plan, flush=True)
+    run = _fit(values, model, train, test, train_dir, global_batch_size)
+    return _finish(values, model, run, test, train_dir)
+
+
+def _check(values: flags.FlagValues) -> TrainDir:
+    """Check all that can be checked without reading the data; write nothing."""
+    preprocessing.find(values.preprocessing_name or nets.find(values.model_name).preprocessing)
+    optimizers.check(values)
+    learning_rates.check(values)
+    input_pipeline.check(values)
+    if not values.train_dir:
+        raise UsageError("--train_dir is missing: where the model goes, such as runs/first.")
+    train_dir = TrainDir(Path(values.train_dir))
+    train_dir.check(overwrite=values.overwrite)
+    return train_dir
+
+
+def _make_strategy(values: flags.FlagValues) -> tf.distribute.Strategy:
+    deployment = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
+    try:
+        if not any(values[name].present for name in deployment):
+            return kerasdist.make_strategy()  # The cluster and the local devices decide.
+        config = kerasdist.DeploymentConfig(
+            num_clones=values.num_clones,
+            clone_on_cpu=values.clone_on_cpu,
+            replica_id=values.task,
+            num_replicas=values.worker_replicas,
+            num_ps_tasks=values.num_ps_tasks,
+        )
+        return kerasdist.make_strategy(config)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset | None]:
+    """Return the split to train on and the one to test on, if there is one."""
+
+    def load(split: str) -> datasets.Dataset:
+        return datasets.load(values.dataset_name, split=split, data_dir=values.dataset_dir)
+
+    train = load(values.dataset_split_name)
+    for split in _TEST_SPLITS:
+        if split in train.split_names and not values.dataset_split_name.startswith(split):
+            return train, load(split)
+    return train, None
+
+
+def _build(values: flags.FlagValues, train: datasets.Dataset) -> keras.Model:
+    image_size = _image_size(values)
+    try:
+        model = nets.build(
+            values.model_name,
+            num_classes=input_pipeline.num_classes(train, labels_offset=values.labels_offset),
+            weight_decay=values.weight_decay,
+            image_size=image_size,
+            channels=train.channels,
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"--model_name {values.model_name!r} cannot take images of {image_size} x {image_size} "
+            f"pixels; change --train_image_size. {error}"
+        ) from error
+    learning_rate = learning_rates.build(values, num_examples=train.num_examples)
+    model.compile(
+        optimizer=optimizers.build(values, learning_rate=learning_rate),
+        loss=keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=values.label_smoothing
+        ),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def _image_size(values: flags.FlagValues) -> int:
+    return values.train_image_size or nets.find(values.model_name).image_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """What `fit` did: values per epoch, the number of global steps, and whether Ctrl-C ended it."""
+
+    history: dict[str, list[float]]
+    step: int
+    interrupted: bool
+
+
+def _fit(
+    values: flags.FlagValues,
+    model: keras.Model,
+    train: datasets.Dataset,
+    test: datasets.Dataset | None,
+    train_dir: TrainDir,
+    global_batch_size: int,
+) -> _Run:
+    net = nets.find(values.model_name)
+    pipeline = {
+        "preprocess": preprocessing.find(values.preprocessing_name or net.preprocessing),
+        "image_size": _image_size(values),
+        "labels_offset": values.labels_offset,
+        "global_batch_size": global_batch_size,
+        "num_threads": values.num_preprocessing_threads,
+    }
+    last_step = values.max_number_of_steps or sys.maxsize
+    stop_at_step = StopAtStep(last_step)
+    history = keras.callbacks.History()
+    tensorboard = keras.callbacks.TensorBoard(
+        train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
+    )
+    interrupted = False
+    try:
+        model.fit(
+            input_pipeline.train_batches(train, seed=values.seed, **pipeline),
+            validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
+            epochs=math.ceil(last_step / math.ceil(train.num_examples / global_batch_size)),
+            callbacks=[stop_at_step, history, tensorboard],
+            shuffle=False,  # The pipeline shuffles; Keras warns about the default.
+        )
+    except KeyboardInterrupt:
+        interrupted = True
+    return _Run(history=history.history, step=stop_at_step.step, interrupted=interrupted)
+
+
+def _finish(
+    values: flags.FlagValues,
+    model: keras.Model,
+    run: _Run,
+    test: datasets.Dataset | None,
+    train_dir: TrainDir,
+) -> int:
+    """Write what there is to write and say what was done; return the exit code."""
+    if not run.step:
+        print("\nInterrupted before the end of the first step: there is no model to save.")
+        return command.INTERRUPTED
+    train_dir.save(model)
+    if run.history:
+        title = f"{values.model_name} on {values.dataset_name}: {run.step} steps"
+        write_learning_curve(run.history, train_dir.learning_curve, title=title)
+    if run.interrupted:
+        print(f"\nInterrupted: the model as of step {run.step} is saved in {train_dir.model}.")
+        return command.INTERRUPTED
+    if test:
+        accuracy = run.history["val_accuracy"][-1]
+        print(f"\nTest accuracy: {accuracy:.4f} ({test.num_examples} examples)")
+    print("\nWritten:")
+    for name, path in train_dir.files().items():
+        print(f"  {name:<15} {path}")
+    print("\nNext:")
+    print(f"  {shlex.join(_evaluate_command(values, train_dir))}")
+    print(f"  {shlex.join(['tensorboard', f'--logdir={train_dir.path}'])}")
+    return 0
+
+
+def _evaluate_command(values: flags.FlagValues, train_dir: TrainDir) -> list[str]:
+    words = ["python", "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
+    for name in "dataset_name", "dataset_dir", "preprocessing_name", "labels_offset":
+        if values[name].present:
+            words.append(f"--{name}={values[name].value}")
+    return words
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

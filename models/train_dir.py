@@ -1,0 +1,96 @@
+"""The directory of a training run: what is in it, and how each file gets there in one piece."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from models.usage_error import UsageError
+from models.whole_file import whole_file
+
+
+@dataclass(frozen=True, slots=True)
+class TrainDir:
+    """Where a run writes.
+
+    Args:
+        path: the directory; made by `create`.
+    """
+
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.path / "model.keras"
+
+    @property
+    def learning_curve(self) -> Path:
+        """The picture of loss and accuracy."""
+        return self.path / "learning_curve.png"
+
+    def files(self) -> dict[str, str]:
+        """Return what the run writes, for the person: name to path."""
+        return {
+            "model": str(self.model),
+            "learning curve": str(self.learning_curve),
+            "event files": f"{self.path}/train, {self.path}/validation",
+        }
+
+    def check(self, *, overwrite: bool) -> None:
+        """Raise UsageError unless a new run can write here; write nothing.
+
+        Args:
+            overwrite: whether the results of an earlier run may be replaced.
+
+        Raises:
+            UsageError: not a directory, not writable, or in use.
+        """
+        existing = self.path
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir():
+            raise UsageError(
+                f"--train_dir {str(self.path)!r} cannot be created: {existing} is not a directory. "
+                "Choose another one."
+            )
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"--train_dir {str(self.path)!r} cannot be written: no permission for {existing}. "
+                "Choose another one."
+            )
+        if self.model.exists() and not overwrite:
+            raise UsageError(
+                f"--train_dir {str(self.path)!r} holds the model of an earlier run. Choose another "
+                "one, or add --overwrite to replace it."
+            )
+
+    def create(self) -> None:
+        """Make the directory and take an earlier run's curves out of TensorBoard's sight.
+
+        The earlier model and picture stay until the new ones replace them.
+
+        Raises:
+            UsageError: the file system refuses.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--train_dir {str(self.path)!r} cannot be created: {error}"
+            ) from error
+        event_files = [
+            file
+            for part in ("train", "validation")  # As keras.callbacks.TensorBoard names them.
+            for file in (self.path / part).glob("events.out.tfevents.*")
+        ]
+        if event_files or self.model.exists():
+            print(f"Starting afresh: the results of an earlier run in {self.path} are replaced.")
+        for file in event_files:
+            file.unlink()
+
+    def save(self, model: keras.Model) -> None:
+        """Save `model`; whatever happens, the file is the old one or the new one, complete."""
+        with whole_file(self.model) as incomplete:
+            model.save(incomplete)

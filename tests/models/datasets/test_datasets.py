@@ -1,0 +1,56 @@
+"""The table of datasets, and what is said of names that are not in it."""
+
+import pytest
+import tensorflow_datasets as tfds
+
+from models import datasets
+from models.usage_error import UsageError
+
+
+class Sentences(tfds.core.GeneratorBasedBuilder):
+    """A dataset without images."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        raise AssertionError("Not reached.")
+
+    def _generate_examples(self):
+        raise AssertionError("Not reached.")
+
+
+def test_an_unknown_dataset_is_answered_with_the_closest_of_tensorflow_datasets(tmp_path):
+    with pytest.raises(UsageError, match=r"'mnistt'. Valid names: digits.*did you mean 'mnist'\?"):
+        datasets.load("mnistt", split="train", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("split", ["tran", "train+tset", "validation[:10]"])
+def test_an_unknown_split_is_answered_with_the_splits_before_anything_is_written(tmp_path, split):
+    with pytest.raises(UsageError, match=r"Valid splits: train \(1437 .*\), test \(360 examples\)"):
+        datasets.load("digits", split=split, data_dir=tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slice_of_a_split_can_be_read(tmp_path):
+    dataset = datasets.load("digits", split="train[:10]+test[:5]", data_dir=tmp_path)
+
+    assert dataset.num_examples == len(list(dataset.examples)) == 15
+
+
+def test_a_directory_that_does_not_exist_is_not_created(tmp_path):
+    with pytest.raises(UsageError, match=r"--dataset_dir '.*missing' is not a directory. Create"):
+        datasets.load("digits", split="train", data_dir=tmp_path / "missing")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_without_images_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(datasets.BUILDERS, "sentences", Sentences)
+
+    with pytest.raises(UsageError, match=r"not for image classification.*features: text"):
+        datasets.load("sentences", split="train", data_dir=tmp_path)

@@ -1,0 +1,58 @@
+"""The digits, written as TFRecord and read again."""
+
+import numpy as np
+import pytest
+
+from models import datasets
+from models.datasets.digits import Digits
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.mark.parametrize(("split", "size"), [("train", 1437), ("test", 360)])
+def test_each_split_has_its_share_of_every_digit(data_dir, split, size):
+    dataset = datasets.load("digits", split=split, data_dir=data_dir)
+
+    labels = [int(label) for _, label in dataset.examples]
+
+    assert len(labels) == dataset.num_examples == size
+    np.testing.assert_allclose(np.bincount(labels) / size, 0.1, atol=0.01)
+
+
+def test_images_are_enlarged_and_use_the_whole_range(data_dir):
+    dataset = datasets.load("digits", split="test", data_dir=data_dir)
+    images = np.stack([image for image, _ in dataset.examples])
+
+    assert images.shape == (360, 28, 28, 1)
+    assert images.dtype == np.uint8
+    assert (images.min(), images.max()) == (0, 255)
+    assert not images[:, :2].any()
+    np.testing.assert_array_equal(images[:, 2], images[:, 4])  # One pixel is three high.
+
+
+def test_the_files_are_written_once(data_dir, capsys):
+    datasets.load("digits", split="train", data_dir=data_dir)
+    capsys.readouterr()
+
+    datasets.load("digits", split="train", data_dir=data_dir)
+
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_was_interrupted_while_writing_does_not_break_the_next(tmp_path, monkeypatch):
+    def interrupt(self, indices, images, labels):
+        yield 0, {"image": images[0], "label": 0}
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Digits, "_generate_examples", interrupt)
+        datasets.load("digits", split="train", data_dir=tmp_path)
+    # A killed process leaves the unfinished directory as well.
+    killed = tmp_path / "digits/incomplete.ABC123_1.0.0"
+    killed.mkdir(parents=True)
+    (killed / "digits-train.tfrecord-00000-of-00001").write_bytes(b"half")
+
+    assert datasets.load("digits", split="train", data_dir=tmp_path).num_examples == 1437

@@ -1,0 +1,93 @@
+"""What reaches the model."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models import input_pipeline
+from models.datasets import Dataset
+from models.usage_error import UsageError
+
+NUM_EXAMPLES = 10
+
+
+def dataset():
+    """Example i is an image of i's, with the label i % 5."""
+    numbers = tf.data.Dataset.range(NUM_EXAMPLES)
+    return Dataset(
+        examples=numbers.map(lambda i: (tf.fill([4, 4, 1], tf.cast(i, tf.uint8)), i % 5)),
+        num_examples=NUM_EXAMPLES,
+        num_classes=5,
+        channels=1,
+        split_names=("train",),
+    )
+
+
+def preprocess(image, *, image_size, seed):
+    noise = 0.0 if seed is None else tf.random.stateless_uniform([], seed)
+    return tf.cast(image, tf.float32) + 0.5 * noise
+
+
+def train_batches(*, seed=0, num_threads=1):
+    return input_pipeline.train_batches(
+        dataset(),
+        preprocess=preprocess,
+        image_size=4,
+        labels_offset=0,
+        global_batch_size=4,
+        num_threads=num_threads,
+        seed=seed,
+    )
+
+
+def images(batches):
+    return np.concatenate([batch[:, 0, 0, 0] for batch, _ in batches])
+
+
+def test_an_epoch_has_each_example_once_and_a_smaller_last_batch():
+    batches = list(train_batches())
+
+    assert [len(batch) for batch, _ in batches] == [4, 4, 2]
+    assert sorted(np.floor(images(batches))) == list(range(NUM_EXAMPLES))
+    assert int(train_batches().cardinality()) == 3
+
+
+def test_labels_are_one_hot_and_belong_to_their_images():
+    for batch, labels in train_batches():
+        numbers = np.floor(batch[:, 0, 0, 0]).astype(int)
+        np.testing.assert_array_equal(labels, np.eye(5)[numbers % 5])
+
+
+def test_the_seed_decides_order_and_distortion_whatever_the_threads():
+    one = images(train_batches(num_threads=1))
+
+    np.testing.assert_array_equal(one, images(train_batches(num_threads=4)))
+    assert not np.array_equal(one, images(train_batches(seed=1)))
+
+
+def test_every_epoch_is_shuffled_and_distorted_anew():
+    batches = train_batches()
+    first, second = images(batches), images(batches)
+
+    assert not np.array_equal(np.floor(first), np.floor(second))
+    assert not np.array_equal(np.sort(first), np.sort(second))
+
+
+def test_test_batches_are_in_the_stored_order_and_offset_labels():
+    batches = input_pipeline.test_batches(
+        dataset(),
+        preprocess=preprocess,
+        image_size=4,
+        labels_offset=1,
+        global_batch_size=4,
+        num_threads=2,
+    )
+
+    np.testing.assert_array_equal(images(batches), range(NUM_EXAMPLES))
+    _, labels = next(iter(batches))
+    np.testing.assert_array_equal(labels, np.eye(5)[:4, 1:])  # The label 0 is no class.
+
+
+def test_an_offset_that_leaves_no_class_is_refused():
+    with pytest.raises(UsageError, match=r"less than the number of classes, 5. Received: 5"):
+        input_pipeline.num_classes(dataset(), labels_offset=5)

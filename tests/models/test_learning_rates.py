@@ -1,0 +1,43 @@
+"""The schedules against the legacy formulas."""
+
+import pytest
+from absl import flags
+
+from models import learning_rates
+from models.usage_error import UsageError
+
+
+def parse(*argv):
+    values = flags.FlagValues()
+    learning_rates.define_flags(values)
+    flags.DEFINE_integer("batch_size", 32, "Per clone.", flag_values=values)
+    values(["", *argv])
+    return values
+
+
+def rates(schedule, steps):
+    return [float(schedule(step)) for step in steps]
+
+
+def test_the_default_falls_in_stairs_counted_per_clone():
+    schedule = learning_rates.build(parse(), num_examples=1_281_167)
+
+    assert rates(schedule, [80_071, 80_072]) == pytest.approx([0.01, 0.0094])
+
+
+def test_polynomial_goes_straight_to_the_end():
+    values = parse("--learning_rate_decay_type=polynomial", "--num_epochs_per_decay=1")
+    schedule = learning_rates.build(values, num_examples=3200)
+
+    assert rates(schedule, [0, 50, 100, 200]) == pytest.approx([0.01, 0.00505, 0.0001, 0.0001])
+
+
+def test_fixed_is_a_number():
+    values = parse("--learning_rate_decay_type=fixed", "--learning_rate=0.5")
+
+    assert learning_rates.build(values, num_examples=10) == 0.5
+
+
+def test_an_unknown_type_is_answered_with_the_names():
+    with pytest.raises(UsageError, match=r"'cosine'. Valid names: exponential, fixed, polynomial"):
+        learning_rates.check(parse("--learning_rate_decay_type=cosine"))

@@ -1,0 +1,133 @@
+"""`python -m models.train`: its mistakes, its files and its end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+from models import datasets, evaluate, train
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    datasets.load("digits", split="train", data_dir=path)
+    return path
+
+
+@pytest.fixture
+def argv(tmp_path, data_dir):
+    return [
+        f"--train_dir={tmp_path / 'run'}",
+        f"--dataset_dir={data_dir}",
+        "--dataset_name=digits",
+        "--dataset_split_name=train[:40]",
+        "--model_name=lenet",
+        "--batch_size=16",
+        "--max_number_of_steps=4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--model_name=lenett", "did you mean 'lenet'?"),
+        ("--preprocessing_name=lent", "did you mean 'lenet'?"),
+        ("--optimizer=adm", "did you mean 'adam'?"),
+        ("--learning_rate_decay_type=cosine", "Valid names: exponential, fixed, polynomial"),
+        ("--dataset_split_name=tran", "Valid splits: train (1437 examples), test (360 examples)"),
+        ("--dataset_name=", "--dataset_name is missing"),
+        ("--dataset_dir=missing", "--dataset_dir 'missing' is not a directory. Create it"),
+        ("--train_dir=/dev/null/run", "--train_dir '/dev/null/run' cannot be created"),
+        ("--train_dir=", "--train_dir is missing"),
+        ("--batch_size=0", "--batch_size=0: 0 is not a positive integer"),
+        ("--batchsize=1", "Did you mean: batch_size ?"),
+        ("--num_clones=0", "num_clones=0"),
+        ("--num_clones=99", "99"),
+        ("--worker_replicas=2", "not in this version"),
+        ("--labels_offset=10", "Received: 10"),
+        ("--train_image_size=2", "cannot take images of 2 x 2 pixels"),
+    ],
+)
+def test_a_mistake_is_one_message_and_writes_nothing(argv, flag, message, tmp_path, capsys):
+    assert train.main([*argv, flag]) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_ends_the_process_with_code_2_and_no_traceback(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "models.train", "--model_name=lenett"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 2
+    assert run.stderr.count("error: Unknown --model_name 'lenett'") == 1
+    assert "Traceback" not in run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train.main(argv) == 0
+    assert "Test accuracy: " in capsys.readouterr().out
+    assert sorted(path.name for path in run.iterdir()) == [
+        "learning_curve.png",
+        "model.keras",
+        "train",
+        "validation",
+    ]
+    assert int(keras.saving.load_model(run / "model.keras").optimizer.iterations) == 4
+
+    assert evaluate.main([argv[1], argv[2], f"--checkpoint_path={run}"]) == 0
+    assert "on 360 examples of digits, split test" in capsys.readouterr().out
+
+    assert train.main(argv) == 2
+    assert "add --overwrite" in capsys.readouterr().err
+
+    assert train.main([*argv, "--overwrite"]) == 0
+    assert "Starting afresh" in capsys.readouterr().out
+    assert len(list((run / "train").iterdir())) == 1
+
+
+def test_the_same_seed_gives_the_same_model(argv, tmp_path):
+    weights = []
+    for seed in 0, 0, 1:
+        assert train.main([*argv, "--overwrite", f"--seed={seed}"]) == 0
+        weights.append(keras.saving.load_model(tmp_path / "run/model.keras").get_weights()[0])
+
+    assert abs(weights[0] - weights[1]).max() < 1e-5
+    assert abs(weights[0] - weights[2]).max() > 1e-2
+
+
+class Interrupt(train.StopAtStep):
+    """Ctrl-C after a number of steps."""
+
+    after = 2
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if self.step == self.after:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_the_model_trained_so_far(argv, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train, "StopAtStep", Interrupt)
+
+    assert train.main(argv) == 130
+
+    model = keras.saving.load_model(tmp_path / "run/model.keras")
+    assert int(model.optimizer.iterations) == 2
+    assert "Interrupted: the model as of step 2 is saved" in capsys.readouterr().out

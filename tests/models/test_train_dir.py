@@ -1,0 +1,79 @@
+"""Where a run writes, and what is left when it fails."""
+
+from pathlib import Path
+
+import keras
+import pytest
+
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+
+class Model(keras.Model):
+    """Writes a text for a model, or fails half-way as Keras does on a full disk."""
+
+    def __init__(self, *, fails=False):
+        super().__init__()
+        self.fails = fails
+
+    def save(self, filepath, overwrite=True, **kwargs):
+        filepath.write_text("half")
+        if self.fails:
+            raise OSError("No space left on device")
+        filepath.write_text("new")
+
+
+def test_checking_writes_nothing(tmp_path):
+    TrainDir(tmp_path / "a/b").check(overwrite=False)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError, match=r"cannot be created: .*file is not a directory"):
+        TrainDir(tmp_path / "file/run").check(overwrite=False)
+
+
+def test_a_file_system_that_refuses_is_a_message():
+    with pytest.raises(UsageError, match=r"--train_dir '/proc/run' cannot be created"):
+        TrainDir(Path("/proc/run")).create()
+
+
+def test_an_earlier_model_is_replaced_only_when_asked(tmp_path):
+    train_dir = TrainDir(tmp_path)
+    train_dir.model.write_text("old")
+
+    train_dir.check(overwrite=True)
+    with pytest.raises(UsageError, match=r"holds the model of an earlier run.*add --overwrite"):
+        train_dir.check(overwrite=False)
+
+
+def test_creating_takes_away_old_event_files_alone(tmp_path, capsys):
+    train_dir = TrainDir(tmp_path)
+    events = tmp_path / "train/events.out.tfevents.1"
+    events.parent.mkdir()
+    events.write_text("")
+    other_run = tmp_path / "other/events.out.tfevents.1"
+    other_run.parent.mkdir()
+    other_run.write_text("")
+    train_dir.model.write_text("old")
+
+    train_dir.create()
+
+    assert not events.exists()
+    assert other_run.exists()
+    assert train_dir.model.read_text() == "old"
+    assert "Starting afresh" in capsys.readouterr().out
+
+
+def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path):
+    train_dir = TrainDir(tmp_path)
+    train_dir.save(Model())
+
+    with pytest.raises(OSError, match="No space left"):
+        train_dir.save(Model(fails=True))
+
+    assert train_dir.model.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [train_dir.model]
