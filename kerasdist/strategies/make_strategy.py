@@ -1,15 +1,10 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
-import contextlib
 import os
 
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies.choice import Choice, choose
-
-# Logical CPUs must be made before TensorFlow starts, so later strategies of the process (another
-# number of clones in a notebook) find enough of them.
-_NUM_LOGICAL_CPUS = 8
 
 
 def make_strategy(config: DeploymentConfig | None = None, *, cluster: Cluster | None = None):
@@ -57,33 +52,16 @@ def count_gpus() -> int:
 
 
 def _construct(choice: Choice):
+    from kerasdist.strategies.logical_cpus import make_logical_cpus
     from kerasdist.strategies.mirrored import MirroredStrategy
     from kerasdist.strategies.one_device import OneDeviceStrategy
 
     num_cpus = sum("CPU" in device for device in choice.devices)
     if num_cpus:
-        _make_logical_cpus(num_cpus)
+        make_logical_cpus(num_cpus)
     if choice.strategy == "MirroredStrategy":
         return MirroredStrategy(list(choice.devices), reason=choice.reason)
     return OneDeviceStrategy(choice.devices[0], reason=choice.reason)
-
-
-def _make_logical_cpus(count: int):
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if tf.config.get_logical_device_configuration(cpu) is None:
-        logical = [tf.config.LogicalDeviceConfiguration()] * max(count, _NUM_LOGICAL_CPUS)
-        # Fails when TensorFlow has started: what exists then decides, below.
-        with contextlib.suppress(RuntimeError):
-            tf.config.set_logical_device_configuration(cpu, logical)
-    available = len(tf.config.list_logical_devices("CPU"))
-    if available < count:
-        raise RuntimeError(
-            f"{count} clones on CPU need {count} logical CPUs, and TensorFlow has started with "
-            f"{available}. Call `make_strategy` before creating tensors or models; in a notebook, "
-            "restart the kernel and call it in the first cell."
-        )
 
 
 def _check_backend():

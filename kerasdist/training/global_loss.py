@@ -10,7 +10,7 @@ value.
 import keras
 import tensorflow as tf
 
-from kerasdist.training import replica_step
+from kerasdist.training import data_checks, replica_step
 
 
 def reduce_weighted_values(
@@ -34,6 +34,7 @@ def reduce_weighted_values(
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
     if step is None or step.is_only_replica:
         return loss
+    data_checks.check_loss_shape(keras.ops.convert_to_tensor(values), step.num_examples)
     if reduction in ("sum", "none", None):
         return _divide(loss, step.share)
     weights = _divisor_weights(sample_weight, mask, reduction)

@@ -90,6 +90,14 @@ def returns_stock_metrics(model, step_name: str) -> bool:
     )
 
 
+def has_stock_losses(model) -> bool:
+    """Whether every loss that `model` is compiled with is one of Keras'."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    return all(
+        isinstance(loss, str) or type(loss).__module__.startswith("keras.src.") for loss in losses
+    )
+
+
 def strategy_of(model_or_optimizer):
     """Returns the strategy in whose scope a model or an optimizer was created, or None."""
     if isinstance(model_or_optimizer, keras.Model):

@@ -47,7 +47,11 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
     def on_epoch_end(self, epoch, logs=None):
         self._show_rate()
+        target = self.target
+        # An epoch that was stopped says how far it came.
+        self.target = self.seen
         super().on_epoch_end(epoch, logs)
+        self.target = target
 
     def _is_due(self) -> bool:
         now = time.perf_counter()

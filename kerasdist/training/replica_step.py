@@ -70,7 +70,7 @@ def entered(replica_step: ReplicaStep) -> Generator[None]:
         _local.replica_step = None
 
 
-def run(strategy, step_function, shares, *, weighs_loss=False):
+def run(strategy, step_function, shares, *, weighs_loss=False, checks=()):
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
     Args:
@@ -78,6 +78,7 @@ def run(strategy, step_function, shares, *, weighs_loss=False):
         step_function: Called as `step_function(data)` in replica context.
         shares: Tuple with one structure of tensors [examples on that replica, ...] per replica.
         weighs_loss: See `ReplicaStep.weighs_loss`.
+        checks: Tensors that must be there before anything of the step runs.
 
     Returns:
         GlobalStep with what `strategy.run` returned and the shares it ran with.
@@ -98,7 +99,7 @@ def run(strategy, step_function, shares, *, weighs_loss=False):
             may_be_empty=may_be_empty,
             weighs_loss=weighs_loss,
         )
-        with entered(replica_step), after(data):
+        with entered(replica_step), after(data, checks):
             return step_function(data)
 
     per_replica = strategy.experimental_distribute_values_from_function(
@@ -108,13 +109,14 @@ def run(strategy, step_function, shares, *, weighs_loss=False):
     return GlobalStep(outputs=outputs, shares=fractions, num_examples=total)
 
 
-def after(data):
-    """Keeps what is traced inside from running before `data` is there.
+def after(data, checks=()):
+    """Keeps what is traced inside from running before `data` and `checks` are there.
 
     TensorFlow runs whatever does not need the batch at once: at the end of the data a step without
     a batch would still count, decay weights and decay learning rates.
     """
-    return tf.control_dependencies([leaf for leaf in tf.nest.flatten(data) if tf.is_tensor(leaf)])
+    leaves = [leaf for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor)]
+    return tf.control_dependencies([*leaves, *checks])
 
 
 def num_examples(data) -> Any:

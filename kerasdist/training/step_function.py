@@ -9,7 +9,7 @@ import warnings
 
 import tensorflow as tf
 
-from kerasdist.training import batch_statistics, batches, replica_step
+from kerasdist.training import batch_statistics, batches, data_checks, replica_step
 from kerasdist.training.lazy_logs import LazyLogs
 
 
@@ -52,6 +52,10 @@ class StepFunction:
             self._read_metrics = tf.function(model.get_metrics_result, autograph=False)
         batch_statistics.warn_if_unsynchronized(model, num_replicas)
 
+    def restart(self):
+        """Counts examples from 0 again, and looks at the first batch again."""
+        self.num_examples.assign(0)
+
     def __call__(self, data) -> LazyLogs:
         """Runs the steps that `data` asks for.
 
@@ -61,17 +65,23 @@ class StepFunction:
         Raises:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
         """
-        if not isinstance(data, batches.GlobalBatches):
-            for batch in data:
-                self._run_batch(_as_tensors(batch))
-            return LazyLogs(self._read_logs)
+        try:
+            if isinstance(data, batches.GlobalBatches):
+                self._run_or_restart(data)
+            else:
+                for batch in data:
+                    self._run_batch(_as_tensors(batch))
+        except tf.errors.InvalidArgumentError as error:
+            raise data_checks.explain(error) from None
+        return LazyLogs(self._read_logs)
+
+    def _run_or_restart(self, data):
         try:
             self._run(data)
         except (tf.errors.OutOfRangeError, StopIteration):
             if not data.restart():
                 raise
             self._run(data)
-        return LazyLogs(self._read_logs)
 
     def _run(self, data):
         if self._model.run_eagerly or not isinstance(data.iterator, _TENSORFLOW_ITERATORS):
@@ -92,13 +102,17 @@ class StepFunction:
             if self._compiles_step
             else self._step
         )
+        checks = data_checks.assert_finite_labels(
+            self._model, batch, is_first=tf.equal(self.num_examples, 0)
+        )
         result = replica_step.run(
             self._strategy,
             self._discard_metrics(step),
             batches.shares_of(batch, self._strategy),
             weighs_loss=self._weighs_loss,
+            checks=checks,
         )
-        with replica_step.after(batch):
+        with replica_step.after(batch, checks):
             self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
         if not self._returns_metrics:
             self._keep(result.outputs, result.shares)
@@ -106,7 +120,10 @@ class StepFunction:
     def _discard_metrics(self, step):
         def replica_fn(data):
             outputs = step(data)
-            return None if self._returns_metrics else outputs
+            if self._returns_metrics:
+                data_checks.check_metrics(outputs)
+                return None
+            return outputs
 
         return replica_fn
 

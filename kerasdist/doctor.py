@@ -1,0 +1,139 @@
+"""The check-up: does this machine, with these versions, give the same weights on replicas?
+
+    python -m kerasdist doctor
+
+Every case of the parity table is trained on one device (the truth), on two replicas with stock
+Keras, and on two replicas with kerasdist.
+"""
+
+import dataclasses
+import platform
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from kerasdist import parity
+from kerasdist.cluster import Cluster
+from kerasdist.config import DeploymentConfig
+from kerasdist.strategies.make_strategy import count_gpus, make_strategy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table: what differs from one device, as a number or as an error's name."""
+
+    case: str
+    tolerance: float
+    stock: float | str
+    ours: float | str
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether kerasdist gives what one device gives."""
+        return _is_within(self.ours, self.tolerance)
+
+
+def main(*, only: str = "", markdown: str | None = None) -> int:
+    """Examines the cases, prints the table, and returns the exit code: 1 where ours differ.
+
+    Args:
+        only: Part of the titles of the cases to examine.
+        markdown: File that gets the table as well.
+
+    Raises:
+        ValueError: No case has such a title.
+    """
+    cases = [case for case in parity.CASES if only in case.name]
+    if not cases:
+        titles = ", ".join(case.name for case in parity.CASES)
+        raise ValueError(f"`--only` matches no row. Received: {only!r}. Rows: {titles}.")
+    start = time.perf_counter()
+    print(f"{_versions()}\nLargest difference from one device, on two replicas:\n")
+    print(_line("", "stock Keras", "kerasdist"))
+    rows = []
+    ours, stock = _strategies()
+    for case in cases:
+        rows.append(_examine(case, ours, stock))
+        print(_line(rows[-1].case, *_cells(rows[-1])), flush=True)
+    sick = [row.case for row in rows if not row.is_healthy]
+    print(f"\n{len(rows) - len(sick)} of {len(rows)} rows of kerasdist equal one device", end=" ")
+    print(f"({time.perf_counter() - start:.0f} s).")
+    if markdown:
+        Path(markdown).write_text(_markdown(rows))
+        print(f"Written: {markdown}")
+    return 1 if sick else 0
+
+
+def _strategies():
+    on_cpu = count_gpus() < 2
+    config = DeploymentConfig(num_clones=2, clone_on_cpu=on_cpu)
+    ours = make_strategy(config, cluster=Cluster.local())
+    return ours, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"] if on_cpu else None)
+
+
+def _examine(case: parity.Case, ours, stock) -> Row:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        truth = parity.train(case, is_reference=True)
+        return Row(
+            case=case.name,
+            tolerance=case.tolerance,
+            stock=_difference(case, stock, truth),
+            ours=_difference(case, ours, truth),
+        )
+
+
+def _difference(case, strategy, truth) -> float | str:
+    # Whatever stock Keras raises is a finding.
+    try:
+        return parity.difference(parity.train(case, strategy), truth)
+    except Exception as error:
+        return type(error).__name__
+
+
+def _cells(row: Row) -> tuple[str, str]:
+    return _cell(row.stock, row.tolerance), _cell(row.ours, row.tolerance)
+
+
+def _cell(value, tolerance) -> str:
+    if isinstance(value, str):
+        return f"fails: {value}"
+    text = "lost or extra steps" if value == float("inf") else f"{value:.0e}"
+    return text if _is_within(value, tolerance) else f"DIFFERS: {text}"
+
+
+def _is_within(value, tolerance) -> bool:
+    return not isinstance(value, str) and value <= tolerance
+
+
+def _line(*cells) -> str:
+    return f"{cells[0]:<42}{cells[1]:<34}{cells[2]}".rstrip()
+
+
+def _versions() -> str:
+    return (
+        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, Keras "
+        f"{keras.__version__}, {sys.platform}, {count_gpus()} GPUs"
+    )
+
+
+def _markdown(rows: list[Row]) -> str:
+    lines = [
+        "# The same weights: measured",
+        "",
+        "Written by `python -m kerasdist doctor --markdown docs/parity.md`; not edited by hand.",
+        f"{_versions()}.",
+        "",
+        "Largest absolute difference of any weight, metric or history entry from one device, after "
+        "training on two replicas with the same global batches. Allowed: 1e-5 in float32, 5e-3 in "
+        "mixed_float16, 2e-2 in mixed_bfloat16.",
+        "",
+        "| case | stock Keras | kerasdist |",
+        "|---|---|---|",
+        *(f"| {row.case} | {' | '.join(_cells(row))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"

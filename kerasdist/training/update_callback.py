@@ -1,0 +1,96 @@
+"""What a callback implements to take part in the update of the weights.
+
+Such callbacks stand between the gradient of the global batch and the optimizer, in list order. Each is
+handed the gradients and the rest of the update as a function:
+
+    class Halve(UpdateCallback):
+        def update(self, gradients_and_variables, apply):
+            apply([(gradient / 2, variable) for gradient, variable in gradients_and_variables])
+"""
+
+import weakref
+from collections.abc import Callable
+
+import keras
+
+from kerasdist.training import keras_adapter
+
+# The callbacks of the `fit` that runs; a list that is gone takes its callbacks with it.
+_running = weakref.WeakKeyDictionary()
+
+
+class UpdateCallback(keras.callbacks.Callback):
+    """A Keras callback that is part of the compiled training step.
+
+    Its methods are traced, once per replica and `fit`; they cost no Python at run time.
+    """
+
+    def prepare(self, model) -> None:
+        """Checks that it can act on `model` and creates its variables, in the strategy's scope."""
+
+    def update(self, gradients_and_variables: list, apply: Callable[[list], None]) -> None:
+        """Changes the gradients, or when they are applied, and calls `apply` with them.
+
+        Args:
+            gradients_and_variables: Pairs of the gradient of the global batch, the same on every
+                replica and not scaled, and the Keras variable. A gradient can be None.
+            apply: The rest of the update.
+        """
+        apply(gradients_and_variables)
+
+    def describe(self) -> str:
+        """Returns what it does to the update, in a few words, for the plan."""
+        return type(self).__name__
+
+
+def remember(model, callback_list) -> None:
+    """Notes the callbacks of the `fit` that begins.
+
+    Raises:
+        ValueError: A callback is given twice.
+    """
+    callbacks = of_list(callback_list)
+    if len(set(map(id, callbacks))) < len(callbacks):
+        twice = next(each for each in callbacks if callbacks.count(each) > 1)
+        raise ValueError(
+            f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them once."
+        )
+    _running[model] = weakref.ref(callback_list)
+
+
+def running(model) -> tuple[UpdateCallback, ...]:
+    """Returns the update callbacks of the `fit` that runs, in list order."""
+    callback_list = _running.get(model, lambda: None)()
+    return () if callback_list is None else of_list(callback_list)
+
+
+def of_list(callback_list) -> tuple[UpdateCallback, ...]:
+    """Returns the update callbacks among the callbacks of a list."""
+    return tuple(
+        callback for callback in callback_list.callbacks if isinstance(callback, UpdateCallback)
+    )
+
+
+def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:
+    """Hands the gradients through `callbacks` to `apply`."""
+    if not callbacks:
+        apply(gradients_and_variables)
+        return
+    first, *rest = callbacks
+    first.update(
+        gradients_and_variables, lambda pairs: apply_in_order(rest, pairs, apply)
+    )
+
+
+def check_model(callback, model) -> None:
+    """Checks that `callback` can act on `model`.
+
+    Raises:
+        RuntimeError: The model was not created in the scope of one of our strategies.
+    """
+    if not keras_adapter.is_adapted(keras_adapter.strategy_of(model)):
+        raise RuntimeError(
+            f"{type(callback).__name__} has no effect on model '{model.name}', which was created "
+            "outside the scope of a kerasdist strategy. Create and compile it inside `with "
+            "kerasdist.make_strategy().scope():`."
+        )
