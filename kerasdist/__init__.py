@@ -7,9 +7,18 @@ with strategy.scope():
 model.fit(dataset)
 """
 
+import importlib
+
 from kerasdist.cluster import Cluster as Cluster
 from kerasdist.cluster import Task as Task
 from kerasdist.config import DeploymentConfig as DeploymentConfig
 from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
 from kerasdist.strategies.make_strategy import make_strategy as make_strategy
+
+
+def __getattr__(name: str):
+    # These subclass Keras' classes; config and cluster must load without TensorFlow.
+    if name in ("callbacks", "schedules"):
+        return importlib.import_module(f"kerasdist.{name}")
+    raise AttributeError(f"module 'kerasdist' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """Arithmetic on gradients: multiply, clip, add noise. Sparse gradients stay sparse.
 
-Every function takes and returns gradients as `tf.GradientTape` gives them: tensors, IndexedSlices for
+The functions take and return gradients as `tf.GradientTape` gives them: tensors, IndexedSlices for
 what an Embedding gathers, or None where the loss does not depend on a variable.
 """
 
@@ -8,48 +8,56 @@ from typing import Any
 
 import tensorflow as tf
 
+from kerasdist.training import graph_errors
+from kerasdist.training.gradient_aggregation import map_values
+
+_NOT_FINITE = graph_errors.message(
+    FloatingPointError,
+    "The norm of the gradient is infinite or NaN, and clipping by it would make the weights NaN. "
+    "No weight was changed. Look for a loss that is not finite, or lower the learning rate.",
+)
+
 
 def multiply(gradient, factor) -> Any:
     """Returns `gradient` times a scalar."""
-    return _on_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
+    return map_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
 
 
-def clip_by_norm(gradient, norm) -> Any:
-    """Returns `gradient`, shortened to L2 norm `norm` where it is longer.
+def clip_by_norm(gradients, norm) -> list:
+    """Returns each gradient, shortened to L2 norm `norm` where it is longer.
 
-    Source: slim.learning.clip_gradient_norms, which clips every variable by itself. Rows of a sparse
-    gradient that stand for the same index are added up first, as the update does.
+    Rows of a sparse gradient that stand for the same index are added up first, as the update does.
+
+    Source: slim.learning.clip_gradient_norms.
     """
-    gradient = _deduplicated(gradient)
-    return _on_values(gradient, lambda values: tf.clip_by_norm(values, norm))
-
-
-def clip_by_value(gradient, value) -> Any:
-    """Returns `gradient` with every element between -value and value."""
-    gradient = _deduplicated(gradient)
-    return _on_values(gradient, lambda values: tf.clip_by_value(values, -value, value))
-
-
-def global_norm(gradients) -> tf.Tensor:
-    """Returns the L2 norm of all gradients together: float32 scalar."""
-    squares = [
-        tf.reduce_sum(tf.square(tf.cast(_values(_deduplicated(gradient)), tf.float32)))
+    gradients = [_deduplicated(gradient) for gradient in gradients]
+    norms = iter(tf.unstack(_finite(tf.sqrt(tf.stack(_square_sums(gradients))))))
+    return [
+        None if gradient is None else multiply(gradient, norm / tf.maximum(next(norms), norm))
         for gradient in gradients
-        if gradient is not None
     ]
-    return tf.sqrt(tf.add_n(squares))
 
 
 def clip_by_global_norm(gradients, norm) -> list:
-    """Returns all gradients times the one factor that brings their global norm to `norm` at most.
-
-    A global norm that is infinite or NaN gives NaN gradients, as in TensorFlow.
-    """
+    """Returns all gradients times the one factor that brings their global norm to `norm`."""
     gradients = [_deduplicated(gradient) for gradient in gradients]
-    total = global_norm(gradients)
-    # The same as norm / max(total, norm), but NaN where total is not finite.
-    factor = norm / tf.maximum(total, norm) + (total - total)
-    return [multiply(gradient, factor) for gradient in gradients]
+    total = _finite(tf.sqrt(tf.add_n(_square_sums(gradients))))
+    return [multiply(gradient, norm / tf.maximum(total, norm)) for gradient in gradients]
+
+
+def clip_by_value(gradients, value) -> list:
+    """Returns the gradients with every element between -value and value."""
+    gradients = [_deduplicated(gradient) for gradient in gradients]
+    clipped = [
+        map_values(gradient, lambda values: tf.clip_by_value(values, -value, value))
+        for gradient in gradients
+    ]
+    # Clipping makes infinity a number, and leaves NaN.
+    zero = 0.0 * _finite(tf.add_n(_square_sums(clipped)))
+    return [
+        map_values(gradient, lambda values: values + tf.cast(zero, values.dtype))
+        for gradient in clipped
+    ]
 
 
 def add_noise(gradient, stddev, seed) -> Any:
@@ -63,20 +71,22 @@ def add_noise(gradient, stddev, seed) -> Any:
             tf.shape(values), seed, stddev=tf.cast(stddev, values.dtype), dtype=values.dtype
         )
 
-    return _on_values(_deduplicated(gradient), noisy)
+    return map_values(_deduplicated(gradient), noisy)
 
 
-def _on_values(gradient, function):
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = function(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return function(gradient)
+def _square_sums(gradients):
+    """Returns the sum of squares of each gradient that is there: float32 scalars."""
+    values = [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
+    return [tf.reduce_sum(tf.square(tf.cast(each, tf.float32))) for each in values]
 
 
-def _values(gradient):
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+def _finite(norms):
+    """Returns `norms`; fails where one is infinite or NaN, before what is computed from it."""
+    return tf.debugging.check_numerics(norms, _NOT_FINITE)
 
 
 def _deduplicated(gradient):

@@ -5,7 +5,7 @@ print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kerasdist.strategies.choice import Choice
 
@@ -91,6 +91,7 @@ def plan_training(
     *,
     global_batch_size: int,
     num_examples: int | None = None,
+    callbacks: Sequence = (),
     files: Mapping[str, str] | None = None,
 ) -> Plan:
     """Returns the plan for a compiled model, as things really are in force.
@@ -99,6 +100,7 @@ def plan_training(
         model: A compiled Keras model, created in the scope of its strategy.
         global_batch_size: Examples of one optimizer step, over all replicas.
         num_examples: Examples of an epoch, over all workers; None if unknown.
+        callbacks: Those that `fit` will get; the plan says in which order they act on the update.
         files: Where files go, by what they are: {"model": "runs/1/model.keras"}.
 
     Raises:
@@ -125,6 +127,7 @@ def plan_training(
         settings={
             "steps per call": _steps_per_call(model),
             "optimizer": _optimizer(model.optimizer),
+            "update": _update(callbacks, len(devices)),
             "precision": model.dtype_policy.name,
             "XLA": _xla(model, len(devices)),
         },
@@ -164,6 +167,15 @@ def _steps(plan):
     if not plan.steps_per_epoch:
         return ""
     return f"{plan.steps_per_epoch:,} for {_count(plan.num_examples, 'example', 'examples')}"
+
+
+def _update(callbacks, num_replicas):
+    steps = [callback.describe() for callback in callbacks if hasattr(callback, "describe")]
+    if not steps:
+        return ""
+    return ", ".join(
+        [f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient", *steps]
+    )
 
 
 def _steps_per_call(model):

@@ -7,7 +7,9 @@ per replica and read as the mean over the replicas, as in tf.keras 2: the moving
 so the mean of the replicas' averages is the average of the replicas' means.
 """
 
+import contextlib
 import warnings
+from collections.abc import Generator
 
 import keras
 import tensorflow as tf
@@ -33,13 +35,24 @@ def moments(stock, layer, inputs, mask):
     )
 
 
+@contextlib.contextmanager
+def frozen(model) -> Generator[None]:
+    """Traces steps that leave the moving statistics as they are, with momentum 1."""
+    layers = keras_adapter.batch_normalizations_of(model)
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
 def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
     """Returns the layers of `model` that normalize each replica with its own examples."""
-    return [
-        layer
-        for layer in keras_adapter.layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-    ]
+    layers = keras_adapter.batch_normalizations_of(model)
+    return [layer for layer in layers if not layer.synchronized]
 
 
 def synchronize(model) -> None:

@@ -6,6 +6,7 @@ step. A callback that overrides a batch hook gets logs that turn into numbers wh
 
 import keras
 
+from kerasdist.training import update_callback
 from kerasdist.training.progress_bar import ProgressBar
 
 
@@ -22,6 +23,8 @@ class CallbackList(keras.callbacks.CallbackList):
         ):
             callbacks = [*callbacks, ProgressBar()]
         super().__init__(callbacks, add_progbar=False, **kwargs)
+        if kwargs.get("add_history"):  # In `fit`.
+            update_callback.remember(self.model, self)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
 
     def on_train_batch_begin(self, batch, logs=None):

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import graph_errors, keras_adapter
 
 
 def assert_finite_labels(model, batch, *, is_first) -> list:
@@ -27,12 +27,6 @@ def assert_finite_labels(model, batch, *, is_first) -> list:
         for leaf in tf.nest.flatten(part)
         if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating
     ]
-
-
-def explain(error: tf.errors.InvalidArgumentError) -> Exception:
-    """Returns the error of one of our checks as a ValueError, and any other as it is."""
-    found = [text for text in _MESSAGES if text in str(error)]
-    return ValueError(found[0]) if found else error
 
 
 def check_loss_shape(values, num_examples) -> None:
@@ -77,7 +71,10 @@ def _check(leaf, message):
 
 
 _MESSAGES = tuple(
-    f"The {part} of the first batch hold NaN or infinity. Nothing was trained. Look at the data, "
-    "for example with `dataset.take(1)`."
+    graph_errors.message(
+        ValueError,
+        f"The {part} of the first batch hold NaN or infinity. Nothing was trained. Look at the "
+        "data, for example with `dataset.take(1)`.",
+    )
     for part in ("labels", "sample weights")
 )

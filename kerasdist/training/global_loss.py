@@ -55,11 +55,16 @@ def update_mean(stock, metric, values, sample_weight=None):
     without examples as much as the others (or as NaN).
     """
     step = replica_step.current()
-    values = keras.ops.convert_to_tensor(values)
-    if step is None or step.is_only_replica or len(values.shape) > 0:
+    if step is None:
         return stock(metric, values, sample_weight)
-    if step.may_be_empty:
+    values = keras.ops.convert_to_tensor(values)
+    if len(values.shape) > 0:
+        return stock(metric, values, sample_weight)
+    if step.may_be_empty and not step.is_only_replica:
         values = tf.where(step.num_examples > 0, values, tf.zeros_like(values))
+    step.losses[metric.name] = values
+    if step.is_only_replica:
+        return stock(metric, values, sample_weight)
     return stock(metric, values, step.share if sample_weight is None else sample_weight)
 
 

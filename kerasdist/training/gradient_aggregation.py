@@ -9,9 +9,10 @@ communication and may stand inside a `tf.cond`.
 import contextlib
 import threading
 
+import keras
 import tensorflow as tf
 
-from kerasdist.training import replica_step, scope_checks
+from kerasdist.training import replica_step, scope_checks, update_callback
 
 _local = threading.local()
 
@@ -25,15 +26,16 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     step = replica_step.current()
     if step is None:
         scope_checks.check_optimizer_scope(optimizer)
-    if step is None or is_aggregated():
         return stock(optimizer, gradients, trainable_variables)
-    gradients, variables = list(gradients), trainable_variables and list(trainable_variables)
-    if not optimizer.built and variables:
+    gradients, variables = list(gradients), list(trainable_variables or [])
+    if not optimizer.built:
         with tf.init_scope():
             optimizer.build(variables)
+    if is_aggregated():
+        return _update(stock, optimizer, gradients, variables, step)
     gradients = aggregate(gradients, step)
     with _local_updates():
-        return stock(optimizer, gradients, variables)
+        return _update(stock, optimizer, gradients, variables, step)
 
 
 def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
@@ -68,6 +70,16 @@ def scale_loss(stock, optimizer, loss):
     return stock(optimizer, loss)
 
 
+def map_values(gradient, function):
+    """Returns `gradient` with `function` applied to its values; None and IndexedSlices stay."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = function(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return function(gradient)
+
+
 def all_reduce(stock, optimizer, gradients_and_variables):
     """Stands before Keras' all-reduce, which comes too late: the gradients are summed already."""
     if is_aggregated():
@@ -89,10 +101,31 @@ def _local_updates():
         _local.is_aggregated = False
 
 
+def _update(stock, optimizer, gradients, variables, step):
+    """Updates this replica's variables with the gradients of the global batch."""
+    is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if is_outer or not step.callbacks or not variables:
+        # A LossScaleOptimizer unscales the gradients for its inner one, which comes by here.
+        return stock(optimizer, gradients, variables or None)
+    scale = optimizer.loss_scale_factor or 1.0
+
+    def apply(pairs):
+        if pairs:
+            scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
+            stock(optimizer, scaled, [variable for _, variable in pairs])
+
+    unscaled = [_scaled(gradient, 1 / scale) for gradient in gradients]
+    update_callback.apply_in_order(
+        step.callbacks, list(zip(unscaled, variables, strict=True)), apply
+    )
+    return None
+
+
+def _scaled(gradient, factor):
+    return gradient if factor == 1.0 else map_values(gradient, lambda values: values * factor)
+
+
 def _weigh(gradient, step):
     # A replica without examples may hold NaN (a mean over nothing), which counts for nothing.
     multiply = tf.math.multiply_no_nan if step.may_be_empty else tf.multiply
-    if isinstance(gradient, tf.IndexedSlices):
-        values = multiply(gradient.values, tf.cast(step.share, gradient.values.dtype))
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return multiply(gradient, tf.cast(step.share, gradient.dtype))
+    return map_values(gradient, lambda values: multiply(values, tf.cast(step.share, values.dtype)))

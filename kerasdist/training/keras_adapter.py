@@ -29,6 +29,8 @@ ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
     "make_train_function": (keras_trainer.TensorFlowTrainer, "make_train_function"),
     "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
+    # Validation during `fit` may use other weights, which must go out again after an error.
+    "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
     "make_predict_function": (keras_trainer.TensorFlowTrainer, "make_predict_function"),
     # Builds from a batch: one more pull from generators, a crash where a batch does not divide.
@@ -105,9 +107,10 @@ def strategy_of(model_or_optimizer):
     return model_or_optimizer._distribution_strategy
 
 
-def layers_of(model) -> list[keras.layers.Layer]:
-    """Returns all layers of `model`, those of nested layers and models included."""
-    return list(model._flatten_layers(include_self=False))
+def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
+    """Returns the BatchNormalization layers of `model`, those of nested models included."""
+    layers = model._flatten_layers(include_self=False)
+    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 def build_from_spec(model, spec) -> None:

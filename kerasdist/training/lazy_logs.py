@@ -12,32 +12,31 @@ import keras
 
 
 class LazyLogs(collections.UserDict):
-    """The logs of a step: a dict of floats that reads the metrics at its first use.
+    """The logs of a step: a dict of numbers that reads the metrics at its first use.
 
     Args:
-        read: Returns the logs as a (nested) mapping of scalars; called at most once.
+        read: Returns the logs as numbers; called at most once.
 
     Example:
-        logs = LazyLogs(model.get_metrics_result)   # nothing is computed
-        logs["loss"]                                # now it is
+        logs = LazyLogs(lambda: as_numbers(model.get_metrics_result()))   # nothing is computed
+        logs["loss"]                                                      # now it is
     """
 
-    def __init__(self, read: Callable[[], Mapping]):
+    def __init__(self, read: Callable[[], dict]):
         self._read = read
 
     @functools.cached_property
-    def data(self) -> dict[str, float]:
-        return dict(sorted(_flatten(self._read())))
+    def data(self) -> dict:
+        return dict(sorted(self._read().items()))
 
 
-def _flatten(logs):
+def as_numbers(logs: Mapping) -> dict:
+    """Returns nested logs as a flat dict of floats (arrays, where they are no scalars)."""
+    numbers = {}
     for name, value in logs.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value)
+            numbers |= as_numbers(value)
         else:
-            yield name, _as_number(value)
-
-
-def _as_number(value):
-    array = keras.ops.convert_to_tensor(value).numpy()
-    return float(array) if array.ndim == 0 else array
+            array = keras.ops.convert_to_tensor(value).numpy()
+            numbers[name] = float(array) if array.ndim == 0 else array
+    return numbers

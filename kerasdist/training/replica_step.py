@@ -35,6 +35,8 @@ class ReplicaStep:
         may_be_empty: Whether this replica can receive no example at all.
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
+        callbacks: The update callbacks of the `fit` that runs.
+        losses: The mean losses of this replica by the names of their metrics, as they are tracked.
     """
 
     replica_id: int
@@ -44,6 +46,8 @@ class ReplicaStep:
     is_only_replica: bool
     may_be_empty: bool
     weighs_loss: bool
+    callbacks: tuple = ()
+    losses: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +64,18 @@ def current() -> ReplicaStep | None:
     return getattr(_local, "replica_step", None)
 
 
+def global_num_examples():
+    """Returns the examples of the global batch: int32 scalar; 0 outside a step."""
+    step = current()
+    return step.global_num_examples if step else 0
+
+
+def losses() -> dict:
+    """Returns the losses that the step of this thread has tracked so far."""
+    step = current()
+    return dict(step.losses) if step else {}
+
+
 @contextlib.contextmanager
 def entered(replica_step: ReplicaStep) -> Generator[None]:
     """Makes `replica_step` the `current()` one of this thread."""
@@ -70,7 +86,7 @@ def entered(replica_step: ReplicaStep) -> Generator[None]:
         _local.replica_step = None
 
 
-def run(strategy, step_function, shares, *, weighs_loss=False, checks=()):
+def run(strategy, step_function, shares, *, weighs_loss=False, checks=(), callbacks=()):
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
     Args:
@@ -79,6 +95,7 @@ def run(strategy, step_function, shares, *, weighs_loss=False, checks=()):
         shares: Tuple with one structure of tensors [examples on that replica, ...] per replica.
         weighs_loss: See `ReplicaStep.weighs_loss`.
         checks: Tensors that must be there before anything of the step runs.
+        callbacks: See `ReplicaStep.callbacks`.
 
     Returns:
         GlobalStep with what `strategy.run` returned and the shares it ran with.
@@ -98,6 +115,7 @@ def run(strategy, step_function, shares, *, weighs_loss=False, checks=()):
             is_only_replica=len(shares) == 1,
             may_be_empty=may_be_empty,
             weighs_loss=weighs_loss,
+            callbacks=callbacks,
         )
         with entered(replica_step), after(data, checks):
             return step_function(data)

@@ -3,6 +3,7 @@
 The constructor of each of our strategies calls `routes.adapt(strategy)`.
 """
 
+import contextlib
 import functools
 
 import keras
@@ -14,6 +15,7 @@ from kerasdist.training import (
     keras_adapter,
     randomness,
     scope_checks,
+    update_callback,
 )
 from kerasdist.training.batches import EpochIterator
 from kerasdist.training.callback_list import CallbackList
@@ -32,6 +34,7 @@ def _lay():
     for name, function in {
         "make_train_function": _make_train_function,
         "make_test_function": _make_test_function,
+        "evaluate": _evaluate,
         "make_predict_function": _make_predict_function,
         "symbolic_build": _build,
         "epoch_logs": _epoch_logs,
@@ -59,13 +62,18 @@ def _is_ours(model) -> bool:
 def _make_train_function(stock, model, force=False):
     if not _is_ours(model):
         return stock(model, force)
-    if model.train_function is None or force:
+    callbacks = update_callback.running(model)
+    if model.train_function is None or force or model.train_function.callbacks != callbacks:
         scope_checks.check(model)
+        with model.distribute_strategy.scope():
+            for callback in callbacks:
+                callback.prepare(model)
         model.train_function = StepFunction(
             model,
             model.train_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
             weighs_loss=keras_adapter.is_stock_train_step(model),
+            callbacks=callbacks,
         )
     model.train_function.restart()
     return model.train_function
@@ -84,6 +92,14 @@ def _make_test_function(stock, model, force=False):
             weighs_loss=False,
         )
     return model.test_function
+
+
+def _evaluate(stock, model, *args, callbacks=None, **kwargs):
+    with contextlib.ExitStack() as stack:
+        if isinstance(callbacks, CallbackList):  # Only `fit` hands over a list that is made.
+            for callback in update_callback.of_list(callbacks):
+                stack.enter_context(callback.validating(model))
+        return stock(model, *args, callbacks=callbacks, **kwargs)
 
 
 def _make_predict_function(stock, model, force=False):

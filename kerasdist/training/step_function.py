@@ -4,12 +4,21 @@ It takes global batches, runs the model's own train_step (or test_step) on every
 returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
 """
 
+import contextlib
 import itertools
 import warnings
 
 import tensorflow as tf
 
-from kerasdist.training import batch_statistics, batches, data_checks, replica_step
+from kerasdist.training import (
+    batch_statistics,
+    batches,
+    data_checks,
+    graph_errors,
+    lazy_logs,
+    replica_step,
+    update_callback,
+)
 from kerasdist.training.lazy_logs import LazyLogs
 
 
@@ -22,14 +31,17 @@ class StepFunction:
         returns_metrics: Whether `step` returns the model's metrics and nothing of its own; they are
             then read when somebody asks, and the step does not compute them.
         weighs_loss: See `ReplicaStep.weighs_loss`.
+        callbacks: The update callbacks that are compiled into the step, in list order.
     """
 
-    def __init__(self, model, step, *, returns_metrics: bool, weighs_loss: bool):
+    def __init__(self, model, step, *, returns_metrics: bool, weighs_loss: bool, callbacks=()):
         self._model = model
         self._strategy = model.distribute_strategy
         self._step = step
         self._returns_metrics = returns_metrics
         self._weighs_loss = weighs_loss
+        self.callbacks = callbacks
+        self._observers = update_callback.observers(callbacks)
         self._own_logs = None
         with tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -72,7 +84,7 @@ class StepFunction:
                 for batch in data:
                     self._run_batch(_as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
-            raise data_checks.explain(error) from None
+            raise graph_errors.explained(error) from None
         return LazyLogs(self._read_logs)
 
     def _run_or_restart(self, data):
@@ -105,25 +117,35 @@ class StepFunction:
         checks = data_checks.assert_finite_labels(
             self._model, batch, is_first=tf.equal(self.num_examples, 0)
         )
-        result = replica_step.run(
-            self._strategy,
-            self._discard_metrics(step),
-            batches.shares_of(batch, self._strategy),
-            weighs_loss=self._weighs_loss,
-            checks=checks,
-        )
+        with contextlib.ExitStack() as stack:
+            for callback in self.callbacks:
+                stack.enter_context(callback.tracing(self._model))
+            result = replica_step.run(
+                self._strategy,
+                self._with_losses(step),
+                batches.shares_of(batch, self._strategy),
+                weighs_loss=self._weighs_loss,
+                checks=checks,
+                callbacks=self.callbacks,
+            )
+        replicas = self._strategy.experimental_local_results(result.outputs)
         with replica_step.after(batch, checks):
             self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
+            for observer in self._observers:
+                observer.observe(_weighted_means([losses for _, losses in replicas], result.shares))
         if not self._returns_metrics:
-            self._keep(result.outputs, result.shares)
+            self._keep(_weighted_means([logs for logs, _ in replicas], result.shares))
 
-    def _discard_metrics(self, step):
+    def _with_losses(self, step):
+        """Returns a function that gives the step's own logs (or {}) and the losses (or {})."""
+
         def replica_fn(data):
-            outputs = step(data)
+            logs = step(data)
+            losses = replica_step.losses() if self._observers else {}
             if self._returns_metrics:
-                data_checks.check_metrics(outputs)
-                return None
-            return outputs
+                data_checks.check_metrics(logs)
+                logs = {}
+            return logs, losses
 
         return replica_fn
 
@@ -161,10 +183,8 @@ class StepFunction:
             raise StopIteration
         return num_taken
 
-    def _keep(self, outputs, shares):
+    def _keep(self, means):
         """Keeps what the step returned, as the mean over the global batch, until it is read."""
-        replicas = self._strategy.experimental_local_results(outputs)
-        means = tf.nest.map_structure(lambda *values: _weighted_mean(values, shares), *replicas)
         if self._own_logs is None:
             with tf.init_scope():
                 self._own_logs = tf.nest.map_structure(
@@ -178,6 +198,12 @@ class StepFunction:
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, means)
 
     def _read_logs(self) -> dict:
+        logs = lazy_logs.as_numbers(self._current_logs())
+        for callback in self.callbacks:
+            logs = callback.change_logs(logs)
+        return logs
+
+    def _current_logs(self) -> dict:
         metrics = self._read_metrics()
         if self._returns_metrics or not isinstance(self._own_logs, dict):
             return metrics
@@ -191,6 +217,11 @@ class StepFunction:
 
 def _is_nonzero(value) -> bool:
     return tf.is_tensor(value) and value.shape.rank == 0 and bool(value != 0)
+
+
+def _weighted_means(replicas, shares):
+    """Returns the logs of all replicas as their means over the examples."""
+    return tf.nest.map_structure(lambda *values: _weighted_mean(values, shares), *replicas)
 
 
 def _weighted_mean(values, shares):

@@ -1,13 +1,14 @@
 """What a callback implements to take part in the update of the weights.
 
-Such callbacks stand between the gradient of the global batch and the optimizer, in list order. Each is
-handed the gradients and the rest of the update as a function:
+Such callbacks stand between the gradient of the global batch and the optimizer, in list order. Each
+is handed the gradients and the rest of the update as a function:
 
     class Halve(UpdateCallback):
         def update(self, gradients_and_variables, apply):
             apply([(gradient / 2, variable) for gradient, variable in gradients_and_variables])
 """
 
+import contextlib
 import weakref
 from collections.abc import Callable
 
@@ -25,6 +26,10 @@ class UpdateCallback(keras.callbacks.Callback):
     Its methods are traced, once per replica and `fit`; they cost no Python at run time.
     """
 
+    def set_model(self, model):
+        super().set_model(model)
+        check_model(self, model)
+
     def prepare(self, model) -> None:
         """Checks that it can act on `model` and creates its variables, in the strategy's scope."""
 
@@ -37,6 +42,24 @@ class UpdateCallback(keras.callbacks.Callback):
             apply: The rest of the update.
         """
         apply(gradients_and_variables)
+
+    def tracing(self, model) -> contextlib.AbstractContextManager:
+        """Returns a context in which the step is traced."""
+        return contextlib.nullcontext()
+
+    def validating(self, model) -> contextlib.AbstractContextManager:
+        """Returns a context for the validation during `fit`."""
+        return contextlib.nullcontext()
+
+    def observe(self, losses: dict) -> None:
+        """Looks at the losses of a step: float32 scalars of the global batch, by their log names.
+
+        Traced once for all replicas, only where it is overridden.
+        """
+
+    def change_logs(self, logs: dict) -> dict:
+        """Returns the logs of a step, as numbers, with what this callback adds."""
+        return logs
 
     def describe(self) -> str:
         """Returns what it does to the update, in a few words, for the plan."""
@@ -53,7 +76,8 @@ def remember(model, callback_list) -> None:
     if len(set(map(id, callbacks))) < len(callbacks):
         twice = next(each for each in callbacks if callbacks.count(each) > 1)
         raise ValueError(
-            f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them once."
+            f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them "
+            "once."
         )
     _running[model] = weakref.ref(callback_list)
 
@@ -71,15 +95,18 @@ def of_list(callback_list) -> tuple[UpdateCallback, ...]:
     )
 
 
+def observers(callbacks) -> list[UpdateCallback]:
+    """Returns the callbacks that look at the losses."""
+    return [each for each in callbacks if type(each).observe is not UpdateCallback.observe]
+
+
 def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:
     """Hands the gradients through `callbacks` to `apply`."""
     if not callbacks:
         apply(gradients_and_variables)
         return
     first, *rest = callbacks
-    first.update(
-        gradients_and_variables, lambda pairs: apply_in_order(rest, pairs, apply)
-    )
+    first.update(gradients_and_variables, lambda pairs: apply_in_order(rest, pairs, apply))
 
 
 def check_model(callback, model) -> None:

@@ -1,0 +1,61 @@
+"""Clipping of the aggregated gradient."""
+
+import math
+
+from kerasdist import gradients
+from kerasdist.training.update_callback import UpdateCallback
+
+
+class GradientClipping(UpdateCallback):
+    """Clips the gradient of the global batch: once, after the replicas' gradients were summed.
+
+    The order of the callbacks is the order of the update: [GradientMultipliers(...),
+    GradientClipping(...)] multiplies, then clips, as TF-Slim did. Give exactly one argument.
+
+    Args:
+        norm: Largest L2 norm of each variable's gradient (slim.learning.clip_gradient_norms, Keras'
+            `clipnorm`).
+        global_norm: Largest L2 norm of all gradients together; they keep their direction (Keras'
+            `global_clipnorm`).
+        value: Largest absolute value of any element (Keras' `clipvalue`).
+
+    Raises:
+        ValueError: None or several are given, or one that is not a positive number.
+        FloatingPointError: In `fit`: a gradient is not finite, so that clipping it would make the
+            weights NaN. No weight is changed by that step.
+
+    Example:
+        model.fit(dataset, callbacks=[GradientClipping(global_norm=1.0)])
+    """
+
+    def __init__(self, *, norm=None, global_norm=None, value=None):
+        super().__init__()
+        given = {"norm": norm, "global_norm": global_norm, "value": value}
+        given = {name: limit for name, limit in given.items() if limit is not None}
+        if len(given) != 1:
+            raise ValueError(
+                "GradientClipping takes exactly one of `norm`, `global_norm`, `value`. Received: "
+                f"{given or 'none of them'}."
+            )
+        ((self.mode, self.limit),) = given.items()
+        if isinstance(self.limit, bool) or not isinstance(self.limit, (int, float)):
+            raise TypeError(
+                f"`{self.mode}` must be a number. Received: {self.mode}={self.limit!r}."
+            )
+        if not (self.limit > 0 and math.isfinite(self.limit)):
+            raise ValueError(
+                f"`{self.mode}` must be a positive number. Received: {self.mode}={self.limit}. "
+                "Leave the callback out in order not to clip."
+            )
+
+    def update(self, gradients_and_variables, apply):
+        values, variables = zip(*gradients_and_variables, strict=True)
+        clip = {
+            "norm": gradients.clip_by_norm,
+            "global_norm": gradients.clip_by_global_norm,
+            "value": gradients.clip_by_value,
+        }[self.mode]
+        apply(list(zip(clip(values, self.limit), variables, strict=True)))
+
+    def describe(self):
+        return f"clip {self.mode}={self.limit:g}"

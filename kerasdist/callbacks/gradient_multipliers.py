@@ -1,0 +1,99 @@
+"""Multipliers for the gradients of some variables."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kerasdist import gradients
+from kerasdist.callbacks import patterns
+from kerasdist.training.update_callback import UpdateCallback
+
+
+class GradientMultipliers(UpdateCallback):
+    """Multiplies the gradients of some variables, for example to train a new head faster.
+
+    It acts on the gradient of the global batch. The order of the callbacks is the order of the
+    update: [GradientMultipliers(...), GradientClipping(...)] multiplies, then clips, as TF-Slim
+    did.
+
+    Args:
+        multipliers: Factors by regular expressions that match the whole of `variable.path`, or by
+            variables. A variable takes the first key that matches; one that none matches stays as
+            it is. A factor is a number, a `keras.optimizers.schedules.LearningRateSchedule` or a
+            function of the step (`optimizer.iterations`, int64 scalar) that returns a scalar.
+            0 freezes a variable, though weight decay and momentum still act on it.
+
+    Raises:
+        TypeError, ValueError: The map is empty or not a dict, or a key or factor has a wrong type.
+        ValueError: When `fit` begins: a key matches no trainable variable. At the first step: a
+            variable with a factor has no gradient.
+
+    Example:
+        model.fit(dataset, callbacks=[GradientMultipliers({"predictions/.*": 10.0})])
+
+    Source: `gradient_multipliers` of slim.learning.create_train_op, which takes names for keys.
+    """
+
+    def __init__(self, multipliers: Mapping[Any, float | Callable]):
+        super().__init__()
+        if not isinstance(multipliers, Mapping):
+            raise TypeError(
+                "`multipliers` must be a dict of factors by path or variable. Received: "
+                f"{multipliers!r} of type {type(multipliers).__name__}."
+            )
+        if not multipliers:
+            raise ValueError(
+                "`multipliers` is empty, so nothing would be multiplied. Received: {}."
+            )
+        for pattern, factor in multipliers.items():
+            patterns.check_pattern("multipliers", pattern)
+            _check_factor(pattern, factor)
+        self.multipliers = dict(multipliers)
+
+    def prepare(self, model):
+        self._optimizer = model.optimizer
+        for pattern in self.multipliers:
+            patterns.check_matches_something("multipliers", pattern, model.trainable_variables)
+
+    def update(self, gradients_and_variables, apply):
+        apply(
+            [
+                (self._multiply(gradient, variable), variable)
+                for gradient, variable in gradients_and_variables
+            ]
+        )
+
+    def describe(self):
+        return f"multiply {', '.join(str(pattern) for pattern in self.multipliers)}"
+
+    def _multiply(self, gradient, variable):
+        for pattern, factor in self.multipliers.items():
+            if patterns.matches(pattern, variable):
+                if gradient is None:
+                    raise ValueError(
+                        f"`multipliers` names '{variable.path}', which has no gradient: the loss "
+                        "does not depend on it. Take it out of the map."
+                    )
+                return gradients.multiply(gradient, self._value_of(factor))
+        return gradient
+
+    def _value_of(self, factor):
+        return (
+            factor(tf.convert_to_tensor(self._optimizer.iterations)) if callable(factor) else factor
+        )
+
+
+def _check_factor(pattern, factor):
+    is_schedule = isinstance(factor, keras.optimizers.schedules.LearningRateSchedule)
+    if is_schedule or callable(factor) or _is_number(factor):
+        return
+    raise TypeError(
+        "A factor of `multipliers` must be a number, a LearningRateSchedule or a function of the "
+        f"step. Received: {{{pattern!r}: {factor!r}}}."
+    )
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,59 @@
+"""Moving averages of the losses."""
+
+import tensorflow as tf
+
+from kerasdist.training.update_callback import UpdateCallback
+
+
+class LossAverages(UpdateCallback):
+    """Logs every loss as it was in the last step, and as a moving average over the steps.
+
+    The log "loss" becomes the moving average, and "loss (raw)" the loss of the last global batch;
+    so do the losses of the outputs of a model that has several. Both are what progress bars,
+    summaries and the other callbacks see, where Keras logs the mean since the start of the epoch.
+
+    Args:
+        decay: Decay per step, from 0 to less than 1. The average of the first n steps is divided by
+            1 - decay**n, so that it does not start near 0.
+
+    Raises:
+        TypeError, ValueError: `decay` is not a number from 0 to less than 1.
+
+    Example:
+        model.fit(dataset, callbacks=[LossAverages(decay=0.9)])
+
+    Source: `loss_averages` of the Inception trainers, with their names.
+    """
+
+    def __init__(self, decay: float = 0.9):
+        super().__init__()
+        if isinstance(decay, bool) or not isinstance(decay, (int, float)):
+            raise TypeError(f"`decay` must be a number. Received: decay={decay!r}.")
+        if not 0 <= decay < 1:
+            raise ValueError(
+                f"`decay` must be at least 0 and less than 1. Received: decay={decay}."
+            )
+        self.decay = decay
+        self._state = {}
+
+    def prepare(self, model):
+        self._state = {}
+
+    def observe(self, losses):
+        for name, loss in losses.items():
+            if name not in self._state:
+                with tf.init_scope():
+                    self._state[name] = tf.Variable(tf.zeros(3), trainable=False)
+            _, total, weight = tf.unstack(self._state[name])
+            total = self.decay * total + (1 - self.decay) * loss
+            weight = self.decay * weight + (1 - self.decay)
+            self._state[name].assign(tf.stack([loss, total, weight]))
+
+    def change_logs(self, logs):
+        for name, state in self._state.items():
+            raw, total, weight = (float(value) for value in state.numpy())
+            logs |= {f"{name} (raw)": raw, name: total / weight if weight else raw}
+        return logs
+
+    def describe(self):
+        return f"log losses averaged with decay={self.decay:g}"

@@ -1,0 +1,209 @@
+"""Moving averages of the weights."""
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.training import keras_adapter
+from kerasdist.training.update_callback import UpdateCallback, check_model
+
+
+class MovingAverage(UpdateCallback):
+    """Keeps an exponential moving average of the weights, to evaluate and export instead of them.
+
+    After each update n the average moves to `decay * average + (1 - decay) * variable`, with the
+    decay min(decay, (1 + n) / (10 + n)), so that it follows quickly at first. Averages start at the
+    values that the variables have when the first `fit` begins, and live on in the callback: give
+    the same one to the next `fit`.
+
+    Args:
+        decay: Largest decay per update, from 0 to less than 1. num_updates: Whether the decay warms
+        up with n = `optimizer.iterations`. every_steps: Updates between two moves of the average;
+        each move takes one decay, so choose a
+            smaller one for a larger number.
+        trainable: Whether trainable variables are averaged. batch_statistics: Whether the moving
+        statistics of BatchNormalization are averaged once more,
+            as the Inception trainers did.
+        validate: Whether validation during `fit` uses the averages.
+
+    Raises:
+        TypeError, ValueError: A value of the wrong type or out of its range; nothing to average.
+
+    Example:
+        average = kerasdist.callbacks.MovingAverage(decay=0.999)
+        model.fit(dataset, callbacks=[average])
+        with average.applied(model):
+            model.save("averaged.keras")
+
+    Source: tf.train.ExponentialMovingAverage(decay, num_updates), as the Inception trainers used
+    it.
+    """
+
+    def __init__(
+        self,
+        decay: float = 0.9999,
+        *,
+        num_updates: bool = True,
+        every_steps: int = 1,
+        trainable: bool = True,
+        batch_statistics: bool = True,
+        validate: bool = False,
+    ):
+        super().__init__()
+        _check_decay(decay)
+        _check_every_steps(every_steps)
+        if not trainable and not batch_statistics:
+            raise ValueError(
+                "There is nothing to average. Received: trainable=False, batch_statistics=False."
+            )
+        self.decay = decay
+        self.num_updates = num_updates
+        self.every_steps = every_steps
+        self.trainable = trainable
+        self.batch_statistics = batch_statistics
+        self.validate = validate
+        self._averages: list[tuple[keras.Variable, tf.Variable]] = []
+        self._restored: dict[str, np.ndarray] = {}
+
+    @contextlib.contextmanager
+    def applied(self, model) -> Generator[None]:
+        """Puts the averages into `model`, and takes them out again whatever happens inside.
+
+        Weights and averages change places, which needs no third copy of them.
+
+        Args:
+            model: The model of the `fit` that this callback was given to.
+
+        Raises:
+            RuntimeError: There are no averages of this model yet.
+        """
+        self._check_knows(model)
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns the averages by the paths of their variables."""
+        return {variable.path: _read(average) for variable, average in self._averages} or dict(
+            self._restored
+        )
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Sets the averages from `get_state()`, now or when the next `fit` begins.
+
+        Raises:
+            ValueError: An average is missing or has another shape.
+        """
+        self._restored = dict(state)
+        for variable, average in self._averages:
+            average.assign(self._initial_value(variable))
+
+    def prepare(self, model):
+        check_model(self, model)
+        variables = self._variables_of(model)
+        if [id(variable) for variable, _ in self._averages] == [id(each) for each in variables]:
+            return
+        if self._averages:
+            raise ValueError(
+                "This MovingAverage holds the averages of another model. Make a new one for model "
+                f"'{model.name}'."
+            )
+        self._averages = [(variable, self._make_average(variable)) for variable in variables]
+        self._optimizer = model.optimizer
+
+    def update(self, gradients_and_variables, apply):
+        apply(gradients_and_variables)
+        if self.every_steps == 1:
+            self._move()
+        else:
+            count = tf.convert_to_tensor(self._optimizer.iterations)
+            tf.cond(count % self.every_steps == 0, self._move, lambda: None)
+
+    def validating(self, model):
+        return self.applied(model) if self.validate else super().validating(model)
+
+    def describe(self):
+        warm_up = ", warming up" if self.num_updates else ""
+        return f"then average with decay={self.decay:g}{warm_up}"
+
+    def _move(self):
+        decay: Any = self.decay
+        if self.num_updates:
+            count = tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.float32)
+            decay = tf.minimum(decay, (1 + count) / (10 + count))
+        for variable, average in self._averages:
+            value = tf.convert_to_tensor(variable)
+            average.assign_sub((average - value) * tf.cast(1 - decay, value.dtype))
+
+    def _variables_of(self, model) -> list[keras.Variable]:
+        variables = list(model.trainable_variables) if self.trainable else []
+        if self.batch_statistics:
+            for layer in keras_adapter.batch_normalizations_of(model):
+                variables += layer.non_trainable_variables
+        # A frozen BatchNormalization lists its gamma and beta as well.
+        return list({id(variable): variable for variable in variables}.values())
+
+    def _make_average(self, variable):
+        return tf.Variable(
+            self._initial_value(variable),
+            trainable=False,
+            dtype=variable.dtype,
+            synchronization=variable.value.synchronization,
+            aggregation=variable.value.aggregation,
+            name=f"{variable.name}_average",
+        )
+
+    def _initial_value(self, variable):
+        if not self._restored:
+            return _read(variable.value)
+        if variable.path not in self._restored:
+            raise ValueError(
+                f"The restored averages lack '{variable.path}'. They hold: "
+                f"{', '.join(sorted(self._restored))}."
+            )
+        value = self._restored[variable.path]
+        if value.shape != tuple(variable.shape):
+            raise ValueError(
+                f"The restored average of '{variable.path}' has shape {value.shape}, and the "
+                f"variable {tuple(variable.shape)}."
+            )
+        return value
+
+    def _check_knows(self, model):
+        known = {id(variable) for variable, _ in self._averages}
+        if not known or not known <= {id(variable) for variable in model.variables}:
+            raise RuntimeError(
+                f"There are no averages of model '{model.name}' yet. Give this callback to its "
+                "`fit` first."
+            )
+
+    def _swap(self):
+        for variable, average in self._averages:
+            value = _read(variable.value)
+            variable.assign(_read(average))
+            average.assign(value)
+
+
+def _read(variable) -> np.ndarray:
+    # `.numpy()` of a variable with a value per replica is the mean over them.
+    return variable.read_value().numpy()
+
+
+def _check_decay(decay):
+    if isinstance(decay, bool) or not isinstance(decay, (int, float)):
+        raise TypeError(f"`decay` must be a number. Received: decay={decay!r}.")
+    if not 0 <= decay < 1:
+        raise ValueError(f"`decay` must be at least 0 and less than 1. Received: decay={decay}.")
+
+
+def _check_every_steps(every_steps):
+    if isinstance(every_steps, bool) or not isinstance(every_steps, int):
+        raise TypeError(f"`every_steps` must be an integer. Received: every_steps={every_steps!r}.")
+    if every_steps < 1:
+        raise ValueError(f"`every_steps` must be at least 1. Received: every_steps={every_steps}.")

@@ -1,0 +1,52 @@
+"""Variables by their paths: regular expressions, and help where one matches nothing."""
+
+import difflib
+import re
+
+import keras
+
+
+def matches(pattern, variable) -> bool:
+    """Whether `pattern` is the variable itself, or a regular expression for its whole path."""
+    if isinstance(pattern, str):
+        return re.fullmatch(pattern, variable.path) is not None
+    return pattern is variable
+
+
+def check_pattern(argument: str, pattern) -> None:
+    """Checks that `pattern` is a variable or a regular expression.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: It is text that is no regular expression.
+    """
+    if isinstance(pattern, keras.Variable):
+        return
+    if not isinstance(pattern, str):
+        raise TypeError(
+            f"Keys of `{argument}` must be regular expressions over `variable.path`, or variables. "
+            f"Received: {pattern!r} of type {type(pattern).__name__}."
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"`{argument}` holds {pattern!r}, which is no regular expression: {error}."
+        ) from error
+
+
+def check_matches_something(argument: str, pattern, variables) -> None:
+    """Checks that `pattern` matches one of `variables`.
+
+    Raises:
+        ValueError: It matches none; lists the closest paths.
+    """
+    if any(matches(pattern, variable) for variable in variables):
+        return
+    paths = [variable.path for variable in variables]
+    text = pattern if isinstance(pattern, str) else pattern.path
+    close = difflib.get_close_matches(text, paths, n=4, cutoff=0) or paths[:4]
+    raise ValueError(
+        f"`{argument}` holds {text!r}, which matches no trainable variable as a whole. Closest "
+        f"paths: {', '.join(close)}."
+    )

@@ -1,0 +1,72 @@
+"""Training of some variables only."""
+
+from collections.abc import Sequence
+
+from kerasdist.callbacks import patterns
+from kerasdist.training import batch_statistics, keras_adapter
+from kerasdist.training.update_callback import UpdateCallback
+
+
+class TrainableScopes(UpdateCallback):
+    """Trains only the variables that match; all others stay bit-equal on every replica.
+
+    Unlike `layer.trainable = False` it needs no new `compile`, and `fit` without it trains
+    everything again.
+
+    Args:
+        scopes: Regular expressions that match the whole of `variable.path`, or variables. None
+            trains all variables (for `freeze_batch_statistics` alone).
+        freeze_batch_statistics: Whether the moving statistics of BatchNormalization stay as they
+        are.
+            Batches are still normalized with their own statistics, as with slim's `update_ops=[]`.
+
+    Raises:
+        TypeError, ValueError: `scopes` is empty or of a wrong type; when `fit` begins: a scope
+            matches no trainable variable.
+
+    Example:
+        model.fit(dataset, callbacks=[TrainableScopes(["predictions/.*"])])
+
+    Source: `--trainable_scopes` of train_image_classifier and `variables_to_train` of
+    slim.learning.
+    """
+
+    def __init__(self, scopes: Sequence | None, *, freeze_batch_statistics: bool = False):
+        super().__init__()
+        if isinstance(scopes, str) or not isinstance(scopes, (Sequence, type(None))):
+            raise TypeError(
+                "`scopes` must be a list of regular expressions or variables. Received: "
+                f"{scopes!r}."
+            )
+        if not scopes and (scopes is not None or not freeze_batch_statistics):
+            raise ValueError(f"`scopes` names nothing to train. Received: scopes={scopes!r}.")
+        for scope in scopes or ():
+            patterns.check_pattern("scopes", scope)
+        self.scopes = scopes
+        self.freeze_batch_statistics = freeze_batch_statistics
+
+    def prepare(self, model):
+        for scope in self.scopes or ():
+            patterns.check_matches_something("scopes", scope, model.trainable_variables)
+        if self.freeze_batch_statistics and not keras_adapter.batch_normalizations_of(model):
+            raise ValueError(
+                f"`freeze_batch_statistics=True`, and model '{model.name}' has no "
+                "BatchNormalization layer. Leave the argument out."
+            )
+
+    def update(self, gradients_and_variables, apply):
+        apply([pair for pair in gradients_and_variables if self._is_trained(pair[1])])
+
+    def tracing(self, model):
+        if self.freeze_batch_statistics:
+            return batch_statistics.frozen(model)
+        return super().tracing(model)
+
+    def describe(self):
+        parts = [f"train {', '.join(map(str, self.scopes))} only"] if self.scopes else []
+        return ", ".join(parts + ["freeze batch statistics"] * self.freeze_batch_statistics)
+
+    def _is_trained(self, variable) -> bool:
+        return self.scopes is None or any(
+            patterns.matches(scope, variable) for scope in self.scopes
+        )

@@ -1,0 +1,94 @@
+"""Learning rates over the steps: what Keras' own schedules lack.
+
+Keras has the decays themselves: ExponentialDecay(staircase=True), PolynomialDecay, and a plain
+number for a fixed rate. Here are the number of steps they decay in, and a warm-up before them.
+
+    steps = decay_steps(num_examples=1_281_167, num_epochs=2, batch_size=32)
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.045, steps, 0.94, staircase=True)
+    optimizer = keras.optimizers.SGD(WarmUp(schedule, num_steps=500, scale=8))
+"""
+
+import keras
+
+
+def decay_steps(
+    *, num_examples: int, num_epochs: float, batch_size: int, replicas_to_aggregate: int = 1
+) -> float:
+    """Returns the optimizer steps in `num_epochs`, for `decay_steps` of Keras' schedules.
+
+    Args:
+        num_examples: Examples of an epoch, over all workers.
+        num_epochs: Epochs between two decays.
+        batch_size: Examples of one gradient. The TF-Slim trainers count the batch of one clone.
+        replicas_to_aggregate: Gradients that make one step, with synchronous replicas.
+
+    Returns:
+        int(num_examples * num_epochs / batch_size) / replicas_to_aggregate.
+
+    Raises:
+        ValueError: A number is not positive.
+
+    Example:
+        decay_steps(num_examples=1_281_167, num_epochs=2, batch_size=32)      # 80072.0
+
+    Source: _configure_learning_rate of train_image_classifier.
+    """
+    for name, value in {
+        "num_examples": num_examples,
+        "num_epochs": num_epochs,
+        "batch_size": batch_size,
+        "replicas_to_aggregate": replicas_to_aggregate,
+    }.items():
+        if not value > 0:
+            raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+    return int(num_examples * num_epochs / batch_size) / replicas_to_aggregate
+
+
+@keras.saving.register_keras_serializable(package="kerasdist")
+class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    """Raises the learning rate linearly before another schedule, and scales it by the replicas.
+
+    A global batch that is n times larger wants a learning rate n times larger, which is too much
+    for the first steps: the rate goes from the one for a single replica to `scale` times it.
+
+    Args:
+        schedule: The rate for a single replica: a number or a schedule. It counts steps from the
+            start of training, the warm-up included.
+        num_steps: Steps of the warm-up.
+        scale: Factor after the warm-up; the number of replicas, for linear scaling.
+
+    Raises:
+        ValueError: `num_steps` is negative or `scale` is not positive.
+
+    Example:
+        keras.optimizers.SGD(WarmUp(0.1, num_steps=500, scale=strategy.num_replicas_in_sync))
+
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2.
+    """
+
+    def __init__(self, schedule, *, num_steps: int, scale: float = 1.0):
+        if num_steps < 0:
+            raise ValueError(f"`num_steps` must not be negative. Received: num_steps={num_steps}.")
+        if not scale > 0:
+            raise ValueError(f"`scale` must be positive. Received: scale={scale}.")
+        self.schedule = schedule
+        self.num_steps = num_steps
+        self.scale = scale
+
+    def __call__(self, step):
+        rate = self.schedule(step) if callable(self.schedule) else self.schedule
+        progress = keras.ops.cast(step, "float32") / max(self.num_steps, 1)
+        return rate * (1.0 + (self.scale - 1.0) * keras.ops.minimum(progress, 1.0))
+
+    def get_config(self):
+        schedule = self.schedule
+        if callable(schedule):
+            schedule = keras.saving.serialize_keras_object(schedule)
+        return {"schedule": schedule, "num_steps": self.num_steps, "scale": self.scale}
+
+    @classmethod
+    def from_config(cls, config):
+        schedule = config["schedule"]
+        if isinstance(schedule, dict):
+            schedule = keras.saving.deserialize_keras_object(schedule)
+        return cls(**{**config, "schedule": schedule})
