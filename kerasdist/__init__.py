@@ -1,10 +1,12 @@
 """Train a Keras 3 model on one device, on many GPUs or on many machines: the same script.
 
-strategy = kerasdist.make_strategy()
-with strategy.scope():
-    model = ...
-    model.compile(...)
-model.fit(dataset)
+All that a script needs:
+
+    strategy = kerasdist.make_strategy()
+    with strategy.scope():
+        model = ...
+        model.compile(...)
+    model.fit(dataset)
 """
 
 import importlib

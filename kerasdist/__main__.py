@@ -67,7 +67,9 @@ def _add_deployment_arguments(parser):
 
 def _print_plan(parsed) -> int:
     config = _config(parsed)
-    choice = choose(config, Cluster.from_env(), num_gpus=count_gpus())
+    # Asking for GPUs loads TensorFlow, which takes seconds.
+    num_gpus = 0 if config and config.clone_on_cpu else count_gpus()
+    choice = choose(config, Cluster.from_env(), num_gpus=num_gpus)
     batch_size = _at_least_one("--batch_size", parsed.batch_size)
     num_examples = _at_least_one("--num_examples", parsed.num_examples)
     print(

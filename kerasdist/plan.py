@@ -1,6 +1,8 @@
 """The plan: what a run is going to do, printed before it does it.
 
-print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
+In a script, before `fit`:
+
+    print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
 """
 
 import dataclasses
@@ -120,7 +122,7 @@ def plan_training(
     strategy = model.distribute_strategy
     devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
     return Plan(
-        strategy=getattr(strategy, "reason", type(strategy).__name__),
+        strategy=_strategy(strategy),
         devices=devices,
         global_batch_size=global_batch_size,
         num_examples=num_examples,
@@ -134,6 +136,11 @@ def plan_training(
         files=files or {},
         warnings=batch_statistics.notes(model, len(devices)),
     )
+
+
+def _strategy(strategy):
+    reason = getattr(strategy, "reason", "")
+    return f"{type(strategy).__name__} ({reason})" if reason else type(strategy).__name__
 
 
 def _devices(devices, num_workers):

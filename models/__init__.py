@@ -1,6 +1,8 @@
 """The image application: train and evaluate classifiers, built on kerasdist's public names.
 
-python -m models.recipes.lenet_digits        # the demonstration
-python -m models.train --help
-python -m models.evaluate --help
+Its commands:
+
+    python -m models.recipes.lenet_digits        # the demonstration
+    python -m models.train --help
+    python -m models.evaluate --help
 """

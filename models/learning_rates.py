@@ -5,6 +5,7 @@ from collections.abc import Callable
 import keras
 from absl import flags
 
+import kerasdist
 from models.usage_error import check_name
 
 Schedule = float | keras.optimizers.schedules.LearningRateSchedule
@@ -51,17 +52,21 @@ def build(values: flags.FlagValues, *, num_examples: int) -> Schedule:
         values: the flags; --batch_size, per clone, sets the length of an epoch of one clone.
         num_examples: in the training split.
     """
-    decay_steps = int(num_examples * values.num_epochs_per_decay / values.batch_size)
+    decay_steps = kerasdist.schedules.decay_steps(
+        num_examples=num_examples,
+        num_epochs=values.num_epochs_per_decay,
+        batch_size=values.batch_size,
+    )
     schedule = SCHEDULES[values.learning_rate_decay_type]
     return schedule(values, max(decay_steps, 1))
 
 
-def _fixed(values: flags.FlagValues, decay_steps: int) -> Schedule:
+def _fixed(values: flags.FlagValues, decay_steps: float) -> Schedule:
     del decay_steps
     return values.learning_rate
 
 
-def _exponential(values: flags.FlagValues, decay_steps: int) -> Schedule:
+def _exponential(values: flags.FlagValues, decay_steps: float) -> Schedule:
     return keras.optimizers.schedules.ExponentialDecay(
         values.learning_rate,
         decay_steps=decay_steps,
@@ -70,7 +75,7 @@ def _exponential(values: flags.FlagValues, decay_steps: int) -> Schedule:
     )
 
 
-def _polynomial(values: flags.FlagValues, decay_steps: int) -> Schedule:
+def _polynomial(values: flags.FlagValues, decay_steps: float) -> Schedule:
     return keras.optimizers.schedules.PolynomialDecay(
         values.learning_rate,
         decay_steps=decay_steps,

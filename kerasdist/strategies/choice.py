@@ -1,7 +1,9 @@
 """Which strategy fits a deployment, and why: decided without TensorFlow.
 
-choice = choose(DeploymentConfig(num_clones=2), Cluster.local(), num_gpus=4)
-choice.strategy, choice.devices      # "MirroredStrategy", ("GPU:0", "GPU:1")
+A pure function, so that it can be asked anywhere:
+
+    choice = choose(DeploymentConfig(num_clones=2), Cluster.local(), num_gpus=4)
+    choice.strategy, choice.devices      # "MirroredStrategy", ("GPU:0", "GPU:1")
 """
 
 import dataclasses
@@ -64,7 +66,7 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
         wish = f"num_clones={config.num_clones}"
     _check_against_cluster(config, cluster)
     devices = _devices(config, num_gpus)
-    kind = _kind_of(devices, num_gpus)
+    kind = _kind_of(devices, is_forced=config.clone_on_cpu)
     if config.num_ps_tasks > 0:
         return Choice(
             strategy="ParameterServerStrategy",
@@ -133,9 +135,9 @@ def _devices(config, num_gpus):
     return tuple(f"GPU:{index}" for index in range(config.num_clones))
 
 
-def _kind_of(devices, num_gpus):
+def _kind_of(devices, *, is_forced):
     if len(devices) > 1:
         return f"{len(devices)} {'GPUs' if 'GPU' in devices[0] else 'logical CPUs'} of one machine"
     if "GPU" in devices[0]:
         return "one GPU"
-    return "one CPU, since TensorFlow sees no GPU" if num_gpus == 0 else "one CPU"
+    return "one CPU" if is_forced else "one CPU, since TensorFlow sees no GPU"

@@ -4,9 +4,12 @@ The default hooks of `keras.callbacks.Callback` do nothing, and calling them cos
 step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
 """
 
+import weakref
+
 import keras
 
 from kerasdist.training import update_callback
+from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.progress_bar import ProgressBar
 
 
@@ -33,7 +36,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_end"]:
-            callback.on_train_batch_end(batch, logs)
+            _call_with_view(callback.on_train_batch_end, batch, logs)
 
     def on_test_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_begin"]:
@@ -41,7 +44,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def on_test_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_end"]:
-            callback.on_test_batch_end(batch, logs)
+            _call_with_view(callback.on_test_batch_end, batch, logs)
 
     def _overriding(self, hook: str) -> list:
         # The train hooks call the older on_batch_begin and on_batch_end.
@@ -51,6 +54,22 @@ class CallbackList(keras.callbacks.CallbackList):
             for callback in self.callbacks
             if _is_overridden(callback, hook) or _is_overridden(callback, older)
         ]
+
+
+def _call_with_view(hook, batch, logs):
+    """Calls a hook with logs of its own; reads them at once where the callback keeps them.
+
+    Read in a later step, they would hold the numbers of that step.
+    """
+    if not isinstance(logs, LazyLogs):
+        hook(batch, logs)
+        return
+    view = LazyLogs(lambda: logs.data)
+    reference = weakref.ref(view)
+    hook(batch, view)
+    del view
+    if reference() is not None:
+        _ = logs.data
 
 
 def _is_overridden(callback, hook: str) -> bool:

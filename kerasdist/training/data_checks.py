@@ -13,7 +13,7 @@ def assert_finite_labels(model, batch, *, is_first) -> list:
 
     Args:
         model: A compiled model.
-        batch: The global batch, (x, y) or (x, y, sample_weight).
+        batch: The global batch, (x, y) or (x, y, sample_weight), distributed or not.
         is_first: bool scalar; later batches are not looked at.
 
     Raises:
@@ -24,7 +24,8 @@ def assert_finite_labels(model, batch, *, is_first) -> list:
     return [
         tf.cond(is_first, lambda leaf=leaf, text=text: _check(leaf, text), lambda: False)
         for text, part in zip(_MESSAGES, batch[1:3], strict=False)
-        for leaf in tf.nest.flatten(part)
+        for distributed in tf.nest.flatten(part)
+        for leaf in model.distribute_strategy.experimental_local_results(distributed)
         if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating
     ]
 

@@ -20,6 +20,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def __init__(self):
         super().__init__()
         self._last_redraw = 0.0
+        self._is_in_fit = False
         self._first_step: tuple[float, int] | None = None
 
     def set_params(self, params):
@@ -40,7 +41,13 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
             self._show_rate()
             super().on_train_batch_end(batch, logs)
 
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._is_in_fit = True
+
     def on_test_batch_end(self, batch, logs=None):
+        if self._is_in_fit:
+            return
         self.seen = batch + 1
         if self._is_due():
             super().on_test_batch_end(batch, logs)
@@ -48,10 +55,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def on_epoch_end(self, epoch, logs=None):
         self._show_rate()
         target = self.target
-        # An epoch that was stopped says how far it came.
-        self.target = self.seen
+        if target is not None:
+            # An epoch that was stopped says how far it came.
+            self.target = min(target, self.seen)
         super().on_epoch_end(epoch, logs)
-        self.target = target
+        if target is not None:
+            self.target = target
 
     def _is_due(self) -> bool:
         now = time.perf_counter()

@@ -176,7 +176,7 @@ class StepFunction:
 
     def _steps_in_python(self, data) -> int:
         num_taken = 0
-        for batch in itertools.islice(data, data.num_steps):
+        for batch in itertools.islice(data.iterator, data.num_steps):
             self._run_batch(batch)
             num_taken += 1
         if num_taken == 0:

@@ -12,6 +12,10 @@ from tests import strategies
 SIGNATURES = {
     "make_train_function": ["self", "force"],
     "make_test_function": ["self", "force"],
+    "evaluate": [
+        *["self", "x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"],
+        *["return_dict", "kwargs"],
+    ],
     "make_predict_function": ["self", "force"],
     "symbolic_build": ["self", "iterator", "data_batch"],
     "epoch_logs": ["self", "logs"],
@@ -60,11 +64,26 @@ def test_strategy_of_knows_models_and_optimizers():
     assert keras_adapter.strategy_of(keras.Sequential([])) is None
 
 
-def test_layers_of_finds_layers_in_layers():
-    inner = keras.layers.Dense(2)
-    model = keras.Sequential([keras.Sequential([inner])])
+def test_batch_normalizations_are_found_in_nested_models():
+    inner = keras.layers.BatchNormalization()
+    model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])
 
-    assert inner in keras_adapter.layers_of(model)
+    assert keras_adapter.batch_normalizations_of(model) == [inner]
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("mse", True),
+        ({"a": keras.losses.MeanSquaredError(), "b": "mae"}, True),
+        (lambda y_true, y_pred: y_pred - y_true, False),
+    ],
+)
+def test_losses_of_the_users_own_are_told_from_keras(loss, expected):
+    model = keras.Sequential([])
+    model.compile("sgd", loss)
+
+    assert keras_adapter.has_stock_losses(model) == expected
 
 
 def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():

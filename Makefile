@@ -1,0 +1,60 @@
+# `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint lock clean
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+
+UV := .venv/bin/uv
+# Named after PYTHON, so that asking for another Python makes a new .venv.
+MADE := .venv/.made-by-$(notdir $(PYTHON))
+INSTALLED := $(MADE)-installed
+
+help: ## Print this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "The first run installs into .venv. Another Python: PYTHON=python3.12 make test"
+
+demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about two minutes).
+	@echo "Training LeNet on scikit-learn's handwritten digits, on two replicas"
+	@.venv/bin/python -m models.recipes.lenet_digits
+
+test: lint ## Check the style and the types, then run the whole test suite.
+	@echo "Running the whole test suite"
+	@.venv/bin/python -m pytest
+
+lint: $(INSTALLED) ## Check the style and the types.
+	@echo "Checking the style (ruff) and the types (ty)"
+	@.venv/bin/ruff check --quiet
+	@.venv/bin/ruff format --check --quiet
+	@.venv/bin/ty check --quiet --python .venv
+
+lock: $(MADE) ## Write requirements.lock anew (UPGRADE=1 also takes newer versions).
+	@echo "Resolving pyproject.toml into requirements.lock"
+	@$(UV) pip compile pyproject.toml --group app --group build --group lint --group test \
+	  --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
+	  $(if $(UPGRADE),--upgrade) --quiet --output-file requirements.lock
+
+clean: ## Remove .venv and the caches; runs/ and data/ stay.
+	@echo "Removing .venv and the caches"
+	@rm -rf .venv .pytest_cache .ruff_cache build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Rerun when the lock or pyproject.toml changes. The last step is the stamp: an interrupted
+# installation starts again.
+$(INSTALLED): $(MADE) requirements.lock pyproject.toml
+	@echo "Installing the locked packages into .venv (the first time downloads about 1 GB)"
+	@$(UV) pip sync --quiet --python .venv --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+	  echo "kerasdist needs Python 3.11, 3.12 or 3.13. Received: PYTHON=$(PYTHON)," \
+	    "which is $$($(PYTHON) --version 2>&1 | tail -n 1)." \
+	    "Name another one: PYTHON=python3.11 make <target>" >&2; exit 1; }
+	@echo "Making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear .venv
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@

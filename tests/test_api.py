@@ -1,0 +1,173 @@
+"""The public names, what they document, and what importing them does."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+import kerasdist
+
+ROOT = Path(__file__).parents[1]
+
+METHOD_TYPES = (types.FunctionType, classmethod, staticmethod, property)
+
+PUBLIC_NAMES = [
+    "Cluster",
+    "DeploymentConfig",
+    "Plan",
+    "Task",
+    "make_strategy",
+    "plan_training",
+]
+# A part of `Cluster`, whose example shows it.
+WITHOUT_EXAMPLE = {"Task"}
+
+
+def test_these_are_the_public_names():
+    public = [name for name in dir(kerasdist) if not name.startswith("_")]
+    names = [name for name in public if not inspect.ismodule(getattr(kerasdist, name))]
+
+    assert sorted(names) == PUBLIC_NAMES
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_public_name_is_documented(name):
+    docstring = inspect.getdoc(getattr(kerasdist, name))
+
+    assert docstring
+    assert not docstring.startswith(f"{name}(")  # What a dataclass writes by itself.
+    assert "Example:" in docstring or name in WITHOUT_EXAMPLE
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_public_methods_are_documented(name):
+    members = vars(getattr(kerasdist, name)).items()
+    methods = [(member, value) for member, value in members if isinstance(value, METHOD_TYPES)]
+
+    assert not [
+        member for member, value in methods if not value.__doc__ and not member.startswith("_")
+    ]
+
+
+def test_config_and_cluster_load_without_tensorflow():
+    loaded = run_python("""
+        import sys
+        import kerasdist.config, kerasdist.cluster
+        kerasdist.config.DeploymentConfig(), kerasdist.cluster.Cluster.from_env({})
+        print(*sys.modules)
+    """).split()
+
+    assert "kerasdist.cluster" in loaded
+    assert not {"tensorflow", "keras", "numpy"} & set(loaded)
+
+
+def test_help_loads_no_tensorflow():
+    loaded = run_python("""
+        import runpy, sys
+        sys.argv = ["kerasdist", "--help"]
+        try:
+            runpy.run_module("kerasdist", run_name="__main__", alter_sys=True)
+        except SystemExit as exit:
+            assert not exit.code
+        print(*sys.modules)
+    """).split()
+
+    assert "kerasdist" in loaded
+    assert not {"tensorflow", "keras", "numpy"} & set(loaded)
+
+
+def test_help_answers_in_300_milliseconds():
+    def seconds():
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "kerasdist", "--help"]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_another_keras_backend_fails_at_first_use(backend):
+    error = error_of("import kerasdist; kerasdist.make_strategy()", KERAS_BACKEND=backend)
+
+    assert error.startswith("RuntimeError")
+    assert backend in error
+    assert "KERAS_BACKEND=tensorflow" in error
+
+
+def test_another_keras_backend_in_the_file_of_keras_fails_at_first_use(tmp_path):
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
+
+    error = error_of("import kerasdist; kerasdist.make_strategy()", KERAS_HOME=str(tmp_path))
+
+    assert error.startswith("RuntimeError")
+    assert "KERAS_BACKEND=tensorflow" in error
+
+
+def test_importing_changes_nothing_of_keras_tensorflow_and_the_process():
+    run_python("""
+        import logging, os, signal, warnings
+        import keras, tensorflow as tf
+
+        MODULES = [keras, keras.callbacks, keras.layers, keras.losses, keras.metrics,
+                   keras.optimizers, tf.data, tf.distribute]
+        CLASSES = {base for module in MODULES for value in vars(module).values()
+                   if isinstance(value, type) for base in value.__mro__}
+
+        def snapshot():
+            return {(owner, name): value for owner in [*MODULES, *CLASSES]
+                    for name, value in vars(owner).items()} | {
+                "environ": dict(os.environ),
+                "logging": (logging.root.level, list(logging.root.handlers)),
+                "warnings": list(warnings.filters),
+                "signals": signal.getsignal(signal.SIGTERM),
+            }
+
+        before = snapshot()
+        import kerasdist
+        for name in dir(kerasdist):
+            getattr(kerasdist, name)
+        after = snapshot()
+
+        assert keras.Model.fit in before.values()
+        changed = {key for key in before.keys() | after.keys()
+                   if before.get(key) is not after.get(key) and before.get(key) != after.get(key)}
+        assert not changed, changed
+    """)
+
+
+def run_python(program: str, **environ: str) -> str:
+    """Runs a program in a process of its own and returns what it prints."""
+    result = start_python(program, environ)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def error_of(program: str, **environ: str) -> str:
+    """Runs a program that must fail and returns the error, without its traceback."""
+    result = start_python(program, environ)
+    assert result.returncode == 1, result.stdout + result.stderr
+    lines = result.stderr.splitlines()
+    last_frame = max(index for index, line in enumerate(lines) if line.startswith("  "))
+    return "\n".join(lines[last_frame + 1 :])
+
+
+def start_python(program: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    # Nothing that this process, which has imported kerasdist, may have set.
+    clean = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env=clean | environ,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )

@@ -1,0 +1,192 @@
+"""The rules of the source: who imports whom, and where private names may be.
+
+All of them are read from the source; nothing is imported.
+"""
+
+import ast
+import graphlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Which part of kerasdist may import which others. A part is a module or a folder.
+MAY_IMPORT = {
+    "config": set(),
+    "cluster": set(),
+    "schedules": set(),
+    "training": set(),
+    "gradients": {"training"},
+    "strategies": {"config", "cluster", "training"},
+    "callbacks": {"cluster", "gradients", "training"},
+    "plan": {"strategies", "training"},
+    "parity": set(),
+    "doctor": {"config", "cluster", "strategies", "parity"},
+    "__init__": {"config", "cluster", "strategies", "plan"},
+    "__main__": {"config", "cluster", "strategies", "plan", "doctor"},
+}
+# Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
+PUBLIC_MODULES = {"callbacks", "schedules"}
+# These load without TensorFlow, so they import the standard library alone.
+STANDARD_LIBRARY_ONLY = {"config", "cluster"}
+# The one file that touches private names of Keras and TensorFlow.
+ADAPTER = ROOT / "kerasdist/training/keras_adapter.py"
+
+LIBRARY = sorted((ROOT / "kerasdist").rglob("*.py"))
+APPLICATION = sorted((ROOT / "models").rglob("*.py"))
+ALL = LIBRARY + APPLICATION + sorted((ROOT / "tests").rglob("*.py"))
+
+
+def each(paths: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def test_every_part_of_kerasdist_is_in_the_map():
+    assert {part_of(path) for path in LIBRARY} == set(MAY_IMPORT)
+
+
+def test_the_map_points_one_way():
+    graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # Raises CycleError.
+
+
+@each(LIBRARY)
+def test_kerasdist_imports_along_the_map(path):
+    names = [name for name in imports(path) if name.split(".")[0] == "kerasdist"]
+    # A bare `import kerasdist` imports its `__init__`.
+    parts = {f"{name}.__init__".split(".")[1] for name in names}
+
+    assert parts <= MAY_IMPORT[part_of(path)] | {part_of(path)}
+
+
+@each([path for path in LIBRARY if path.stem in STANDARD_LIBRARY_ONLY])
+def test_config_and_cluster_import_the_standard_library_alone(path):
+    assert packages(path) <= sys.stdlib_module_names
+
+
+def test_kerasdist_imports_what_it_declares_and_declares_what_it_imports():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in project["dependencies"]}
+
+    imported = set().union(*map(packages, LIBRARY)) - sys.stdlib_module_names - {"kerasdist"}
+    assert imported == declared
+
+
+def test_kerasdist_does_not_know_models():
+    assert not any("models" in packages(path) for path in LIBRARY)
+
+
+@each(APPLICATION)
+def test_models_use_public_names_of_kerasdist_alone(path):
+    for name in kerasdist_names(path):
+        _, first, *rest = name.split(".")
+        assert first in public_names() | PUBLIC_MODULES
+        assert len(rest) <= (first in PUBLIC_MODULES)
+
+
+@each([path for path in LIBRARY + APPLICATION if path != ADAPTER])
+def test_private_modules_of_keras_and_tensorflow_are_in_the_adapter_alone(path):
+    assert not [name for name in dotted_names(path) if re.search(PRIVATE_MODULE, name)]
+
+
+@each([path for path in LIBRARY + APPLICATION if path != ADAPTER])
+def test_private_attributes_of_others_are_in_the_adapter_alone(path):
+    ours = set().union(*map(defined_names, LIBRARY + APPLICATION))
+    own = {f"{owner}.{name}" for owner in ("self", "cls", "super()") for name in ours}
+
+    assert set(private_attributes(path)) <= own
+
+
+@each(ALL)
+def test_every_file_says_why_it_exists(path):
+    docstring = ast.get_docstring(parse(path))
+
+    assert docstring, "Write a module docstring."
+
+
+PRIVATE_MODULE = r"^(keras\.src|tensorflow\.python|tf\.python|tensorflow\.compiler)\b"
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT / "kerasdist").parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Returns the absolute names of what a file imports, wherever in the file it does."""
+    names = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} has a relative import; write it out."
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def packages(path: Path) -> set[str]:
+    """Returns the top-level packages that a file imports."""
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def dotted_names(path: Path) -> Iterator[str]:
+    """Yields imported names, attributes such as `keras.src.x`, and strings that read like them."""
+    yield from imports(path)
+    tree = parse(path)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value  # A docstring does not start like a module's name.
+
+
+def kerasdist_names(path: Path) -> set[str]:
+    """Returns the names of kerasdist that a file uses: `kerasdist.make_strategy`."""
+    used = {name for name in dotted_names(path) if re.fullmatch(r"kerasdist(\.\w+)+", name)}
+    # `kerasdist.Cluster.from_env` is a method of a public class.
+    return {re.sub(r"^(kerasdist\.[A-Z]\w+)\..*", r"\1", name) for name in used}
+
+
+def public_names() -> set[str]:
+    """Returns what kerasdist/__init__.py offers: `from kerasdist.config import X as X`."""
+    tree = parse(ROOT / "kerasdist/__init__.py")
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {alias.asname for node in found for alias in node.names if alias.asname}
+
+
+def private_attributes(path: Path) -> Iterator[str]:
+    """Yields `x._name`, and `getattr(x, "_name")` as `x._name`."""
+    for node in ast.walk(parse(path)):
+        match node:
+            case ast.Attribute(attr=name):
+                owner = node.value
+            case ast.Call(
+                func=ast.Name(id="getattr" | "setattr" | "hasattr" | "delattr"),
+                args=[owner, ast.Constant(value=str(name)), *_],
+            ):
+                pass
+            case _:
+                continue
+        if re.match(r"_(?!_)", name):
+            yield f"{ast.unparse(owner)}.{name}"
+
+
+def defined_names(path: Path) -> set[str]:
+    """Returns the private names that a file defines: functions, attributes, class variables."""
+    names = set()
+    for node in ast.walk(parse(path)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Attribute(attr=name, value=ast.Name(id="self" | "cls"), ctx=ast.Store()):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return names

@@ -1,0 +1,203 @@
+"""The choice of a strategy: the table of deployments, and what contradicts itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.config import DeploymentConfig
+from kerasdist.strategies.choice import choose
+
+ONE_WORKER = {"worker": ["a:2222"]}
+TWO_WORKERS = {"worker": ["a:2222", "b:2222"]}
+WITH_CHIEF = {"chief": ["a:2222"], "worker": ["b:2222"]}
+WITH_PS = {"worker": ["a:2222", "b:2222"], "ps": ["c:2222"]}
+
+
+def cluster_of(jobs, job="worker", index=0):
+    return Cluster(jobs=jobs, task=Task(job, index))
+
+
+def choose_alone(num_gpus=0, **config):
+    return choose(DeploymentConfig(**config), Cluster.local(), num_gpus=num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_gpus", "strategy", "devices"),
+    [
+        ({}, 0, "OneDeviceStrategy", ["CPU:0"]),
+        ({}, 3, "OneDeviceStrategy", ["GPU:0"]),
+        ({"clone_on_cpu": True}, 3, "OneDeviceStrategy", ["CPU:0"]),
+        ({"num_clones": 2}, 2, "MirroredStrategy", ["GPU:0", "GPU:1"]),
+        ({"num_clones": 2}, 3, "MirroredStrategy", ["GPU:0", "GPU:1"]),
+        ({"num_clones": 2, "clone_on_cpu": True}, 0, "MirroredStrategy", ["CPU:0", "CPU:1"]),
+        ({"num_clones": 2, "clone_on_cpu": True}, 3, "MirroredStrategy", ["CPU:0", "CPU:1"]),
+        ({"num_replicas": 3}, 0, "MultiWorkerMirroredStrategy", ["CPU:0"]),
+        (
+            {"num_replicas": 2, "num_clones": 2},
+            2,
+            "MultiWorkerMirroredStrategy",
+            ["GPU:0", "GPU:1"],
+        ),
+        ({"num_ps_tasks": 1}, 0, "ParameterServerStrategy", ["CPU:0"]),
+        ({"num_replicas": 2, "num_ps_tasks": 1}, 3, "ParameterServerStrategy", ["GPU:0"]),
+    ],
+)
+def test_config_decides_strategy_devices_and_tasks(config, num_gpus, strategy, devices):
+    choice = choose_alone(num_gpus, **config)
+
+    assert (choice.strategy, list(choice.devices)) == (strategy, devices)
+    assert choice.num_workers == config.get("num_replicas", 1)
+    assert choice.num_ps == config.get("num_ps_tasks", 0)
+    assert choice.num_replicas == choice.num_workers * len(devices)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_gpus", "reason"),
+    [
+        ({}, 0, "num_clones=1: one CPU, since TensorFlow sees no GPU"),
+        ({}, 3, "num_clones=1: one GPU"),
+        ({"clone_on_cpu": True}, 3, "num_clones=1: one CPU"),
+        ({"num_clones": 2}, 3, "num_clones=2: 2 GPUs of one machine"),
+        (
+            {"num_clones": 2, "clone_on_cpu": True},
+            3,
+            "num_clones=2: 2 logical CPUs of one machine",
+        ),
+        ({"num_replicas": 3}, 0, "num_replicas=3 without ps tasks: synchronous workers"),
+        ({"num_ps_tasks": 2}, 0, "num_ps_tasks=2: asynchronous workers"),
+    ],
+)
+def test_reason_names_the_setting_that_decided(config, num_gpus, reason):
+    assert choose_alone(num_gpus, **config).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "strategy", "devices"),
+    [
+        (0, "OneDeviceStrategy", ["CPU:0"]),
+        (1, "OneDeviceStrategy", ["GPU:0"]),
+        (3, "MirroredStrategy", ["GPU:0", "GPU:1", "GPU:2"]),
+    ],
+)
+def test_without_config_all_gpus_of_the_machine_train(num_gpus, strategy, devices):
+    choice = choose(None, Cluster.local(), num_gpus=num_gpus)
+
+    assert (choice.strategy, list(choice.devices)) == (strategy, devices)
+    assert choice.reason.startswith("no DeploymentConfig given: ")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "strategy", "num_workers", "num_ps"),
+    [
+        (ONE_WORKER, "MirroredStrategy", 1, 0),
+        (TWO_WORKERS, "MultiWorkerMirroredStrategy", 2, 0),
+        (WITH_CHIEF, "MultiWorkerMirroredStrategy", 2, 0),
+        (WITH_PS, "ParameterServerStrategy", 2, 1),
+    ],
+)
+def test_without_config_the_cluster_decides(jobs, strategy, num_workers, num_ps):
+    choice = choose(None, cluster_of(jobs), num_gpus=3)
+
+    assert (choice.strategy, choice.num_workers, choice.num_ps) == (strategy, num_workers, num_ps)
+    assert choice.devices == ("GPU:0", "GPU:1", "GPU:2")
+
+
+@pytest.mark.parametrize(
+    ("config", "jobs"),
+    [
+        ({"num_replicas": 2}, TWO_WORKERS),
+        ({"num_replicas": 2, "replica_id": 1}, TWO_WORKERS),
+        ({"num_replicas": 2}, WITH_CHIEF),
+        ({"num_replicas": 2, "num_ps_tasks": 1}, WITH_PS),
+    ],
+)
+def test_config_may_repeat_what_the_cluster_says(config, jobs):
+    cluster = cluster_of(jobs, index=len(jobs["worker"]) - 1)
+
+    assert choose(DeploymentConfig(**config), cluster, num_gpus=0).num_workers == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "jobs", "wanted", "found"),
+    [
+        ({}, TWO_WORKERS, "num_replicas=1, num_ps_tasks=0", "2 workers and 0 ps tasks"),
+        ({}, WITH_CHIEF, "num_replicas=1, num_ps_tasks=0", "2 workers and 0 ps tasks"),
+        ({"num_clones": 2}, WITH_PS, "num_replicas=1, num_ps_tasks=0", "2 workers and 1 ps tasks"),
+        (
+            {"num_replicas": 3},
+            TWO_WORKERS,
+            "num_replicas=3, num_ps_tasks=0",
+            "2 workers and 0 ps tasks",
+        ),
+        (
+            {"num_replicas": 2},
+            WITH_PS,
+            "num_replicas=2, num_ps_tasks=0",
+            "2 workers and 1 ps tasks",
+        ),
+        (
+            {"num_replicas": 2, "num_ps_tasks": 1},
+            TWO_WORKERS,
+            "num_replicas=2, num_ps_tasks=1",
+            "2 workers and 0 ps tasks",
+        ),
+    ],
+)
+def test_contradiction_names_what_both_sides_say(config, jobs, wanted, found):
+    with pytest.raises(ValueError, match=f"asks for {wanted}, and TF_CONFIG holds {found}"):
+        choose(DeploymentConfig(**config), cluster_of(jobs), num_gpus=3)
+
+
+def test_replica_id_of_another_task_is_a_contradiction():
+    config = DeploymentConfig(num_replicas=2, replica_id=1)
+
+    with pytest.raises(ValueError, match=r"replica_id=1, and TF_CONFIG says .* worker 0"):
+        choose(config, cluster_of(TWO_WORKERS), num_gpus=0)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "exists"), [(0, "none"), (1, "GPU:0"), (3, "GPU:0, GPU:1, GPU:2")]
+)
+def test_more_clones_than_gpus_lists_the_gpus(num_gpus, exists):
+    with pytest.raises(ValueError, match=rf"num_clones=4; GPUs that TensorFlow sees: {exists}\."):
+        choose_alone(num_gpus, num_clones=4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DeploymentConfig(num_replicas=2, worker_job_name="trainer"),
+        DeploymentConfig(num_replicas=2, ps_job_name="trainer"),
+    ],
+    ids=["workers", "ps"],
+)
+@pytest.mark.parametrize("cluster", [Cluster.local(), cluster_of(TWO_WORKERS)], ids=["no", "two"])
+def test_custom_job_name_in_a_cluster_is_an_error(config, cluster):
+    with pytest.raises(ValueError, match=r"jobs 'worker' and 'ps' only.*_job_name='trainer'"):
+        choose(config, cluster, num_gpus=0)
+
+
+def test_custom_job_name_is_ignored_where_the_process_is_alone():
+    assert choose_alone(worker_job_name="trainer").strategy == "OneDeviceStrategy"
+
+
+def test_choice_is_made_without_tensorflow():
+    program = """
+import sys
+from kerasdist.strategies.choice import Cluster, choose
+choose(None, Cluster.local(), num_gpus=3)
+print(*sys.modules)
+"""
+    loaded = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+
+    assert "kerasdist.strategies.choice" in loaded
+    assert not {"tensorflow", "keras", "numpy"} & set(loaded)

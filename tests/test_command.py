@@ -1,0 +1,116 @@
+"""The `kerasdist` command: what it prints, and its exit codes."""
+
+import json
+import re
+
+import pytest
+
+from kerasdist import __main__ as command
+
+
+@pytest.fixture(autouse=True)
+def machine_without_gpu_and_cluster(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(command, "count_gpus", lambda: 0)
+
+
+def rows_of(output):
+    title, *lines = output.splitlines()
+    assert title == "Plan"
+    return dict(re.split(r"  +", line.strip(), maxsplit=1) for line in lines)
+
+
+def test_plan_of_two_clones(capsys):
+    arguments = ["--num_clones=2", "--clone_on_cpu", "--batch_size=32", "--num_examples=1437"]
+
+    assert command.main(["plan", *arguments]) == 0
+    assert rows_of(capsys.readouterr().out) == {
+        "strategy": "MirroredStrategy (num_clones=2: 2 logical CPUs of one machine)",
+        "devices": "CPU:0, CPU:1",
+        "replicas": "2 copies of the model",
+        "batch": "64 examples (global), 32 on each replica",
+        "last batch": "29 examples, weighed as that many; none is dropped",
+        "steps per epoch": "23 for 1,437 examples",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "strategy"),
+    [
+        ([], "OneDeviceStrategy (no DeploymentConfig given: one CPU"),
+        (["--num_clones=1"], "OneDeviceStrategy (num_clones=1: one CPU"),
+        (["--num_replicas=4"], "MultiWorkerMirroredStrategy (num_replicas=4 without ps tasks"),
+        (["--num_ps_tasks=2"], "ParameterServerStrategy (num_ps_tasks=2"),
+    ],
+)
+def test_plan_names_the_strategy_of_any_deployment(arguments, strategy, capsys):
+    assert command.main(["plan", *arguments]) == 0
+    assert rows_of(capsys.readouterr().out)["strategy"].startswith(strategy)
+
+
+def test_batch_size_is_per_clone_of_all_workers(capsys):
+    command.main(["plan", "--num_replicas=4", "--batch_size=8"])
+
+    assert rows_of(capsys.readouterr().out)["batch"] == "32 examples (global), 8 on each replica"
+
+
+def test_cluster_comes_from_tf_config(monkeypatch, capsys):
+    task = {"type": "worker", "index": 1}
+    cluster = {"worker": ["a:2222", "b:2222"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+    assert command.main(["plan"]) == 0
+    assert "on each of 2 workers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch_size=0"], "`--batch_size` must be at least 1. Received: --batch_size=0."),
+        (["--num_examples=-1"], "`--num_examples` must be at least 1. Received: --num_examples=-1"),
+        (["--num_clones=0"], "`num_clones` must be at least 1. Received: num_clones=0."),
+        (["--num_clones=3"], "Received: num_clones=3; GPUs that TensorFlow sees: none."),
+        (["--worker_job_name="], "`worker_job_name` must not be empty."),
+    ],
+)
+def test_mistake_is_one_line_and_exit_code_2(arguments, message, capsys):
+    assert command.main(["plan", *arguments]) == 2
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+
+
+def test_mistake_in_tf_config_is_one_line_and_exit_code_2(monkeypatch, capsys):
+    monkeypatch.setenv("TF_CONFIG", "{'cluster': {}}")
+
+    assert command.main(["plan"]) == 2
+    assert re.fullmatch(r"error: TF_CONFIG: Not valid JSON.*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "--num_clone=2"], "--num_clone=2"),  # No abbreviations.
+        (["plan", "--num_clones=two"], "'two'"),
+        (["trian"], "'trian'"),
+        ([], "COMMAND"),
+    ],
+)
+def test_unknown_arguments_are_named_with_exit_code_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments)
+
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"]])
+def test_help_is_printed_with_exit_code_0(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments)
+
+    assert stopped.value.code == 0
+    assert "strategy" in capsys.readouterr().out

@@ -1,0 +1,162 @@
+"""make_strategy: what it makes, what it refuses, and that nobody else notices."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kerasdist
+from kerasdist.cluster import Cluster
+from kerasdist.config import DeploymentConfig
+from kerasdist.strategies import mirrored
+
+X = np.random.default_rng(7).normal(size=(33, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def make_strategy(**config):
+    return kerasdist.make_strategy(DeploymentConfig(**config), cluster=Cluster.local())
+
+
+def train(scope, num_examples=33):
+    keras.utils.set_random_seed(1)
+    with scope:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    model.fit(X[:num_examples], Y[:num_examples], batch_size=16, shuffle=False, verbose=0)
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+def without_strategy():
+    return tf.distribute.get_strategy().scope()
+
+
+def test_one_clone_is_one_device():
+    strategy = make_strategy(clone_on_cpu=True)
+
+    assert isinstance(strategy, tf.distribute.OneDeviceStrategy)
+    assert strategy.num_replicas_in_sync == 1
+    np.testing.assert_allclose(train(strategy.scope()), train(without_strategy()), atol=1e-6)
+
+
+def test_clones_of_one_machine_are_mirrored_on_logical_cpus_of_their_own():
+    strategy = make_strategy(num_clones=2, clone_on_cpu=True)
+
+    assert isinstance(strategy, tf.distribute.MirroredStrategy)
+    assert [name[-5:] for name in strategy.extended.worker_devices] == ["CPU:0", "CPU:1"]
+    assert strategy.reason == "num_clones=2: 2 logical CPUs of one machine"
+
+
+@pytest.mark.parametrize("collectives", ["of CPUs", "of GPUs"])
+def test_strategies_with_other_numbers_of_devices_follow_each_other(collectives, monkeypatch):
+    if collectives == "of GPUs":
+        monkeypatch.setattr(mirrored, "_cross_device_ops", lambda devices: None)
+    made = [make_strategy(num_clones=number, clone_on_cpu=True) for number in (2, 4, 2)]
+    truth = train(without_strategy())
+
+    for strategy in (*made, made[0]):
+        np.testing.assert_allclose(train(strategy.scope()), truth, atol=1e-5)
+
+
+def test_tensorflows_own_mirrored_strategy_works_beside_ours():
+    ours = make_strategy(num_clones=2, clone_on_cpu=True)
+    stock = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    # Whole batches only: with others, stock Keras has numbers of its own.
+    results = [train(strategy.scope(), num_examples=32) for strategy in (ours, stock, ours)]
+
+    np.testing.assert_allclose(results[1], results[0], atol=1e-5)
+    assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"num_replicas": 2}, "MultiWorkerMirroredStrategy"),
+        ({"num_replicas": 2, "num_ps_tasks": 1}, "ParameterServerStrategy"),
+    ],
+)
+def test_deployment_of_several_processes_says_that_it_is_missing(config, name):
+    with pytest.raises(RuntimeError, match=rf"{name} is not in .* yet\..*=.*num_clones"):
+        make_strategy(**config)
+
+
+def test_left_over_tf_config_is_an_error_that_names_both(monkeypatch):
+    cluster = {"worker": ["a:2222", "b:2222"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+    with pytest.raises(ValueError, match=r"num_replicas=1.*TF_CONFIG holds 2 workers.*unset"):
+        kerasdist.make_strategy(DeploymentConfig(num_clones=2, clone_on_cpu=True))
+
+
+def test_tensorflow_that_has_started_is_an_error_with_the_remedy():
+    result = run_python("""
+        import tensorflow as tf
+        import kerasdist
+
+        tf.constant(1.0)
+        try:
+            kerasdist.make_strategy(kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True))
+        except RuntimeError as error:
+            print(error)
+        kerasdist.make_strategy(kerasdist.DeploymentConfig(clone_on_cpu=True))
+    """)
+
+    assert "2 clones on CPU need 2 logical CPUs" in result
+    assert "TensorFlow has started with 1. Call `make_strategy` before creating tensors" in result
+
+
+def test_models_outside_the_scope_train_as_in_a_process_without_kerasdist():
+    printed = run_python("""
+        import sys
+        import keras, numpy as np
+
+        def train():
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential([
+                keras.Input((3, 5)), keras.layers.Masking(), keras.layers.Dense(4),
+                keras.layers.BatchNormalization(), keras.layers.Dropout(0.5),
+                keras.layers.Dense(1),
+            ])
+            optimizer = keras.optimizers.Adam(global_clipnorm=0.1, use_ema=True)
+            model.compile(keras.optimizers.LossScaleOptimizer(optimizer), "mse",
+                          weighted_metrics=["mae"])
+            x = np.random.default_rng(0).normal(size=(21, 3, 5)).astype("float32")
+            y, weights = x[..., :1], np.abs(x[..., 1])
+            history = model.fit(x, y, sample_weight=weights, batch_size=4, epochs=2,
+                                validation_split=0.2, verbose=0).history
+            results = history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)
+            return repr(results), [weight.tobytes() for weight in model.get_weights()]
+
+        before = train()
+        assert "kerasdist" not in sys.modules
+        import kerasdist
+        kerasdist.make_strategy()
+        print(train() == before, type(keras.callbacks.CallbackList()).__module__)
+    """)
+
+    assert printed.split() == ["True", keras.callbacks.CallbackList.__module__]
+
+
+def run_python(program: str) -> str:
+    """Runs a program in a process of its own and returns what it prints."""
+    environ = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=Path(__file__).parents[1],
+        env=environ,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout

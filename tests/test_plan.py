@@ -1,0 +1,226 @@
+"""The plan says what a run is going to do, row by row, in exact numbers."""
+
+import re
+
+import keras
+import pytest
+
+import kerasdist
+from kerasdist.cluster import Cluster
+from kerasdist.config import DeploymentConfig
+from kerasdist.plan import Plan, plan_deployment, plan_training
+from kerasdist.strategies.choice import choose
+from tests import strategies
+from tests.strategies import each_strategy
+
+
+def rows_of(plan):
+    title, *lines = str(plan).splitlines()
+    assert title == "Plan"
+    return dict(re.split(r"  +", line.strip(), maxsplit=1) for line in lines)
+
+
+def rows_of_plan(num_replicas=2, **numbers):
+    devices = tuple(f"GPU:{index}" for index in range(num_replicas))
+    return rows_of(Plan(strategy="Any (why)", devices=devices, **numbers))
+
+
+def test_text_has_one_aligned_row_for_each_thing():
+    plan = Plan(
+        strategy="MirroredStrategy (why)",
+        devices=("GPU:0", "GPU:1"),
+        settings={"optimizer": "SGD"},
+        files={"model": "run/model.keras"},
+        warnings=("One thing.", "Another."),
+    )
+
+    assert str(plan) == (
+        "Plan\n"
+        "  strategy   MirroredStrategy (why)\n"
+        "  devices    GPU:0, GPU:1\n"
+        "  replicas   2 copies of the model\n"
+        "  optimizer  SGD\n"
+        "  model      run/model.keras\n"
+        "  note       One thing.\n"
+        "  note       Another."
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "global_batch_size", "text"),
+    [
+        (1, 64, "64 examples"),
+        (1, 1, "1 example"),
+        (2, 64, "64 examples (global), 32 on each replica"),
+        (2, 33, "33 examples (global), 16 or 17 on each replica"),
+        (4, 33, "33 examples (global), 8 or 9 on each replica"),
+        (4, 1, "1 example (global), 0 or 1 on each replica"),
+        (4, 4096, "4,096 examples (global), 1024 on each replica"),
+    ],
+)
+def test_batch_is_global_and_per_replica(num_replicas, global_batch_size, text):
+    assert rows_of_plan(num_replicas, global_batch_size=global_batch_size)["batch"] == text
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_examples", "text"),
+    [
+        (2, 128, "as large as the others"),
+        (2, 100, "36 examples, weighed as that many; none is dropped"),
+        (2, 10, "10 examples, weighed as that many; none is dropped"),
+        (1, 65, "1 example, weighed as that many; none is dropped"),
+        (2, 65, "1 example, weighed as that many; none is dropped; 1 replica without any"),
+        (4, 65, "1 example, weighed as that many; none is dropped; 3 replicas without any"),
+        (4, 68, "4 examples, weighed as that many; none is dropped"),
+    ],
+)
+def test_last_batch_says_what_becomes_of_it(num_replicas, num_examples, text):
+    rows = rows_of_plan(num_replicas, global_batch_size=64, num_examples=num_examples)
+
+    assert rows["last batch"] == text
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "text"),
+    [(128, "2 for 128 examples"), (129, "3 for 129 examples"), (128_000, "2,000 for 128,000 exa")],
+)
+def test_steps_include_the_smaller_last_one(num_examples, text):
+    rows = rows_of_plan(global_batch_size=64, num_examples=num_examples)
+
+    assert rows["steps per epoch"].startswith(text)
+
+
+@pytest.mark.parametrize("numbers", [{}, {"global_batch_size": 64}, {"num_examples": 64}])
+def test_what_is_not_known_has_no_row(numbers):
+    assert not {"last batch", "steps per epoch"} & rows_of_plan(**numbers).keys()
+    assert Plan(strategy="Any", devices=("CPU:0",), **numbers).steps_per_epoch is None
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {"strategy": "OneDeviceStrategy (num_clones=1: one GPU)", "batch": "64 examples"}),
+        (
+            {"num_clones": 2},
+            {
+                "strategy": "MirroredStrategy (num_clones=2: 2 GPUs of one machine)",
+                "devices": "GPU:0, GPU:1",
+                "batch": "64 examples (global), 32 on each replica",
+            },
+        ),
+        (
+            {"num_replicas": 2, "num_clones": 2},
+            {
+                "devices": "GPU:0, GPU:1 on each of 2 workers",
+                "replicas": "4 copies of the model",
+                "batch": "64 examples (global), 16 on each replica",
+            },
+        ),
+        (
+            {"num_replicas": 2, "num_ps_tasks": 3},
+            {"devices": "GPU:0 on each of 2 workers", "parameter servers": "3"},
+        ),
+    ],
+)
+def test_plan_of_each_deployment(config, expected):
+    choice = choose(DeploymentConfig(**config), Cluster.local(), num_gpus=2)
+
+    rows = rows_of(plan_deployment(choice, global_batch_size=64, num_examples=100))
+
+    assert expected.items() <= rows.items()
+    assert rows["steps per epoch"] == "2 for 100 examples"
+    assert ("parameter servers" in rows) == ("num_ps_tasks" in config)
+
+
+def rows_of_training(strategy, *layers, optimizer="sgd", **compile_arguments):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+        model.compile(optimizer, "mse", **compile_arguments)
+    return rows_of(plan_training(model, global_batch_size=64, num_examples=100))
+
+
+@each_strategy
+def test_plan_of_training_says_what_is_in_force(strategy):
+    num_replicas = strategy.num_replicas_in_sync
+
+    rows = rows_of_training(strategy)
+
+    assert strategy.reason in rows["strategy"]
+    assert rows["devices"] == ", ".join(f"CPU:{index}" for index in range(num_replicas))
+    assert rows["steps per epoch"] == "2 for 100 examples"
+    assert rows["optimizer"] == "SGD, learning rate 0.01"
+    assert rows["precision"] == "float32"
+    assert rows["XLA"] == "off"
+    assert "note" not in rows
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "text"),
+    [
+        (lambda: keras.optimizers.Adam(0.001), "Adam, learning rate 0.001"),
+        (
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5)),
+            "SGD, learning rate 0.5",
+        ),
+        (
+            lambda: keras.optimizers.SGD(
+                keras.optimizers.schedules.ExponentialDecay(0.1, 1000, 0.96, staircase=True)
+            ),
+            "SGD, learning rate ExponentialDecay(initial_learning_rate=0.1, decay_steps=1000, "
+            "decay_rate=0.96, staircase=True)",
+        ),
+    ],
+    ids=["number", "loss scale", "schedule"],
+)
+def test_optimizer_is_shown_with_its_learning_rate(optimizer, text):
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        made = optimizer()
+
+    assert rows_of_training(strategy, optimizer=made)["optimizer"] == text
+
+
+def test_precision_is_that_of_the_model():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        rows = rows_of_training(strategies.get("2 replicas"))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    assert rows["precision"] == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize(("name", "text"), [("one device", "on"), ("2 replicas", "off: it cannot")])
+def test_xla_is_shown_as_it_runs(name, text):
+    rows = rows_of_training(strategies.get(name), jit_compile=True)
+
+    assert rows["XLA"].startswith(text)
+
+
+def test_steps_per_call_are_shown_where_there_are_several():
+    strategy = strategies.get("one device")
+
+    assert rows_of_training(strategy, steps_per_execution=10)["steps per call"] == "10"
+    assert "steps per call" not in rows_of_training(strategy)
+
+
+@each_strategy
+def test_statistics_per_replica_are_noted_where_there_are_several(strategy):
+    rows = rows_of_training(strategy, keras.layers.BatchNormalization(name="bn"))
+
+    assert ("note" in rows) == (strategy.num_replicas_in_sync > 1)
+    assert rows.get("note", "Batch normalization (bn)").startswith("Batch normalization (bn)")
+
+
+def test_synchronized_statistics_need_no_note():
+    layer = keras.layers.BatchNormalization(synchronized=True)
+
+    assert "note" not in rows_of_training(strategies.get("2 replicas"), layer)
+
+
+def test_model_that_is_not_compiled_has_no_plan():
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="raw")
+
+    with pytest.raises(ValueError, match=r"'raw' is not compiled.*`model\.compile\(\.\.\.\)`"):
+        kerasdist.plan_training(model, global_batch_size=64)

@@ -1,0 +1,86 @@
+"""What the README and CONTRIBUTING tell people to type works as it stands.
+
+Every ```python block of a page runs, in one process from top to bottom, and every line of its
+```bash blocks is checked. Both run in an empty directory, so that files go there.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "CONTRIBUTING.md"]
+
+# Each with the reason.
+NOT_RUN = {
+    "source .venv/bin/activate",  # The environment is there: it runs this test.
+    "tensorboard --logdir runs",  # Serves until it is stopped.
+    "ruff check --fix",  # Changes the files.
+    "ruff format",
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Returns the fenced blocks of a page in one language, with joined continuation lines."""
+    text = (ROOT / page).read_text()
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [block.replace("\\\n", " ") for block in found]
+
+
+BASH = [
+    pytest.param(block, id=f"{page}-{index}")
+    for page in PAGES
+    for index, block in enumerate(blocks(page, "bash"))
+]
+
+
+def test_the_pages_have_code_and_commands():
+    assert blocks("README.md", "python")
+    assert len(BASH) >= 3
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_blocks_run(page, tmp_path):
+    run([sys.executable, "-c", "\n".join(blocks(page, "python"))], cwd=tmp_path)
+
+
+@pytest.mark.timeout(600)  # Each command loads TensorFlow.
+@pytest.mark.parametrize("block", BASH)
+def test_commands_work(block, tmp_path):
+    for line in block.splitlines():
+        command = shlex.split(line, comments=True)
+        match command:
+            case []:
+                continue
+            case ["make", *_]:
+                # Not the target itself: `make test` is what runs this test.
+                run([*command, "--dry-run"], cwd=ROOT)
+            case ["python", "-m", "pytest", *_]:
+                run([sys.executable, *command[1:], "--collect-only", "--quiet"], cwd=ROOT)
+            case ["python", *arguments]:
+                run([sys.executable, *arguments], cwd=tmp_path)
+            case ["mkdir", *_]:
+                run(command, cwd=tmp_path)
+            case _:
+                assert shlex.join(command) in NOT_RUN, f"This test cannot check `{line}`."
+
+
+def run(command: list[str], *, cwd: Path) -> None:
+    environ = {key: os.environ[key] for key in os.environ if not key.startswith("MAKE")}
+    environ["PYTHONPATH"] = str(ROOT)
+    result = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environ,
+        timeout=240,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert result.returncode == 0, f"{shlex.join(command)}\n{result.stdout}"

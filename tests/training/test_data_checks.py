@@ -1,0 +1,129 @@
+"""What cannot give a right number is named before it changes a weight."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.strategies import each_replicated_strategy, each_strategy
+
+X = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def with_nan(values):
+    values = values.copy()
+    values[5] = np.nan
+    return values
+
+
+def make_model(strategy, loss="mse", **compile_arguments):
+    keras.utils.set_random_seed(2)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="model")
+        model.compile(keras.optimizers.SGD(0.05), loss, **compile_arguments)
+    return model
+
+
+def fit(model, y=Y, **arguments):
+    return model.fit(X, y, batch_size=16, shuffle=False, verbose=0, **arguments)
+
+
+def check_nothing_was_trained(model, initial):
+    assert int(model.optimizer.iterations.numpy()) == 0
+    for value, initial_value in zip(model.get_weights(), initial, strict=True):
+        assert np.array_equal(value, initial_value)
+
+
+@each_strategy
+@pytest.mark.parametrize(
+    ("y", "sample_weight", "name"),
+    [(with_nan(Y), None, "labels"), (Y, with_nan(np.ones(32, "float32")), "sample weights")],
+    ids=["labels", "sample weights"],
+)
+def test_nan_is_named_before_a_weight_changes(strategy, y, sample_weight, name):
+    model = make_model(strategy)
+    initial = model.get_weights()
+
+    with pytest.raises(ValueError, match=rf"The {name} of the first batch hold NaN.*take\(1\)"):
+        fit(model, y, sample_weight=sample_weight)
+
+    check_nothing_was_trained(model, initial)
+
+
+@each_strategy
+@pytest.mark.parametrize("arguments", [{"steps_per_execution": 2}, {"run_eagerly": True}], ids=str)
+def test_nan_is_named_however_steps_run(strategy, arguments):
+    if "run_eagerly" in arguments:
+        tf.get_logger().setLevel("ERROR")
+    model = make_model(strategy, **arguments)
+    initial = model.get_weights()
+
+    with pytest.raises(ValueError, match="labels of the first batch hold NaN"):
+        fit(model, with_nan(Y))
+
+    check_nothing_was_trained(model, initial)
+
+
+@each_replicated_strategy
+def test_good_data_trains_as_if_there_had_been_no_error(strategy):
+    model, truth = make_model(strategy), make_model(tf.distribute.get_strategy())
+
+    with pytest.raises(ValueError, match="hold NaN"):
+        fit(model, with_nan(Y))
+    history, expected = fit(model), fit(truth)
+
+    assert history.history["loss"] == pytest.approx(expected.history["loss"], abs=1e-5)
+    np.testing.assert_allclose(model.get_weights()[0], truth.get_weights()[0], atol=1e-5)
+
+
+@each_replicated_strategy
+def test_a_loss_of_the_users_own_may_give_nan_a_meaning(strategy):
+    def loss(y, predictions):
+        return tf.square(tf.where(tf.math.is_nan(y), predictions, y) - predictions)
+
+    model, truth = make_model(strategy, loss), make_model(tf.distribute.get_strategy(), loss)
+
+    fit(model, with_nan(Y))
+    fit(truth, with_nan(Y))
+
+    np.testing.assert_allclose(model.get_weights()[0], truth.get_weights()[0], atol=1e-5)
+
+
+@each_replicated_strategy
+def test_a_loss_without_the_batch_axis_is_named_before_a_weight_changes(strategy):
+    def three_numbers(y, predictions):
+        return tf.reduce_mean(tf.square(y - predictions)) * tf.ones([3])
+
+    model = make_model(strategy, three_numbers)
+    initial = model.get_weights()
+
+    with pytest.raises(ValueError, match=r"Loss 'three_numbers' returned shape \(3,\) for a batch"):
+        fit(model)
+
+    check_nothing_was_trained(model, initial)
+
+
+class EachColumn(keras.metrics.Metric):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.total = self.add_weight(shape=(3,), initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(tf.ones([3]))
+
+    def result(self):
+        return self.total
+
+
+@each_replicated_strategy
+def test_a_metric_that_is_no_scalar_is_named_before_a_weight_changes(strategy):
+    with strategy.scope():
+        metric = EachColumn(name="each_column")
+    model = make_model(strategy, metrics=[metric])
+    initial = model.get_weights()
+
+    with pytest.raises(ValueError, match=r"Metric 'each_column' returned shape \(3,\)"):
+        fit(model)
+
+    check_nothing_was_trained(model, initial)

@@ -1,0 +1,90 @@
+"""Logs are read when somebody uses them, once, and are a dict of floats."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.lazy_logs import LazyLogs, as_numbers
+from tests import strategies
+
+USES = {
+    "item": lambda logs: logs["loss"],
+    "get": lambda logs: logs.get("loss"),
+    "in": lambda logs: "loss" in logs,
+    "len": len,
+    "bool": bool,
+    "iteration": list,
+    "items": lambda logs: logs.items(),
+    "dict": dict,
+    "unpacking": lambda logs: {**logs},
+    "copy": lambda logs: logs.copy(),
+    "repr": repr,
+    "comparison": lambda logs: logs == {},
+}
+EXPECTED = {
+    "item": 0.5,
+    "get": 0.5,
+    "in": True,
+    "len": 2,
+    "bool": True,
+    "iteration": ["accuracy", "loss"],
+    "items": {"accuracy": 0.25, "loss": 0.5}.items(),
+    "dict": {"accuracy": 0.25, "loss": 0.5},
+    "unpacking": {"accuracy": 0.25, "loss": 0.5},
+    "copy": {"accuracy": 0.25, "loss": 0.5},
+    "repr": "{'accuracy': 0.25, 'loss': 0.5}",
+    "comparison": False,
+}
+
+
+def counted_logs():
+    reads = []
+
+    def read():
+        reads.append(1)
+        return {"loss": 0.5, "accuracy": 0.25}
+
+    return LazyLogs(read), reads
+
+
+def test_nothing_is_read_before_the_first_use():
+    logs, reads = counted_logs()
+
+    assert isinstance(logs, LazyLogs)
+    assert logs is not None
+    assert not reads
+
+
+@pytest.mark.parametrize("use", USES)
+def test_logs_are_used_like_a_dict_and_read_once(use):
+    logs, reads = counted_logs()
+
+    assert USES[use](logs) == EXPECTED[use]
+    assert USES[use](logs) == EXPECTED[use]
+    assert len(reads) == 1
+
+
+def test_a_callback_may_add_to_the_logs():
+    logs, _ = counted_logs()
+
+    logs["learning_rate"] = 0.1
+
+    assert dict(logs) == {"accuracy": 0.25, "loss": 0.5, "learning_rate": 0.1}
+
+
+def test_copy_does_not_share_what_is_added():
+    logs, _ = counted_logs()
+
+    logs.copy()["extra"] = 1.0
+
+    assert "extra" not in logs
+
+
+def test_results_of_metrics_become_floats_and_nested_ones_flat():
+    strategies.get("2 replicas")  # Must be there before the first tensor of the process.
+    metrics = {"loss": tf.constant(0.5), "nested": {"a": np.float32(0.25), "b": 2}}
+
+    numbers = as_numbers(metrics)
+
+    assert numbers == {"loss": 0.5, "a": 0.25, "b": 2.0}
+    assert {type(value) for value in numbers.values()} == {float}
