@@ -107,18 +107,20 @@ def plan_training(
 
     Raises:
         ValueError: The model is not compiled.
+        RuntimeError: The model was created outside the scope of a strategy of ours.
 
     Example:
         print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
-    from kerasdist.training import batch_statistics
+    from kerasdist.training import batch_statistics, scope_checks
 
     if not model.compiled:
         raise ValueError(
             f"Model '{model.name}' is not compiled, so its optimizer is not known. Call "
             "`model.compile(...)` inside `strategy.scope()` first."
         )
+    scope_checks.check_has_strategy(model, "The plan")
     strategy = model.distribute_strategy
     devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
     return Plan(
@@ -197,7 +199,10 @@ def _optimizer(optimizer):
 
 
 def _learning_rate(optimizer):
-    rate = optimizer.get_config()["learning_rate"]
+    try:
+        rate = optimizer.get_config()["learning_rate"]
+    except NotImplementedError:
+        return "learning rate of a schedule without `get_config`"
     if isinstance(rate, Mapping):
         arguments = {name: value for name, value in rate["config"].items() if name != "name"}
         settings = ", ".join(f"{name}={_number(value)}" for name, value in arguments.items())

@@ -201,3 +201,19 @@ print(*sys.modules)
 
     assert "kerasdist.strategies.choice" in loaded
     assert not {"tensorflow", "keras", "numpy"} & set(loaded)
+
+
+def test_a_cluster_of_one_worker_contradicts_two_replicas():
+    cluster = Cluster(jobs={"worker": ["a:1"]}, task=Task("worker", 0))
+
+    with pytest.raises(ValueError, match=r"num_replicas=2.*holds 1 workers"):
+        choose(DeploymentConfig(num_replicas=2), cluster, num_gpus=0)
+
+
+def test_the_chief_is_the_first_replica():
+    jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    cluster = Cluster(jobs=jobs, task=Task("worker", 0))
+
+    choice = choose(DeploymentConfig(num_replicas=3, replica_id=1), cluster, num_gpus=0)
+
+    assert choice.num_workers == 3

@@ -145,7 +145,7 @@ def test_plan_of_training_says_what_is_in_force(strategy):
 
     rows = rows_of_training(strategy)
 
-    assert strategy.reason in rows["strategy"]
+    assert rows["strategy"] == f"{type(strategy).__name__} ({strategy.reason})"
     assert rows["devices"] == ", ".join(f"CPU:{index}" for index in range(num_replicas))
     assert rows["steps per epoch"] == "2 for 100 examples"
     assert rows["optimizer"] == "SGD, learning rate 0.01"
@@ -224,3 +224,23 @@ def test_model_that_is_not_compiled_has_no_plan():
 
     with pytest.raises(ValueError, match=r"'raw' is not compiled.*`model\.compile\(\.\.\.\)`"):
         kerasdist.plan_training(model, global_batch_size=64)
+
+
+def test_model_outside_our_strategies_has_no_plan():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="stranger")
+    model.compile("sgd", "mse")
+
+    with pytest.raises(RuntimeError, match=r"'stranger', which was created outside the scope"):
+        kerasdist.plan_training(model, global_batch_size=64)
+
+
+def test_a_schedule_that_cannot_be_described_does_not_stop_the_plan():
+    class Half(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.5
+
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(Half()), "mse")
+
+    assert "SGD" in str(kerasdist.plan_training(model, global_batch_size=64))

@@ -1,4 +1,4 @@
-"""What the README and CONTRIBUTING tell people to type works as it stands.
+"""What the README, CONTRIBUTING and docs tell people to type works as it stands.
 
 Every ```python block of a page runs, in one process from top to bottom, and every line of its
 ```bash blocks is checked. Both run in an empty directory, so that files go there.
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/training.md"]
 
 # Each with the reason.
 NOT_RUN = {

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training import keras_adapter
-from kerasdist.training.update_callback import UpdateCallback, check_model
+from kerasdist.training.update_callback import UpdateCallback
 
 
 class MovingAverage(UpdateCallback):
@@ -105,7 +105,6 @@ class MovingAverage(UpdateCallback):
             average.assign(self._initial_value(variable))
 
     def prepare(self, model):
-        check_model(self, model)
         variables = self._variables_of(model)
         if [id(variable) for variable, _ in self._averages] == [id(each) for each in variables]:
             return

@@ -105,7 +105,7 @@ def _check_against_cluster(config, cluster):
             f"worker_job_name={names[0]!r}, ps_job_name={names[1]!r}. Use the default names, in "
             "DeploymentConfig and in TF_CONFIG."
         )
-    if cluster.is_local:
+    if not cluster.jobs:
         return
     wanted = (config.num_replicas, config.num_ps_tasks)
     found = (cluster.num_workers, cluster.num_ps)
@@ -115,11 +115,18 @@ def _check_against_cluster(config, cluster):
             f"TF_CONFIG holds {found[0]} workers and {found[1]} ps tasks. Make them agree, give no "
             "DeploymentConfig, or unset TF_CONFIG where it is left over from another job."
         )
-    if config.replica_id not in (0, cluster.task.index):
+    if config.replica_id not in (0, _replica_id(cluster)):
         raise ValueError(
             f"DeploymentConfig says replica_id={config.replica_id}, and TF_CONFIG says that this "
             f"is {cluster.task}. Leave replica_id out: the cluster knows it."
         )
+
+
+def _replica_id(cluster):
+    # Among synchronous workers the chief is the first; beside ps tasks it is no worker.
+    comes_after_chief = "chief" in cluster.jobs and cluster.num_ps == 0
+    is_worker = cluster.task.job == "worker"
+    return cluster.task.index + (1 if is_worker and comes_after_chief else 0)
 
 
 def _devices(config, num_gpus):

@@ -19,15 +19,15 @@ class CallbackList(keras.callbacks.CallbackList):
     Args: those of `keras.callbacks.CallbackList`.
     """
 
-    def __init__(self, callbacks=None, *, add_progbar=False, **kwargs):
+    def __init__(self, callbacks=None, add_history=False, add_progbar=False, model=None, **params):
         callbacks = keras.tree.flatten(callbacks) if callbacks else []
         if add_progbar and not any(
             isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
         ):
             callbacks = [*callbacks, ProgressBar()]
-        super().__init__(callbacks, add_progbar=False, **kwargs)
-        if kwargs.get("add_history"):  # In `fit`.
-            update_callback.remember(self.model, self)
+        super().__init__(callbacks, add_history, False, model, **params)
+        if add_history:  # In `fit`.
+            update_callback.remember(model, self)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
 
     def on_train_batch_begin(self, batch, logs=None):

@@ -50,16 +50,18 @@ def check_loss_shape(values, num_examples) -> None:
         )
 
 
-def check_metrics(logs) -> None:
-    """Checks that the results of metrics are scalars, or dicts of scalars.
+def check_metrics(model, logs) -> None:
+    """Checks that the results of the user's own metrics are scalars, or dicts of scalars.
+
+    Some of Keras' metrics return a value for each class, which is left to them.
 
     Raises:
         ValueError: One is not; names it.
     """
     for name, value in logs.items():
         if isinstance(value, dict):
-            check_metrics(value)
-        elif keras.ops.ndim(value) > 0:
+            check_metrics(model, value)
+        elif keras.ops.ndim(value) > 0 and name not in keras_adapter.stock_metric_names(model):
             raise ValueError(
                 f"Metric '{name}' returned shape {tuple(value.shape)} from `result()`. Return a "
                 "scalar, or a dict of scalars with a name for each."
@@ -74,8 +76,8 @@ def _check(leaf, message):
 _MESSAGES = tuple(
     graph_errors.message(
         ValueError,
-        f"The {part} of the first batch hold NaN or infinity. Nothing was trained. Look at the "
-        "data, for example with `dataset.take(1)`.",
+        f"The {part} of the first batch hold NaN or infinity. No weight was changed. Look at "
+        "the data, for example with `dataset.take(1)`.",
     )
     for part in ("labels", "sample weights")
 )

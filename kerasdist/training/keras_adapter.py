@@ -95,9 +95,13 @@ def returns_stock_metrics(model, step_name: str) -> bool:
 def has_stock_losses(model) -> bool:
     """Whether every loss that `model` is compiled with is one of Keras'."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
-    return all(
-        isinstance(loss, str) or type(loss).__module__.startswith("keras.src.") for loss in losses
-    )
+    return all(isinstance(loss, str) or _is_stock(loss) for loss in losses)
+
+
+def stock_metric_names(model) -> set[str]:
+    """Returns the names of those metrics of `model` that are Keras' own."""
+    metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
+    return {metric.name for metric in metrics if _is_stock(metric)}
 
 
 def strategy_of(model_or_optimizer):
@@ -172,6 +176,10 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
 def is_adapted(strategy) -> bool:
     """Whether `strategy` is one of ours."""
     return strategy in _adapted
+
+
+def _is_stock(loss_or_metric) -> bool:
+    return str(getattr(loss_or_metric, "__module__", "")).startswith("keras.src.")
 
 
 def _create_variable(create, next_creator, **kwargs):

@@ -12,7 +12,9 @@ import keras
 
 
 class LazyLogs(collections.UserDict):
-    """The logs of a step: a dict of numbers that reads the metrics at its first use.
+    """The logs of a step: a mapping of numbers that reads the metrics at its first use.
+
+    It does what a dict does but is none: `dict(logs)` makes one, for `json.dumps` for example.
 
     Args:
         read: Returns the logs as numbers; called at most once.
@@ -28,6 +30,15 @@ class LazyLogs(collections.UserDict):
     @functools.cached_property
     def data(self) -> dict:
         return dict(sorted(self._read().items()))
+
+    def __bool__(self) -> bool:
+        return True  # `logs or {}` reads nothing.
+
+    def __or__(self, other):
+        return {**self, **other}
+
+    def __ror__(self, other):
+        return {**other, **self}
 
 
 def as_numbers(logs: Mapping) -> dict:

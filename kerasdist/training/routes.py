@@ -17,8 +17,8 @@ from kerasdist.training import (
     scope_checks,
     update_callback,
 )
-from kerasdist.training.batches import EpochIterator
 from kerasdist.training.callback_list import CallbackList
+from kerasdist.training.epoch_iterator import EpochIterator
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.step_function import StepFunction
 
@@ -91,6 +91,7 @@ def _make_test_function(stock, model, force=False):
             returns_metrics=keras_adapter.returns_stock_metrics(model, "test_step"),
             weighs_loss=False,
         )
+    model.test_function.restart()
     return model.test_function
 
 

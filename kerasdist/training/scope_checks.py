@@ -43,3 +43,21 @@ def check_optimizer_scope(optimizer) -> None:
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model "
             "that it trains was not. Create it inside the same `with strategy.scope():` block."
         )
+
+
+def check_has_strategy(model, what: str) -> None:
+    """Checks that `model` belongs to one of our strategies.
+
+    Args:
+        model: A Keras model.
+        what: What needs it, for the message.
+
+    Raises:
+        RuntimeError: It was created outside their scopes.
+    """
+    if not keras_adapter.is_adapted(keras_adapter.strategy_of(model)):
+        raise RuntimeError(
+            f"{what} cannot act on model '{model.name}', which was created outside the scope of a "
+            "kerasdist strategy. Create and compile it inside `with "
+            "kerasdist.make_strategy().scope():`."
+        )

@@ -15,11 +15,12 @@ from kerasdist.training import (
     batches,
     data_checks,
     graph_errors,
-    lazy_logs,
     replica_step,
     update_callback,
 )
+from kerasdist.training.epoch_iterator import GlobalBatches
 from kerasdist.training.lazy_logs import LazyLogs
+from kerasdist.training.step_logs import StepLogs, graph_function, mean_over_examples
 
 
 class StepFunction:
@@ -40,29 +41,18 @@ class StepFunction:
         self._step = step
         self._returns_metrics = returns_metrics
         self._weighs_loss = weighs_loss
-        self.callbacks = callbacks
         self._observers = update_callback.observers(callbacks)
-        self._own_logs = None
+        self._logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
+        self.callbacks = callbacks
         with tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
-        num_replicas = self._strategy.num_replicas_in_sync
-        self._compiles_step = bool(model.jit_compile) and num_replicas == 1
-        if model.jit_compile and num_replicas > 1:
-            warnings.warn(
-                f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile "
-                "a step whose gradients meet on several devices. The model runs without XLA.",
-                stacklevel=2,
-            )
-        if model.run_eagerly:
-            self._run_batch = self._one_step
-            self._read_metrics = model.get_metrics_result
-        else:
-            self._run_batch = tf.function(self._one_step, autograph=False, reduce_retracing=True)
-            self._run_step = tf.function(self._next_step, autograph=False)
-            self._run_steps = tf.function(self._exact_steps, autograph=False)
-            self._run_steps_while_data = tf.function(self._steps_while_data, autograph=False)
-            self._read_metrics = tf.function(model.get_metrics_result, autograph=False)
-        batch_statistics.warn_if_unsynchronized(model, num_replicas)
+        self._run_batch = self._one_step
+        if not model.run_eagerly:
+            self._run_batch = graph_function(self._one_step, reduce_retracing=True)
+            self._run_step = graph_function(self._next_step)
+            self._run_steps = graph_function(self._exact_steps)
+            self._run_steps_while_data = graph_function(self._steps_while_data)
+        _warn_of_differences(model)
 
     def restart(self):
         """Counts examples from 0 again, and looks at the first batch again."""
@@ -78,14 +68,14 @@ class StepFunction:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
         """
         try:
-            if isinstance(data, batches.GlobalBatches):
+            if isinstance(data, GlobalBatches):
                 self._run_or_restart(data)
             else:
                 for batch in data:
                     self._run_batch(_as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
-        return LazyLogs(self._read_logs)
+        return LazyLogs(self._logs.read)
 
     def _run_or_restart(self, data):
         try:
@@ -109,11 +99,6 @@ class StepFunction:
             data.num_taken = num_taken
 
     def _one_step(self, batch):
-        step = (
-            tf.function(self._step, autograph=False, jit_compile=True)
-            if self._compiles_step
-            else self._step
-        )
         checks = data_checks.assert_finite_labels(
             self._model, batch, is_first=tf.equal(self.num_examples, 0)
         )
@@ -122,7 +107,7 @@ class StepFunction:
                 stack.enter_context(callback.tracing(self._model))
             result = replica_step.run(
                 self._strategy,
-                self._with_losses(step),
+                self._compiled(self._step_with_losses),
                 batches.shares_of(batch, self._strategy),
                 weighs_loss=self._weighs_loss,
                 checks=checks,
@@ -131,23 +116,24 @@ class StepFunction:
         replicas = self._strategy.experimental_local_results(result.outputs)
         with replica_step.after(batch, checks):
             self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
+            losses = mean_over_examples([losses for _, losses in replicas], result.shares)
             for observer in self._observers:
-                observer.observe(_weighted_means([losses for _, losses in replicas], result.shares))
+                observer.observe(losses)
         if not self._returns_metrics:
-            self._keep(_weighted_means([logs for logs, _ in replicas], result.shares))
+            self._logs.keep(mean_over_examples([logs for logs, _ in replicas], result.shares))
 
-    def _with_losses(self, step):
-        """Returns a function that gives the step's own logs (or {}) and the losses (or {})."""
+    def _step_with_losses(self, data):
+        """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
+        logs = self._step(data)
+        if self._returns_metrics:
+            data_checks.check_metrics(self._model, logs)
+            logs = {}
+        return logs, replica_step.losses() if self._observers else {}
 
-        def replica_fn(data):
-            logs = step(data)
-            losses = replica_step.losses() if self._observers else {}
-            if self._returns_metrics:
-                data_checks.check_metrics(logs)
-                logs = {}
-            return logs, losses
-
-        return replica_fn
+    def _compiled(self, function):
+        if not self._model.jit_compile or self._strategy.num_replicas_in_sync > 1:
+            return function
+        return graph_function(function, jit_compile=True)
 
     def _next_step(self, iterator):
         self._one_step(next(iterator))
@@ -183,57 +169,16 @@ class StepFunction:
             raise StopIteration
         return num_taken
 
-    def _keep(self, means):
-        """Keeps what the step returned, as the mean over the global batch, until it is read."""
-        if self._own_logs is None:
-            with tf.init_scope():
-                self._own_logs = tf.nest.map_structure(
-                    lambda value: tf.Variable(
-                        tf.zeros([1 if size is None else size for size in value.shape]),
-                        shape=value.shape,
-                        trainable=False,
-                    ),
-                    means,
-                )
-        tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, means)
 
-    def _read_logs(self) -> dict:
-        logs = lazy_logs.as_numbers(self._current_logs())
-        for callback in self.callbacks:
-            logs = callback.change_logs(logs)
-        return logs
-
-    def _current_logs(self) -> dict:
-        metrics = self._read_metrics()
-        if self._returns_metrics or not isinstance(self._own_logs, dict):
-            return metrics
-        # A step that returns `metric.result()` returns it for its own replica. The metric knows the
-        # global value; one that says 0 has not been updated, and the step's own value stands.
-        return {
-            name: metrics[name] if _is_nonzero(metrics.get(name)) else variable
-            for name, variable in self._own_logs.items()
-        }
-
-
-def _is_nonzero(value) -> bool:
-    return tf.is_tensor(value) and value.shape.rank == 0 and bool(value != 0)
-
-
-def _weighted_means(replicas, shares):
-    """Returns the logs of all replicas as their means over the examples."""
-    return tf.nest.map_structure(lambda *values: _weighted_mean(values, shares), *replicas)
-
-
-def _weighted_mean(values, shares):
-    values = [tf.cast(value, tf.float32) for value in values]
-    if len(values) == 1:
-        return values[0]
-    return tf.add_n(
-        [
-            tf.math.multiply_no_nan(value, tf.cast(share, tf.float32))
-            for value, share in zip(values, shares, strict=True)
-        ]
-    )
+def _warn_of_differences(model):
+    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    batch_statistics.warn_if_unsynchronized(model, num_replicas)
+    if model.jit_compile and num_replicas > 1:
+        warnings.warn(
+            f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "
+            "step whose gradients meet on several devices. The model runs without XLA.",
+            stacklevel=2,
+        )
 
 
 def _as_tensors(batch):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import keras
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import scope_checks
 
 # The callbacks of the `fit` that runs; a list that is gone takes its callbacks with it.
 _running = weakref.WeakKeyDictionary()
@@ -28,7 +28,7 @@ class UpdateCallback(keras.callbacks.Callback):
 
     def set_model(self, model):
         super().set_model(model)
-        check_model(self, model)
+        scope_checks.check_has_strategy(model, type(self).__name__)
 
     def prepare(self, model) -> None:
         """Checks that it can act on `model` and creates its variables, in the strategy's scope."""
@@ -107,17 +107,3 @@ def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:
         return
     first, *rest = callbacks
     first.update(gradients_and_variables, lambda pairs: apply_in_order(rest, pairs, apply))
-
-
-def check_model(callback, model) -> None:
-    """Checks that `callback` can act on `model`.
-
-    Raises:
-        RuntimeError: The model was not created in the scope of one of our strategies.
-    """
-    if not keras_adapter.is_adapted(keras_adapter.strategy_of(model)):
-        raise RuntimeError(
-            f"{type(callback).__name__} has no effect on model '{model.name}', which was created "
-            "outside the scope of a kerasdist strategy. Create and compile it inside `with "
-            "kerasdist.make_strategy().scope():`."
-        )

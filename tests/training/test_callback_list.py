@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.callback_list import CallbackList
-from kerasdist.training.step_function import StepFunction
+from kerasdist.training.step_logs import StepLogs
 from tests import strategies
 from tests.strategies import each_replicated_strategy, each_strategy
 
@@ -53,8 +53,8 @@ class OlderBeginCounter(OlderCounter):
 @pytest.fixture
 def reads(monkeypatch):
     """One entry for every time that the metrics are read."""
-    seen, read = [], StepFunction._read_logs
-    monkeypatch.setattr(StepFunction, "_read_logs", lambda self: seen.append(1) or read(self))
+    seen, read = [], StepLogs.read
+    monkeypatch.setattr(StepLogs, "read", lambda self: seen.append(1) or read(self))
     return seen
 
 

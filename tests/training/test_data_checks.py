@@ -127,3 +127,35 @@ def test_a_metric_that_is_no_scalar_is_named_before_a_weight_changes(strategy):
         fit(model)
 
     check_nothing_was_trained(model, initial)
+
+
+@each_strategy
+def test_metrics_of_keras_may_return_a_value_for_each_class(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, activation="softmax")])
+        model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+
+    history = model.fit(np.ones((8, 2)), np.eye(3)[[0, 1, 2, 0] * 2], verbose=0).history
+
+    assert np.shape(history["f1_score"]) == (1, 3)
+
+
+@each_strategy
+def test_nan_is_named_for_losses_given_as_keras_functions(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", keras.losses.mean_squared_error)
+
+    with pytest.raises(ValueError, match="labels of the first batch hold NaN"):
+        model.fit(np.ones((8, 2)), np.full((8, 1), np.nan), verbose=0)
+
+
+@each_strategy
+def test_every_evaluation_looks_at_its_first_batch(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.evaluate(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+
+    with pytest.raises(ValueError, match="labels of the first batch hold NaN"):
+        model.evaluate(np.ones((8, 2)), np.full((8, 1), np.nan), verbose=0)

@@ -12,7 +12,8 @@ USES = {
     "get": lambda logs: logs.get("loss"),
     "in": lambda logs: "loss" in logs,
     "len": len,
-    "bool": bool,
+    "union": lambda logs: logs | {"more": 1.0},
+    "union from the right": lambda logs: {"more": 1.0} | logs,
     "iteration": list,
     "items": lambda logs: logs.items(),
     "dict": dict,
@@ -26,7 +27,8 @@ EXPECTED = {
     "get": 0.5,
     "in": True,
     "len": 2,
-    "bool": True,
+    "union": {"accuracy": 0.25, "loss": 0.5, "more": 1.0},
+    "union from the right": {"accuracy": 0.25, "loss": 0.5, "more": 1.0},
     "iteration": ["accuracy", "loss"],
     "items": {"accuracy": 0.25, "loss": 0.5}.items(),
     "dict": {"accuracy": 0.25, "loss": 0.5},
@@ -88,3 +90,11 @@ def test_results_of_metrics_become_floats_and_nested_ones_flat():
 
     assert numbers == {"loss": 0.5, "a": 0.25, "b": 2.0}
     assert {type(value) for value in numbers.values()} == {float}
+
+
+def test_the_usual_default_reads_nothing():
+    logs, reads = counted_logs()
+
+    logs = logs or {}
+
+    assert not reads
