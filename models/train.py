@@ -10,7 +10,9 @@ checked before anything is written. Ctrl-C ends training early and keeps the mod
 """
 
 import math
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -245,16 +247,27 @@ def _finish(
         print(f"  {name:<15} {path}")
     print("\nNext:")
     print(f"  {shlex.join(_evaluate_command(values, train_dir))}")
-    print(f"  {shlex.join(['tensorboard', f'--logdir={train_dir.path}'])}")
+    print(f"  {shlex.join([_program('tensorboard'), f'--logdir={train_dir.path}'])}")
     return 0
 
 
 def _evaluate_command(values: flags.FlagValues, train_dir: TrainDir) -> list[str]:
-    words = ["python", "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
+    words = [_program("python"), "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
     for name in "dataset_name", "dataset_dir", "preprocessing_name", "labels_offset":
         if values[name].present:
             words.append(f"--{name}={values[name].value}")
     return words
+
+
+def _program(name: str) -> str:
+    """Return how to call a program of this environment, also where it is not activated."""
+    folder = Path(sys.executable).parent
+    found = shutil.which(name)
+    if found and Path(found).parent == folder:
+        return name
+    return (
+        os.path.relpath(folder / name) if folder.is_relative_to(Path.cwd()) else str(folder / name)
+    )
 
 
 if __name__ == "__main__":
