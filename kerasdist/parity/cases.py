@@ -227,6 +227,11 @@ CASES = (
     Case(name="batches of 33 examples", model=_sgd(), fit=_of(batch_size=33)),
     Case(name="batches of 1 example", model=_sgd(), fit=_of(num_examples=5, batch_size=1)),
     Case(
+        name="batches of 1 example, own layer",
+        model=models.centered,
+        fit=_of(num_examples=5, batch_size=1),
+    ),
+    Case(
         name="batches of ragged sizes",
         model=_sgd(),
         fit=lambda strategy: {"x": _ragged_dataset(), "epochs": 2, "shuffle": False},

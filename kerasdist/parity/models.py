@@ -94,6 +94,15 @@ def with_added_loss():
     return model
 
 
+def centered():
+    """Returns a network with a layer that subtracts part of the mean over the batch."""
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(8), SubtractsMean(), keras.layers.Dense(1)]
+    )
+    model.compile(_sgd(), loss="mse")
+    return model
+
+
 def masked():
     """Returns a network int [batch, 5 words, 0 masked] -> [batch, 5, 3 logits]."""
     model = keras.Sequential(
@@ -226,6 +235,16 @@ class AddsLoss(keras.layers.Dense):
         outputs = super().call(inputs, training=training)
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(outputs)))
         return outputs
+
+
+class SubtractsMean(keras.layers.Layer):
+    """Subtracts a trained part of the mean over the batch, which is NaN without examples."""
+
+    def build(self, input_shape):
+        self.part = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="part")
+
+    def call(self, inputs):
+        return inputs - 0.5 * self.part * keras.ops.mean(inputs, axis=0)
 
 
 class HasUnusedVariable(keras.layers.Dense):

@@ -12,7 +12,7 @@ import threading
 import keras
 import tensorflow as tf
 
-from kerasdist.training import replica_step, scope_checks, update_callback
+from kerasdist.training import keras_adapter, replica_step, scope_checks, update_callback
 
 _local = threading.local()
 
@@ -27,10 +27,11 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if step is None:
         scope_checks.check_optimizer_scope(optimizer)
         return stock(optimizer, gradients, trainable_variables)
-    gradients, variables = list(gradients), list(trainable_variables or [])
+    gradients = list(gradients)
     if not optimizer.built:
         with tf.init_scope():
-            optimizer.build(variables)
+            optimizer.build(list(trainable_variables or []))
+    variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     gradients = aggregate(gradients, step)
@@ -104,9 +105,9 @@ def _local_updates():
 def _update(stock, optimizer, gradients, variables, step):
     """Updates this replica's variables with the gradients of the global batch."""
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if is_outer or not step.callbacks or not variables:
+    if is_outer or not step.callbacks:
         # A LossScaleOptimizer unscales the gradients for its inner one, which comes by here.
-        return stock(optimizer, gradients, variables or None)
+        return stock(optimizer, gradients, variables)
     scale = optimizer.loss_scale_factor or 1.0
 
     def apply(pairs):

@@ -111,6 +111,16 @@ def strategy_of(model_or_optimizer):
     return model_or_optimizer._distribution_strategy
 
 
+def variables_trained_by(optimizer) -> list[keras.Variable]:
+    """Returns the variables that a built optimizer updates, in the order of their gradients."""
+    return optimizer._trainable_variables
+
+
+def has_own_layers(model) -> bool:
+    """Whether `model` has layers, or is a class, that Keras does not bring."""
+    return not all(_is_stock(layer) for layer in model._flatten_layers())
+
+
 def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
     """Returns the BatchNormalization layers of `model`, those of nested models included."""
     layers = model._flatten_layers(include_self=False)
@@ -178,8 +188,8 @@ def is_adapted(strategy) -> bool:
     return strategy in _adapted
 
 
-def _is_stock(loss_or_metric) -> bool:
-    return str(getattr(loss_or_metric, "__module__", "")).startswith("keras.src.")
+def _is_stock(thing) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("keras.src.")
 
 
 def _create_variable(create, next_creator, **kwargs):

@@ -86,14 +86,19 @@ def entered(replica_step: ReplicaStep) -> Generator[None]:
         _local.replica_step = None
 
 
-def run(strategy, step_function, shares, *, weighs_loss=False, checks=(), callbacks=()):
+def run(
+    strategy, step_function, shares, *, weighs_loss=False, guards_nan=False, checks=(), callbacks=()
+):
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
     Args:
         strategy: One of our strategies; called in its cross-replica context.
         step_function: Called as `step_function(data)` in replica context.
         shares: Tuple with one structure of tensors [examples on that replica, ...] per replica.
-        weighs_loss: See `ReplicaStep.weighs_loss`.
+        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        guards_nan: Whether a replica without examples may give NaN gradients, as the mean over no
+            example does in a layer of the user's. They then count for nothing, at the price of
+            weighing every gradient.
         checks: Tensors that must be there before anything of the step runs.
         callbacks: See `ReplicaStep.callbacks`.
 
@@ -114,7 +119,7 @@ def run(strategy, step_function, shares, *, weighs_loss=False, checks=(), callba
             share=fractions[replica_id],
             is_only_replica=len(shares) == 1,
             may_be_empty=may_be_empty,
-            weighs_loss=weighs_loss,
+            weighs_loss=weighs_loss and not (guards_nan and may_be_empty),
             callbacks=callbacks,
         )
         with entered(replica_step), after(data, checks):

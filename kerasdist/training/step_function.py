@@ -15,6 +15,7 @@ from kerasdist.training import (
     batches,
     data_checks,
     graph_errors,
+    keras_adapter,
     replica_step,
     update_callback,
 )
@@ -110,6 +111,7 @@ class StepFunction:
                 self._compiled(self._step_with_losses),
                 batches.shares_of(batch, self._strategy),
                 weighs_loss=self._weighs_loss,
+                guards_nan=keras_adapter.has_own_layers(self._model),
                 checks=checks,
                 callbacks=self.callbacks,
             )
