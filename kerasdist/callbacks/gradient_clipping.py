@@ -1,6 +1,9 @@
 """Clipping of the aggregated gradient."""
 
 import math
+import warnings
+
+import tensorflow as tf
 
 from kerasdist import gradients
 from kerasdist.training.update_callback import UpdateCallback
@@ -22,7 +25,8 @@ class GradientClipping(UpdateCallback):
     Raises:
         ValueError: None or several are given, or one that is not a positive number.
         FloatingPointError: In `fit`: a gradient is not finite, so that clipping it would make the
-            weights NaN. No weight is changed by that step.
+            weights NaN. No weight is changed by that step. XLA drops this check: with
+            `jit_compile=True` there is a warning instead, when `fit` begins.
 
     Example:
         model.fit(dataset, callbacks=[GradientClipping(global_norm=1.0)])
@@ -48,6 +52,14 @@ class GradientClipping(UpdateCallback):
                 "Leave the callback out in order not to clip."
             )
 
+    def prepare(self, model):
+        if model.jit_compile and model.distribute_strategy.num_replicas_in_sync == 1:
+            warnings.warn(
+                "`jit_compile=True`: XLA drops GradientClipping's check that gradients are finite. "
+                "Add keras.callbacks.TerminateOnNaN() to stop where they are not.",
+                stacklevel=2,
+            )
+
     def update(self, gradients_and_variables, apply):
         values, variables = zip(*gradients_and_variables, strict=True)
         clip = {
@@ -55,7 +67,11 @@ class GradientClipping(UpdateCallback):
             "global_norm": gradients.clip_by_global_norm,
             "value": gradients.clip_by_value,
         }[self.mode]
-        apply(list(zip(clip(values, self.limit), variables, strict=True)))
+        clipped = clip(values, self.limit)
+        # Weight decay does not need the gradient, and must wait for the check of it as well.
+        present = [gradient for gradient in clipped if gradient is not None]
+        with tf.control_dependencies([tf.nest.flatten(present, expand_composites=True)[0]]):
+            apply(list(zip(clipped, variables, strict=True)))
 
     def describe(self):
         return f"clip {self.mode}={self.limit:g}"

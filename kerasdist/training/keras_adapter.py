@@ -29,6 +29,8 @@ ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
     "make_train_function": (keras_trainer.TensorFlowTrainer, "make_train_function"),
     "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
+    # What its callbacks do to the update ends with it, also after an error.
+    "fit": (keras_trainer.TensorFlowTrainer, "fit"),
     # Validation during `fit` may use other weights, which must go out again after an error.
     "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.

@@ -34,6 +34,7 @@ def _lay():
     for name, function in {
         "make_train_function": _make_train_function,
         "make_test_function": _make_test_function,
+        "fit": _fit,
         "evaluate": _evaluate,
         "make_predict_function": _make_predict_function,
         "symbolic_build": _build,
@@ -93,6 +94,13 @@ def _make_test_function(stock, model, force=False):
         )
     model.test_function.restart()
     return model.test_function
+
+
+def _fit(stock, model, *args, **kwargs):
+    try:
+        return stock(model, *args, **kwargs)
+    finally:
+        update_callback.forget(model)
 
 
 def _evaluate(stock, model, *args, callbacks=None, **kwargs):

@@ -16,7 +16,7 @@ import keras
 
 from kerasdist.training import scope_checks
 
-# The callbacks of the `fit` that runs; a list that is gone takes its callbacks with it.
+# The callbacks of the `fit` that runs, by its model.
 _running = weakref.WeakKeyDictionary()
 
 
@@ -79,13 +79,17 @@ def remember(model, callback_list) -> None:
             f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them "
             "once."
         )
-    _running[model] = weakref.ref(callback_list)
+    _running[model] = callbacks
+
+
+def forget(model) -> None:
+    """Forgets the callbacks of a `fit` that has ended, well or not."""
+    _running.pop(model, None)
 
 
 def running(model) -> tuple[UpdateCallback, ...]:
     """Returns the update callbacks of the `fit` that runs, in list order."""
-    callback_list = _running.get(model, lambda: None)()
-    return () if callback_list is None else of_list(callback_list)
+    return _running.get(model, ())
 
 
 def of_list(callback_list) -> tuple[UpdateCallback, ...]:

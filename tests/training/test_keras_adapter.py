@@ -12,6 +12,11 @@ from tests import strategies
 SIGNATURES = {
     "make_train_function": ["self", "force"],
     "make_test_function": ["self", "force"],
+    "fit": [
+        *["self", "x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split"],
+        *["validation_data", "shuffle", "class_weight", "sample_weight", "initial_epoch"],
+        *["steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq"],
+    ],
     "evaluate": [
         *["self", "x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"],
         *["return_dict", "kwargs"],
