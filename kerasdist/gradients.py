@@ -31,6 +31,8 @@ def clip_by_norm(gradients, norm) -> list:
     Source: slim.learning.clip_gradient_norms.
     """
     gradients = [_deduplicated(gradient) for gradient in gradients]
+    if _are_all_none(gradients):
+        return gradients
     norms = iter(tf.unstack(_finite(tf.sqrt(tf.stack(_square_sums(gradients))))))
     return [
         None if gradient is None else multiply(gradient, norm / tf.maximum(next(norms), norm))
@@ -41,6 +43,8 @@ def clip_by_norm(gradients, norm) -> list:
 def clip_by_global_norm(gradients, norm) -> list:
     """Returns all gradients times the one factor that brings their global norm to `norm`."""
     gradients = [_deduplicated(gradient) for gradient in gradients]
+    if _are_all_none(gradients):
+        return gradients
     total = _finite(tf.sqrt(tf.add_n(_square_sums(gradients))))
     return [multiply(gradient, norm / tf.maximum(total, norm)) for gradient in gradients]
 
@@ -48,6 +52,8 @@ def clip_by_global_norm(gradients, norm) -> list:
 def clip_by_value(gradients, value) -> list:
     """Returns the gradients with every element between -value and value."""
     gradients = [_deduplicated(gradient) for gradient in gradients]
+    if _are_all_none(gradients):
+        return gradients
     clipped = [
         map_values(gradient, lambda values: tf.clip_by_value(values, -value, value))
         for gradient in gradients
@@ -69,6 +75,10 @@ def add_noise(gradient, stddev, seed) -> Any:
         )
 
     return map_values(_deduplicated(gradient), noisy)
+
+
+def _are_all_none(gradients) -> bool:
+    return all(gradient is None for gradient in gradients)
 
 
 def _square_sums(gradients):

@@ -77,8 +77,10 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         rate = self.schedule(step) if callable(self.schedule) else self.schedule
-        progress = keras.ops.cast(step, "float32") / max(self.num_steps, 1)
-        return rate * (1.0 + (self.scale - 1.0) * keras.ops.minimum(progress, 1.0))
+        if self.num_steps == 0:
+            return rate * self.scale
+        progress = keras.ops.minimum(keras.ops.cast(step, "float32") / self.num_steps, 1.0)
+        return rate * (1.0 + (self.scale - 1.0) * progress)
 
     def get_config(self):
         schedule = self.schedule

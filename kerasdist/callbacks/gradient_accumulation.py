@@ -10,11 +10,12 @@ from kerasdist.training.update_callback import UpdateCallback
 class GradientAccumulation(UpdateCallback):
     """Updates the weights once for every `steps` batches, as with batches that much larger.
 
-    Every batch counts with its number of examples. `optimizer.iterations`, learning-rate schedules
-    and moving averages count updates, not batches. Callbacks before it in the list act on the
-    gradient of each batch, those after it on the accumulated one. A group that is not full at the
-    end of an epoch goes on in the next; what is left at the end of `fit` stays for the next `fit`
-    of the model with this callback.
+    Every batch counts with its number of examples, so a loss must be the mean over them: sums,
+    masks and weighted means keep the divisor of the single batch. `optimizer.iterations`,
+    learning-rate schedules and moving averages count updates, not batches. Callbacks before it in
+    the list act on the gradient of each batch, those after it on the accumulated one. A group that
+    is not full at the end of an epoch goes on in the next; what is left at the end of `fit` stays
+    for the next `fit` of the model with this callback.
 
     Args:
         steps: Batches per update.
@@ -36,7 +37,7 @@ class GradientAccumulation(UpdateCallback):
                 "an update after every batch."
             )
         self.steps = steps
-        self._prepared_for = None
+        self._sums: dict = {}
 
     def prepare(self, model):
         if model.optimizer.gradient_accumulation_steps:
@@ -44,39 +45,42 @@ class GradientAccumulation(UpdateCallback):
                 "The optimizer accumulates gradients already: gradient_accumulation_steps="
                 f"{model.optimizer.gradient_accumulation_steps}. Use one of the two."
             )
-        if self._prepared_for is model:
+        variables = model.trainable_variables
+        if self._sums.keys() == {id(variable) for variable in variables}:
             return
-        self._prepared_for = model
-        self._num_batches = tf.Variable(0, trainable=False)
-        self._num_examples = tf.Variable(0.0, trainable=False)
         self._sums = {
-            variable.path: tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
-            for variable in model.trainable_variables
+            id(variable): _zeros(variable.shape, variable.dtype) for variable in variables
         }
+        # Counts belong to an optimizer, which is known by its first variable.
+        self._num_batches = {id(variable): _zeros((), "int32") for variable in variables}
+        self._num_examples = {id(variable): _zeros((), "float32") for variable in variables}
 
     def update(self, gradients_and_variables, apply):
+        first = id(gradients_and_variables[0][1])
+        num_batches, total = self._num_batches[first], self._num_examples[first]
         num_examples = tf.cast(replica_step.global_num_examples(), tf.float32)
-        self._num_batches.assign_add(1)
-        self._num_examples.assign_add(num_examples)
+        num_batches.assign_add(1)
+        total.assign_add(num_examples)
         present = [pair for pair in gradients_and_variables if pair[0] is not None]
-        for gradient, variable in present:
-            _add(self._sums[variable.path], gradients.multiply(gradient, num_examples))
+        sums = [self._sums[id(variable)] for _, variable in present]
+        for (gradient, _), each in zip(present, sums, strict=True):
+            _add(each, gradients.multiply(gradient, num_examples))
 
         def apply_mean():
-            share = tf.math.reciprocal(self._num_examples)
-            sums = [tf.convert_to_tensor(self._sums[variable.path]) for _, variable in present]
-            means = [gradients.multiply(total, share) for total in sums]
+            share = tf.math.reciprocal(total)
+            means = [gradients.multiply(tf.convert_to_tensor(each), share) for each in sums]
             apply(list(zip(means, (variable for _, variable in present), strict=True)))
-            self._reset()
+            for variable in (num_batches, total, *sums):
+                variable.assign(tf.zeros_like(variable))
 
-        tf.cond(tf.greater_equal(self._num_batches, self.steps), apply_mean, lambda: None)
+        tf.cond(tf.greater_equal(num_batches, self.steps), apply_mean, lambda: None)
 
     def describe(self):
         return f"accumulate {self.steps} batches"
 
-    def _reset(self):
-        for variable in (self._num_batches, self._num_examples, *self._sums.values()):
-            variable.assign(tf.zeros_like(variable))
+
+def _zeros(shape, dtype):
+    return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
 
 def _add(total, gradient):

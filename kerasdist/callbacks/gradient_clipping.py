@@ -70,7 +70,7 @@ class GradientClipping(UpdateCallback):
         clipped = clip(values, self.limit)
         # Weight decay does not need the gradient, and must wait for the check of it as well.
         present = [gradient for gradient in clipped if gradient is not None]
-        with tf.control_dependencies([tf.nest.flatten(present, expand_composites=True)[0]]):
+        with tf.control_dependencies(tf.nest.flatten(present, expand_composites=True)[:1]):
             apply(list(zip(clipped, variables, strict=True)))
 
     def describe(self):

@@ -1,9 +1,9 @@
 """Multipliers for the gradients of some variables."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from kerasdist import gradients
@@ -19,14 +19,16 @@ class GradientMultipliers(UpdateCallback):
     did.
 
     Args:
-        multipliers: Factors by regular expressions that match the whole of `variable.path`, or by
-            variables. A variable takes the first key that matches; one that none matches stays as
-            it is. A factor is a number, a `keras.optimizers.schedules.LearningRateSchedule` or a
-            function of the step (`optimizer.iterations`, int64 scalar) that returns a scalar.
-            0 freezes a variable, though weight decay and momentum still act on it.
+        multipliers: Factors by regular expressions that match the whole of `variable.path`. Keras'
+            variables cannot be keys of a dict; a list of pairs (variable or expression, factor)
+            does the same. A variable takes the first key that matches; one that none matches stays
+            as it is. A factor is a number, a `keras.optimizers.schedules.LearningRateSchedule` or a
+            function of the step (`optimizer.iterations`, int64 scalar) that returns a scalar. 0
+            freezes a variable, though weight decay and momentum still act on it.
 
     Raises:
-        TypeError, ValueError: The map is empty or not a dict, or a key or factor has a wrong type.
+        TypeError, ValueError: The map is empty or neither a dict nor pairs, or a key or factor has
+            a wrong type.
         ValueError: When `fit` begins: a key matches no trainable variable. At the first step: a
             variable with a factor has no gradient.
 
@@ -36,25 +38,26 @@ class GradientMultipliers(UpdateCallback):
     Source: `gradient_multipliers` of slim.learning.create_train_op, which takes names for keys.
     """
 
-    def __init__(self, multipliers: Mapping[Any, float | Callable]):
+    def __init__(self, multipliers: Mapping[str, Any] | Sequence[tuple]):
         super().__init__()
-        if not isinstance(multipliers, Mapping):
+        if not isinstance(multipliers, (Mapping, list)):
             raise TypeError(
-                "`multipliers` must be a dict of factors by path or variable. Received: "
+                "`multipliers` must be a dict of factors by path, or a list of pairs. Received: "
                 f"{multipliers!r} of type {type(multipliers).__name__}."
             )
         if not multipliers:
             raise ValueError(
                 "`multipliers` is empty, so nothing would be multiplied. Received: {}."
             )
-        for pattern, factor in multipliers.items():
+        pairs = multipliers.items() if isinstance(multipliers, Mapping) else multipliers
+        self.multipliers = [(pattern, factor) for pattern, factor in pairs]
+        for pattern, factor in self.multipliers:
             patterns.check_pattern("multipliers", pattern)
             _check_factor(pattern, factor)
-        self.multipliers = dict(multipliers)
 
     def prepare(self, model):
         self._optimizer = model.optimizer
-        for pattern in self.multipliers:
+        for pattern, _ in self.multipliers:
             patterns.check_matches_something("multipliers", pattern, model.trainable_variables)
 
     def update(self, gradients_and_variables, apply):
@@ -66,10 +69,10 @@ class GradientMultipliers(UpdateCallback):
         )
 
     def describe(self):
-        return f"multiply {', '.join(str(pattern) for pattern in self.multipliers)}"
+        return f"multiply {', '.join(patterns.name_of(key) for key, _ in self.multipliers)}"
 
     def _multiply(self, gradient, variable):
-        for pattern, factor in self.multipliers.items():
+        for pattern, factor in self.multipliers:
             if patterns.matches(pattern, variable):
                 if gradient is None:
                     raise ValueError(
@@ -86,14 +89,14 @@ class GradientMultipliers(UpdateCallback):
 
 
 def _check_factor(pattern, factor):
-    is_schedule = isinstance(factor, keras.optimizers.schedules.LearningRateSchedule)
-    if is_schedule or callable(factor) or _is_number(factor):
+    if callable(factor):  # Schedules as well.
         return
-    raise TypeError(
-        "A factor of `multipliers` must be a number, a LearningRateSchedule or a function of the "
-        f"step. Received: {{{pattern!r}: {factor!r}}}."
-    )
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise TypeError(
+            "A factor of `multipliers` must be a number, a LearningRateSchedule or a function of "
+            f"the step. Received: {{{pattern!r}: {factor!r}}}."
+        )
+    if not math.isfinite(factor):
+        raise ValueError(
+            f"A factor of `multipliers` must be finite. Received: {{{pattern!r}: {factor!r}}}."
+        )

@@ -1,6 +1,10 @@
 """Noise on the aggregated gradient."""
 
-import keras
+import math
+import random
+from typing import Any
+
+import tensorflow as tf
 
 from kerasdist import gradients
 from kerasdist.training.update_callback import UpdateCallback
@@ -9,7 +13,8 @@ from kerasdist.training.update_callback import UpdateCallback
 class GradientNoise(UpdateCallback):
     """Adds normal noise with mean 0 to the gradient of the global batch.
 
-    Every replica adds the same noise. Sparse gradients get it in the rows that they hold.
+    Every replica adds the same noise, and every batch another. Sparse gradients get it in the rows
+    that they hold.
 
     Args:
         stddev: Standard deviation of the noise.
@@ -26,15 +31,20 @@ class GradientNoise(UpdateCallback):
 
     def __init__(self, stddev: float, *, seed: int | None = None):
         super().__init__()
-        if isinstance(stddev, bool) or not isinstance(stddev, (int, float)) or not stddev > 0:
+        is_number = isinstance(stddev, (int, float)) and not isinstance(stddev, bool)
+        if not is_number or not 0 < stddev < math.inf:
             raise ValueError(f"`stddev` must be a positive number. Received: stddev={stddev!r}.")
         self.stddev = stddev
-        self.seed = keras.random.SeedGenerator(seed).get_config()["seed"] or 0
+        # Python's generator follows `keras.utils.set_random_seed`.
+        self.seed = random.randrange(2**30) if seed is None else seed
+        self._count: Any = None
 
     def prepare(self, model):
-        self._iterations = model.optimizer.iterations
+        if self._count is None:
+            self._count = tf.Variable(0, trainable=False)
 
     def update(self, gradients_and_variables, apply):
+        self._count.assign_add(1)
         apply(
             [
                 (gradients.add_noise(gradient, self.stddev, self._seed_of(index)), variable)
@@ -46,5 +56,4 @@ class GradientNoise(UpdateCallback):
         return f"noise of stddev={self.stddev:g}"
 
     def _seed_of(self, index):
-        step = keras.ops.cast(self._iterations, "int32")
-        return keras.ops.stack([step, self.seed + index])
+        return tf.stack([tf.convert_to_tensor(self._count), self.seed + index])

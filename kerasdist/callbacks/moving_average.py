@@ -1,5 +1,6 @@
 """Moving averages of the weights."""
 
+import collections
 import contextlib
 from collections.abc import Generator
 from typing import Any
@@ -68,6 +69,7 @@ class MovingAverage(UpdateCallback):
         self.validate = validate
         self._averages: list[tuple[keras.Variable, tf.Variable]] = []
         self._restored: dict[str, np.ndarray] = {}
+        self._is_applied = False
 
     @contextlib.contextmanager
     def applied(self, model) -> Generator[None]:
@@ -82,6 +84,9 @@ class MovingAverage(UpdateCallback):
             RuntimeError: There are no averages of this model yet.
         """
         self._check_knows(model)
+        if self._is_applied:  # Already, around this: they stay in until that ends.
+            yield
+            return
         self._swap()
         try:
             yield
@@ -89,40 +94,63 @@ class MovingAverage(UpdateCallback):
             self._swap()
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Returns the averages by the paths of their variables."""
-        return {variable.path: _read(average) for variable, average in self._averages} or dict(
-            self._restored
-        )
+        """Returns the averages by the paths of their variables, also while they are applied."""
+        if not self._averages:
+            return dict(self._restored)
+        return {
+            name: _read(variable.value if self._is_applied else average)
+            for name, (variable, average) in self._named().items()
+        }
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         """Sets the averages from `get_state()`, now or when the next `fit` begins.
 
         Raises:
-            ValueError: An average is missing or has another shape.
+            ValueError: An average is missing or has another shape; nothing is set.
         """
+        named = self._named()
+        values = {name: _checked(state, name, pair[0]) for name, pair in named.items()}
         self._restored = dict(state)
-        for variable, average in self._averages:
-            average.assign(self._initial_value(variable))
+        for name, (variable, average) in named.items():
+            (variable if self._is_applied else average).assign(values[name])
 
     def prepare(self, model):
+        self._optimizer = model.optimizer
         variables = self._variables_of(model)
+        if not variables:
+            raise ValueError(
+                f"There is nothing to average in model '{model.name}'. Received: trainable="
+                f"{self.trainable}, batch_statistics={self.batch_statistics}."
+            )
         if [id(variable) for variable, _ in self._averages] == [id(each) for each in variables]:
             return
         if self._averages:
             raise ValueError(
-                "This MovingAverage holds the averages of another model. Make a new one for model "
-                f"'{model.name}'."
+                "This MovingAverage holds the averages of other variables: of another model, or "
+                f"before layers were frozen. Make a new one for model '{model.name}'."
             )
-        self._averages = [(variable, self._make_average(variable)) for variable in variables]
-        self._optimizer = model.optimizer
+        self._trained = {id(variable) for variable in model.trainable_variables}
+        self._main = id(keras_adapter.variables_trained_by(model.optimizer)[0])
+        names = _unique_names(variables)
+        self._averages = [
+            (variable, self._make_average(variable, name))
+            for variable, name in zip(variables, names, strict=True)
+        ]
 
-    def update(self, gradients_and_variables, apply):
-        apply(gradients_and_variables)
+    def after_update(self, variables):
+        updated = {id(variable) for variable in variables}
+        # Where there are several optimizers, statistics move once: with the model's own.
+        is_first = self._main in updated
+        moving = [
+            pair
+            for pair in self._averages
+            if id(pair[0]) in updated or (is_first and id(pair[0]) not in self._trained)
+        ]
         if self.every_steps == 1:
-            self._move()
+            self._move(moving)
         else:
             count = tf.convert_to_tensor(self._optimizer.iterations)
-            tf.cond(count % self.every_steps == 0, self._move, lambda: None)
+            tf.cond(count % self.every_steps == 0, lambda: self._move(moving), lambda: None)
 
     def validating(self, model):
         return self.applied(model) if self.validate else super().validating(model)
@@ -131,12 +159,12 @@ class MovingAverage(UpdateCallback):
         warm_up = ", warming up" if self.num_updates else ""
         return f"then average with decay={self.decay:g}{warm_up}"
 
-    def _move(self):
+    def _move(self, averages):
         decay: Any = self.decay
         if self.num_updates:
             count = tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.float32)
             decay = tf.minimum(decay, (1 + count) / (10 + count))
-        for variable, average in self._averages:
+        for variable, average in averages:
             value = tf.convert_to_tensor(variable)
             average.assign_sub((average - value) * tf.cast(1 - decay, value.dtype))
 
@@ -148,9 +176,12 @@ class MovingAverage(UpdateCallback):
         # A frozen BatchNormalization lists its gamma and beta as well.
         return list({id(variable): variable for variable in variables}.values())
 
-    def _make_average(self, variable):
+    def _make_average(self, variable, name):
+        value = (
+            _checked(self._restored, name, variable) if self._restored else _read(variable.value)
+        )
         return tf.Variable(
-            self._initial_value(variable),
+            value,
             trainable=False,
             dtype=variable.dtype,
             synchronization=variable.value.synchronization,
@@ -158,21 +189,9 @@ class MovingAverage(UpdateCallback):
             name=f"{variable.name}_average",
         )
 
-    def _initial_value(self, variable):
-        if not self._restored:
-            return _read(variable.value)
-        if variable.path not in self._restored:
-            raise ValueError(
-                f"The restored averages lack '{variable.path}'. They hold: "
-                f"{', '.join(sorted(self._restored))}."
-            )
-        value = self._restored[variable.path]
-        if value.shape != tuple(variable.shape):
-            raise ValueError(
-                f"The restored average of '{variable.path}' has shape {value.shape}, and the "
-                f"variable {tuple(variable.shape)}."
-            )
-        return value
+    def _named(self) -> dict[str, tuple]:
+        names = _unique_names([variable for variable, _ in self._averages])
+        return dict(zip(names, self._averages, strict=True))
 
     def _check_knows(self, model):
         known = {id(variable) for variable, _ in self._averages}
@@ -183,6 +202,7 @@ class MovingAverage(UpdateCallback):
             )
 
     def _swap(self):
+        self._is_applied = not self._is_applied
         for variable, average in self._averages:
             value = _read(variable.value)
             variable.assign(_read(average))
@@ -192,6 +212,30 @@ class MovingAverage(UpdateCallback):
 def _read(variable) -> np.ndarray:
     # `.numpy()` of a variable with a value per replica is the mean over them.
     return variable.read_value().numpy()
+
+
+def _unique_names(variables) -> list[str]:
+    """Returns the paths; of variables with one path, all but the first get a number."""
+    seen = collections.Counter()
+    names = []
+    for variable in variables:
+        seen[variable.path] += 1
+        count = seen[variable.path]
+        names.append(variable.path if count == 1 else f"{variable.path}#{count}")
+    return names
+
+
+def _checked(state, name, variable):
+    if name not in state:
+        raise ValueError(
+            f"The restored averages lack '{name}'. They hold: {', '.join(sorted(state))}."
+        )
+    if state[name].shape != tuple(variable.shape):
+        raise ValueError(
+            f"The restored average of '{name}' has shape {state[name].shape}, and the variable "
+            f"{tuple(variable.shape)}."
+        )
+    return state[name]
 
 
 def _check_decay(decay):

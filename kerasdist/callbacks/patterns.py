@@ -13,6 +13,11 @@ def matches(pattern, variable) -> bool:
     return pattern is variable
 
 
+def name_of(pattern) -> str:
+    """Returns how to write a regular expression or a variable."""
+    return pattern if isinstance(pattern, str) else pattern.path
+
+
 def check_pattern(argument: str, pattern) -> None:
     """Checks that `pattern` is a variable or a regular expression.
 
@@ -44,7 +49,7 @@ def check_matches_something(argument: str, pattern, variables) -> None:
     if any(matches(pattern, variable) for variable in variables):
         return
     paths = [variable.path for variable in variables]
-    text = pattern if isinstance(pattern, str) else pattern.path
+    text = name_of(pattern)
     close = difflib.get_close_matches(text, paths, n=4, cutoff=0) or paths[:4]
     raise ValueError(
         f"`{argument}` holds {text!r}, which matches no trainable variable as a whole. Closest "

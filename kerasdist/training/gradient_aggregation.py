@@ -108,12 +108,15 @@ def _update(stock, optimizer, gradients, variables, step):
     if is_outer or not step.callbacks:
         # A LossScaleOptimizer unscales the gradients for its inner one, which comes by here.
         return stock(optimizer, gradients, variables)
+    step.updates.append(optimizer)
     scale = optimizer.loss_scale_factor or 1.0
 
     def apply(pairs):
         if pairs:
             scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
             stock(optimizer, scaled, [variable for _, variable in pairs])
+        for callback in step.callbacks:
+            callback.after_update(variables)
 
     unscaled = [_scaled(gradient, 1 / scale) for gradient in gradients]
     update_callback.apply_in_order(

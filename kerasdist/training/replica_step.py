@@ -37,6 +37,7 @@ class ReplicaStep:
             which saves one multiplication for every gradient after it.
         callbacks: The update callbacks of the `fit` that runs.
         losses: The mean losses of this replica by the names of their metrics, as they are tracked.
+        updates: The optimizers whose updates the callbacks took part in.
     """
 
     replica_id: int
@@ -48,6 +49,7 @@ class ReplicaStep:
     weighs_loss: bool
     callbacks: tuple = ()
     losses: dict = dataclasses.field(default_factory=dict)
+    updates: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +125,14 @@ def run(
             callbacks=callbacks,
         )
         with entered(replica_step), after(data, checks):
-            return step_function(data)
+            outputs = step_function(data)
+        if callbacks and not replica_step.updates:
+            raise RuntimeError(
+                f"{type(callbacks[0]).__name__} takes part in `optimizer.apply`, which this "
+                "train_step does not call. Apply the gradients with the optimizer, or leave the "
+                "callback out."
+            )
+        return outputs
 
     per_replica = strategy.experimental_distribute_values_from_function(
         lambda context: shares[context.replica_id_in_sync_group]

@@ -5,6 +5,7 @@ The constructor of each of our strategies calls `routes.adapt(strategy)`.
 
 import contextlib
 import functools
+import weakref
 
 import keras
 
@@ -64,11 +65,12 @@ def _make_train_function(stock, model, force=False):
     if not _is_ours(model):
         return stock(model, force)
     callbacks = update_callback.running(model)
-    if model.train_function is None or force or model.train_function.callbacks != callbacks:
+    if force or not _fits(model.train_function, callbacks):
         scope_checks.check(model)
         with model.distribute_strategy.scope():
             for callback in callbacks:
                 callback.prepare(model)
+                callback.prepared_for = weakref.ref(model)
         model.train_function = StepFunction(
             model,
             model.train_step,
@@ -78,6 +80,15 @@ def _make_train_function(stock, model, force=False):
         )
     model.train_function.restart()
     return model.train_function
+
+
+def _fits(train_function, callbacks) -> bool:
+    """Whether a compiled step has these callbacks in it, with the variables they hold now."""
+    return (
+        train_function is not None
+        and train_function.callbacks == callbacks
+        and all(callback.prepared_for() is callback.model for callback in callbacks)
+    )
 
 
 def _make_test_function(stock, model, force=False):
@@ -97,6 +108,8 @@ def _make_test_function(stock, model, force=False):
 
 
 def _fit(stock, model, *args, **kwargs):
+    if _is_ours(model) and isinstance(kwargs.get("callbacks"), CallbackList):
+        update_callback.remember(model, kwargs["callbacks"])
     try:
         return stock(model, *args, **kwargs)
     finally:

@@ -1,5 +1,7 @@
 """What a step reports: its own logs and the model's metrics, kept until somebody reads them."""
 
+import functools
+
 import tensorflow as tf
 
 from kerasdist.training import lazy_logs
@@ -51,10 +53,10 @@ class StepLogs:
 def graph_function(method, **kwargs):
     """Returns a tf.function of `method`, without AutoGraph.
 
-    Each gets a Python function of its own: TensorFlow counts traces by it, and would warn of
-    retracing when the methods of a few models have been traced once each.
+    TensorFlow counts traces by the code of a function, and would warn of retracing when the methods
+    of a few models have been traced once each; a partial has no code of its own.
     """
-    return tf.function(lambda *args: method(*args), autograph=False, **kwargs)
+    return tf.function(functools.partial(method), autograph=False, **kwargs)
 
 
 def mean_over_examples(replicas, shares):

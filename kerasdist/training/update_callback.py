@@ -24,7 +24,12 @@ class UpdateCallback(keras.callbacks.Callback):
     """A Keras callback that is part of the compiled training step.
 
     Its methods are traced, once per replica and `fit`; they cost no Python at run time.
+
+    Attributes:
+        prepared_for: Returns the model whose variables it holds, or None.
     """
+
+    prepared_for: Callable = staticmethod(lambda: None)
 
     def set_model(self, model):
         super().set_model(model)
@@ -42,6 +47,25 @@ class UpdateCallback(keras.callbacks.Callback):
             apply: The rest of the update.
         """
         apply(gradients_and_variables)
+
+    def after_update(self, variables: list) -> None:
+        """Acts after the optimizer has updated `variables`: all that it was given, frozen or not.
+
+        Traced where the update is: not for the batches that are only accumulated.
+        """
+
+    def on_test_begin(self, logs=None):
+        self._check_is_training("evaluate")
+
+    def on_predict_begin(self, logs=None):
+        self._check_is_training("predict")
+
+    def _check_is_training(self, method):
+        if self not in running(self.model):
+            raise RuntimeError(
+                f"{type(self).__name__} acts on training and has no effect in `{method}`. Give it "
+                "to `fit` alone."
+            )
 
     def tracing(self, model) -> contextlib.AbstractContextManager:
         """Returns a context in which the step is traced."""
@@ -106,7 +130,7 @@ def observers(callbacks) -> list[UpdateCallback]:
 
 def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:
     """Hands the gradients through `callbacks` to `apply`."""
-    if not callbacks:
+    if not callbacks or not gradients_and_variables:
         apply(gradients_and_variables)
         return
     first, *rest = callbacks

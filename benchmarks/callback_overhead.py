@@ -1,0 +1,212 @@
+"""What the callbacks of the update cost over `fit` without them, and over Keras' own options.
+
+    python benchmarks/callback_overhead.py             # about ten minutes
+    python benchmarks/callback_overhead.py --size small --rounds 4
+
+Three questions, each with its own base in the same run: a step with callbacks over one without; a
+callback over the Keras option that does the same on one device; and, for 10 million parameters, the
+seconds that clipping and averaging add to a step over those that moving their bytes takes.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import fit_overhead
+import interleaved
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kerasdist
+from kerasdist import callbacks
+
+# Hidden units, examples of a batch, and the steps of a short and a long run: steps of about 0.5 ms
+# and 5 ms, and one of 10 million parameters with little to compute.
+SIZES = {"small": (64, 64, 100, 500), "large": (1024, 64, 20, 100), "10M": (3140, 4, 5, 25)}
+DEPLOYMENTS = ("one device", "Mirrored 2")
+# Clipping passes three times over the gradients and averaging three times over the weights.
+BYTES_PER_PARAMETER = 24
+
+ONE_BY_ONE = {
+    "multipliers": lambda: callbacks.GradientMultipliers({".*": 0.5}),
+    "scopes": lambda: callbacks.TrainableScopes([".*"]),
+    "clipping, norm": lambda: callbacks.GradientClipping(norm=1.0),
+    "clipping, global_norm": lambda: callbacks.GradientClipping(global_norm=1.0),
+    "clipping, value": lambda: callbacks.GradientClipping(value=0.1),
+    "moving average": callbacks.MovingAverage,
+    "loss averages": callbacks.LossAverages,
+    "noise": lambda: callbacks.GradientNoise(stddev=0.001),
+    "accumulation of 2": lambda: callbacks.GradientAccumulation(steps=2),
+}
+# Accumulation saves updates, and would hide what the others cost; noise draws a number per weight.
+ALL = (
+    "multipliers",
+    "scopes",
+    "clipping, global_norm",
+    "moving average",
+    "loss averages",
+)
+CLIPPING_AND_AVERAGE = ("clipping, global_norm", "moving average")
+# Arguments of Keras' optimizer, and the callback that does the same.
+KERAS_OPTIONS = {
+    "clipnorm": ({"clipnorm": 1.0}, ONE_BY_ONE["clipping, norm"]),
+    "global_clipnorm": ({"global_clipnorm": 1.0}, ONE_BY_ONE["clipping, global_norm"]),
+    "use_ema": (
+        {"use_ema": True, "ema_momentum": 0.9999},
+        lambda: callbacks.MovingAverage(0.9999, num_updates=False),
+    ),
+}
+
+
+def main() -> None:
+    """Parses the flags, measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, help="default: all")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--output", default="callback_overhead.json")
+    flags = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    kerasdist.make_strategy()  # Makes the logical CPUs.
+    sizes = [flags.size] if flags.size else list(SIZES)
+    rounds, bounds = {}, {}
+    for size in sizes:
+        for deployment in DEPLOYMENTS:
+            if size == "10M":
+                title = f"{size}, {deployment}"
+                rounds[title], bounds[title] = against_the_bound(deployment, flags.rounds)
+            else:
+                rounds |= against_off(size, deployment, flags.rounds)
+        if size != "10M":
+            rounds |= against_keras(size, flags.rounds)
+    interleaved.write(flags.output, microsecs_per_step=rounds, bytes_bound=bounds)
+
+
+def against_off(size: str, deployment: str, rounds: int) -> dict:
+    """Compares every callback, and all of them, with none."""
+    strategy = fit_overhead.our_strategy(deployment)
+    arms = {"off": fit(strategy, size), "off again (A/A)": fit(strategy, size)}
+    arms |= {name: fit(strategy, size, [make()]) for name, make in ONE_BY_ONE.items()}
+    arms["all but noise, accumulation"] = fit(strategy, size, [ONE_BY_ONE[name]() for name in ALL])
+    times = compare(f"{size} steps, {deployment}: time / off", arms, size, rounds)
+    return {f"{size}, {deployment}": times}
+
+
+def against_keras(size: str, rounds: int) -> dict:
+    """Compares a callback with Keras' own option; both run under our strategy for one device."""
+    strategy = fit_overhead.our_strategy("one device")
+    result = {}
+    for option, (arguments, make) in KERAS_OPTIONS.items():
+        arms = {
+            f"Keras, {option}": fit(strategy, size, **arguments),
+            "the same again (A/A)": fit(strategy, size, **arguments),
+            type(make()).__name__: fit(strategy, size, [make()]),
+        }
+        title = f"{size} steps, one device: time / {option}"
+        result[f"{size}, {option}"] = compare(title, arms, size, rounds)
+    return result
+
+
+def against_the_bound(deployment: str, rounds: int) -> tuple[dict, dict]:
+    """Compares what clipping and averaging add to a step with the time to move their bytes."""
+    strategy = fit_overhead.our_strategy(deployment)
+    on = [ONE_BY_ONE[name]() for name in CLIPPING_AND_AVERAGE]
+    arms = {
+        "off": fit(strategy, "10M"),
+        "off again (A/A)": fit(strategy, "10M"),
+        "clipping and average": fit(strategy, "10M", on),
+    }
+    before = copy_bandwidth()
+    title = f"10 million parameters, {deployment}: time / off"
+    times = compare(title, arms, "10M", rounds)
+    bandwidth = statistics.mean([before, copy_bandwidth()])
+    # The replicas of this machine share its memory.
+    moved = BYTES_PER_PARAMETER * num_parameters() * strategy.num_replicas_in_sync
+    bound = moved / bandwidth
+    added = sorted(
+        (on - off) * 1e-6
+        for on, off in zip(times["clipping and average"], times["off"], strict=True)
+    )
+    middle = statistics.median(added)
+    print(
+        f"added {middle:.4f} s per step [{added[0]:.4f}, {added[-1]:.4f}]; bound {bound:.4f} s "
+        f"({moved / 1e6:.0f} MB at {bandwidth / 1e9:.1f} GB/s); {middle / bound:.2f} of the bound "
+        f"[{added[0] / bound:.2f}, {added[-1] / bound:.2f}]",
+        flush=True,
+    )
+    return times, {"bound_secs": bound, "bytes_per_sec": bandwidth, "added_secs": added}
+
+
+def compare(title: str, arms: dict, size: str, rounds: int):
+    """Measures and prints one comparison; its first arm is the base."""
+    *_, short, long = SIZES[size]
+    print(f"\n{title}", flush=True)
+    ratios, times = interleaved.compare(arms, rounds=rounds, short=short, long=long)
+    print(*ratios, sep="\n", flush=True)
+    return times
+
+
+def fit(strategy, size, callbacks=(), **optimizer_arguments):
+    """Returns a function that runs `fit` for a number of steps, with the same callbacks."""
+    model = make_model(strategy, size, **optimizer_arguments)
+    data = dataset(size)
+    return lambda num_steps: model.fit(
+        data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=list(callbacks)
+    )
+
+
+def make_model(strategy, size, **optimizer_arguments):
+    """Returns a compiled network float32 [batch, 32] -> [batch, 10 logits]."""
+    units = SIZES[size][0]
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((32,)),
+                keras.layers.Dense(units, activation="relu"),
+                keras.layers.Dense(units, activation="relu"),
+                keras.layers.Dense(10),
+            ]
+        )
+        model.compile(
+            keras.optimizers.SGD(0.01, momentum=0.9, **optimizer_arguments),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    return model
+
+
+def num_parameters() -> int:
+    """Returns the parameters of the largest model."""
+    units = SIZES["10M"][0]
+    return (32 + 1) * units + (units + 1) * units + (units + 1) * 10
+
+
+def dataset(size):
+    """Returns one global batch, over and over: the input costs nothing."""
+    batch_size = SIZES[size][1]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch_size, 32)).astype("float32")
+    y = rng.integers(0, 10, size=batch_size)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
+
+
+def copy_bandwidth() -> float:
+    """Returns the bytes per second that a copy reads and writes, by one thread."""
+    source = np.ones(50_000_000, "float32")
+    target = np.empty_like(source)
+    np.copyto(target, source)
+    secs = []
+    for _ in range(9):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        secs.append(time.perf_counter() - start)
+    return 2 * source.nbytes / statistics.median(secs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Arithmetic on gradients, against NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist import gradients
+from tests import strategies
+
+RNG = np.random.default_rng(0)
+DENSE = [RNG.normal(size=shape).astype("float32") for shape in [(4, 3), (2,), ()]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _reserve_devices():
+    strategies.get("2 replicas")  # TensorFlow fixes its devices at the first tensor.
+
+
+def sparse():
+    """Returns rows 2, 0 and 2 again of a gradient [4, 3]; its dense value is the sum."""
+    return tf.IndexedSlices(tf.constant(RNG.normal(size=(3, 3)), tf.float32), [2, 0, 2], [4, 3])
+
+
+def dense_value(gradient):
+    return tf.convert_to_tensor(gradient).numpy()
+
+
+def norm(*arrays):
+    return np.sqrt(sum(np.square(each).sum() for each in arrays))
+
+
+def test_multiply():
+    np.testing.assert_allclose(gradients.multiply(tf.constant(DENSE[0]), 3), 3 * DENSE[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_multiply_keeps_the_type(dtype):
+    product = gradients.multiply(tf.constant([1.0], dtype), tf.constant(0.5))
+
+    assert product.dtype == dtype
+    assert float(product[0]) == 0.5
+
+
+def test_multiply_leaves_none_and_sparse_gradients_what_they_are():
+    gradient = sparse()
+    product = gradients.multiply(gradient, 3)
+
+    assert gradients.multiply(None, 3) is None
+    assert isinstance(product, tf.IndexedSlices)
+    np.testing.assert_allclose(dense_value(product), 3 * dense_value(gradient), rtol=1e-5)
+
+
+def test_clip_by_norm_shortens_what_is_longer_and_leaves_the_rest():
+    clipped = gradients.clip_by_norm([tf.constant(each) for each in DENSE], 2.4)
+
+    assert norm(DENSE[0]) > 2.4 > norm(DENSE[1])
+    np.testing.assert_allclose(clipped[0], DENSE[0] * 2.4 / norm(DENSE[0]), rtol=1e-5)
+    np.testing.assert_allclose(clipped[1], DENSE[1], rtol=1e-5)
+    np.testing.assert_allclose(clipped[2], DENSE[2], rtol=1e-5)
+
+
+def test_clip_by_global_norm_keeps_the_direction():
+    clipped = gradients.clip_by_global_norm([tf.constant(each) for each in DENSE], 1.0)
+
+    for ours, gradient in zip(clipped, DENSE, strict=True):
+        np.testing.assert_allclose(ours, gradient / norm(*DENSE), rtol=1e-5)
+
+
+def test_clip_by_global_norm_leaves_what_is_short():
+    clipped = gradients.clip_by_global_norm([tf.constant(each) for each in DENSE], 100.0)
+
+    for ours, gradient in zip(clipped, DENSE, strict=True):
+        np.testing.assert_allclose(ours, gradient, rtol=1e-5)
+
+
+def test_clip_by_value():
+    clipped = gradients.clip_by_value([tf.constant(DENSE[0])], 0.5)
+
+    np.testing.assert_allclose(clipped[0], np.clip(DENSE[0], -0.5, 0.5))
+
+
+CLIPPERS = {
+    "norm": gradients.clip_by_norm,
+    "global_norm": gradients.clip_by_global_norm,
+    "value": gradients.clip_by_value,
+}
+each_clipper = pytest.mark.parametrize("clip", CLIPPERS.values(), ids=CLIPPERS)
+
+
+@each_clipper
+def test_sparse_gradients_are_clipped_as_their_dense_value_and_stay_sparse(clip):
+    gradient = sparse()
+    clipped = clip([gradient, None, tf.constant(DENSE[1])], 0.5)
+    truth = clip([tf.constant(dense_value(gradient)), tf.constant(DENSE[1])], 0.5)
+
+    assert isinstance(clipped[0], tf.IndexedSlices)
+    assert clipped[1] is None
+    np.testing.assert_allclose(dense_value(clipped[0]), truth[0], rtol=1e-5)
+    np.testing.assert_allclose(clipped[2], truth[1], rtol=1e-5)
+
+
+@each_clipper
+def test_gradients_that_are_zero_stay_zero(clip):
+    assert np.array_equal(clip([tf.zeros([3])], 0.5)[0], [0, 0, 0])
+
+
+@each_clipper
+def test_small_types_stay_what_they_are(clip):
+    clipped = clip([tf.constant([300.0, 400.0], tf.float16)], 0.5)[0]
+
+    assert clipped.dtype == tf.float16
+    assert np.abs(clipped).max() <= 0.5
+
+
+@each_clipper
+def test_gradients_that_are_all_none_stay_none(clip):
+    assert clip([None, None], 0.5) == [None, None]
+
+
+@each_clipper
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
+def test_nan_is_refused(clip, wrap):
+    def step(gradient):
+        return clip([tf.constant(DENSE[0]), gradient], 1.0)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No weight was changed"):
+        wrap(step)(tf.constant([1.0, float("nan")]))
+
+
+@pytest.mark.parametrize("name", ["norm", "global_norm"])
+def test_infinity_has_no_norm(name):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="infinite or NaN"):
+        CLIPPERS[name]([tf.constant([1.0, float("inf")])], 1.0)
+
+
+def test_infinity_is_clipped_to_the_value():
+    clipped = gradients.clip_by_value([tf.constant([float("-inf"), 0.1])], 0.5)[0]
+
+    np.testing.assert_allclose(clipped, [-0.5, 0.1])
+
+
+def test_noise_is_added_and_follows_the_seed():
+    zeros = tf.zeros([100, 100])
+    noise = [gradients.add_noise(zeros, 0.5, seed).numpy() for seed in ([1, 2], [1, 2], [1, 3])]
+
+    assert noise[0].std() == pytest.approx(0.5, rel=0.03)
+    assert noise[0].mean() == pytest.approx(0, abs=0.02)
+    assert np.array_equal(noise[0], noise[1])
+    assert abs(np.corrcoef(noise[0].ravel(), noise[2].ravel())[0, 1]) < 0.05
+
+
+def test_noise_of_a_sparse_gradient_goes_once_to_each_of_its_rows():
+    gradient = sparse()
+    noisy = gradients.add_noise(gradient, 0.1, [1, 2])
+    noise = dense_value(noisy) - dense_value(gradient)
+
+    assert isinstance(noisy, tf.IndexedSlices)
+    assert len(noisy.indices) == 2
+    assert np.array_equal(noise.any(axis=1), [True, False, True, False])
+
+
+def test_no_gradient_gets_no_noise():
+    assert gradients.add_noise(None, 0.1, [1, 2]) is None
