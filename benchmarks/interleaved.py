@@ -19,17 +19,19 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Time of an arm over that of the base: median, 95 % interval, and the time itself."""
+    """Time of an arm over that of the base: median, 95 % interval, quickest over quickest."""
 
     arm: str
     median: float
     low: float
     high: float
+    quickest: float
     microsecs_per_step: float
 
     def __str__(self) -> str:
         return (
             f"{self.arm:<28} {self.median:5.2f}  [{self.low:.2f}, {self.high:.2f}]"
+            f"  min/min {self.quickest:4.2f}"
             f"  {self.microsecs_per_step:7.0f} us"
         )
 
@@ -82,5 +84,6 @@ def _ratio(arm, times, base) -> Ratio:
         median=statistics.median(ratios),
         low=medians[50],
         high=medians[1949],
+        quickest=min(times) / min(base),
         microsecs_per_step=statistics.median(times),
     )
