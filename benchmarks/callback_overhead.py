@@ -15,18 +15,19 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import dense_network
 import fit_overhead
 import interleaved
-import keras
 import numpy as np
 import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks
 
-# Hidden units, examples of a batch, and the steps of a short and a long run: steps of about 0.5 ms
-# and 5 ms, and one of 10 million parameters with little to compute.
-SIZES = {"small": (64, 64, 100, 500), "large": (1024, 64, 20, 100), "10M": (3140, 4, 5, 25)}
+# Hidden units, examples of a batch, and the steps of a short and a long run: steps of about 1 ms
+# (what the operations cost without any work) and 5 ms, and one of 10 million parameters with little
+# to compute.
+SIZES = {"small": (16, 64, 100, 600), "large": (800, 64, 20, 120), "10M": (3140, 4, 5, 25)}
 DEPLOYMENTS = ("one device", "Mirrored 2")
 # Clipping passes three times over the gradients and averaging three times over the weights.
 BYTES_PER_PARAMETER = 24
@@ -125,7 +126,11 @@ def against_the_bound(deployment: str, rounds: int) -> tuple[dict, dict]:
     times = compare(title, arms, "10M", rounds)
     bandwidth = statistics.mean([before, copy_bandwidth()])
     # The replicas of this machine share its memory.
-    moved = BYTES_PER_PARAMETER * num_parameters() * strategy.num_replicas_in_sync
+    moved = (
+        BYTES_PER_PARAMETER
+        * dense_network.num_parameters(SIZES["10M"][0])
+        * strategy.num_replicas_in_sync
+    )
     bound = moved / bandwidth
     added = sorted(
         (on - off) * 1e-6
@@ -152,47 +157,12 @@ def compare(title: str, arms: dict, size: str, rounds: int):
 
 def fit(strategy, size, callbacks=(), **optimizer_arguments):
     """Returns a function that runs `fit` for a number of steps, with the same callbacks."""
-    model = make_model(strategy, size, **optimizer_arguments)
-    data = dataset(size)
+    units, batch_size, *_ = SIZES[size]
+    model = dense_network.make_model(strategy, units, optimizer_arguments=optimizer_arguments)
+    data = dense_network.dataset(batch_size)
     return lambda num_steps: model.fit(
         data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=list(callbacks)
     )
-
-
-def make_model(strategy, size, **optimizer_arguments):
-    """Returns a compiled network float32 [batch, 32] -> [batch, 10 logits]."""
-    units = SIZES[size][0]
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((32,)),
-                keras.layers.Dense(units, activation="relu"),
-                keras.layers.Dense(units, activation="relu"),
-                keras.layers.Dense(10),
-            ]
-        )
-        model.compile(
-            keras.optimizers.SGD(0.01, momentum=0.9, **optimizer_arguments),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-    return model
-
-
-def num_parameters() -> int:
-    """Returns the parameters of the largest model."""
-    units = SIZES["10M"][0]
-    return (32 + 1) * units + (units + 1) * units + (units + 1) * 10
-
-
-def dataset(size):
-    """Returns one global batch, over and over: the input costs nothing."""
-    batch_size = SIZES[size][1]
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(batch_size, 32)).astype("float32")
-    y = rng.integers(0, 10, size=batch_size)
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
 
 
 def copy_bandwidth() -> float:

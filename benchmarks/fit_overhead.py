@@ -1,6 +1,6 @@
 """What `fit` costs over a hand-written loop that runs the same train_step.
 
-    python benchmarks/fit_overhead.py                  # about eight minutes
+    python benchmarks/fit_overhead.py                  # about ten minutes
     python benchmarks/fit_overhead.py --size small --rounds 4
 
 The base is what TensorFlow's guide writes: `strategy.run(model.train_step, (next(iterator),))` in a
@@ -15,16 +15,16 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import dense_network
 import interleaved
-import keras
-import numpy as np
 import tensorflow as tf
 
 import kerasdist
 from kerasdist.strategies.mirrored import MirroredStrategy
 
-# Hidden units, and the steps of a short and a long run: steps of about 0.5 ms and 5 ms.
-SIZES = {"small": (64, 100, 500), "large": (1024, 20, 100)}
+# Hidden units, and the steps of a short and a long run: steps of about 1 ms (what the operations of
+# such a step cost without any work) and 5 ms.
+SIZES = {"small": (16, 100, 600), "large": (800, 20, 170)}
 DEPLOYMENTS = ("one device", "Mirrored 1", "Mirrored 2")
 BATCH_SIZE = 64
 
@@ -91,9 +91,10 @@ def stock_strategy(deployment):
 
 def hand_loop(strategy, size):
     """Returns a function that runs the loop of TensorFlow's guide."""
-    model = make_model(strategy, size)
-    model.fit(dataset(), steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
-    iterator = iter(strategy.experimental_distribute_dataset(dataset()))
+    model = _make_model(strategy, size)
+    data = dense_network.dataset(BATCH_SIZE)
+    model.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
+    iterator = iter(strategy.experimental_distribute_dataset(data))
 
     @tf.function
     def step(iterator):
@@ -108,41 +109,14 @@ def hand_loop(strategy, size):
 
 def fit(strategy, size, **compile_arguments):
     """Returns a function that runs stock `fit`."""
-    model = make_model(strategy, size, **compile_arguments)
-    return lambda num_steps: model.fit(
-        dataset(), steps_per_epoch=num_steps, verbose=0, shuffle=False
-    )
+    model = _make_model(strategy, size, **compile_arguments)
+    data = dense_network.dataset(BATCH_SIZE)
+    return lambda num_steps: model.fit(data, steps_per_epoch=num_steps, verbose=0, shuffle=False)
 
 
-def make_model(strategy, size, **compile_arguments):
-    """Returns a compiled network float32 [batch, 32] -> [batch, 10 logits]."""
+def _make_model(strategy, size, **compile_arguments):
     units = SIZES[size][0]
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((32,)),
-                keras.layers.Dense(units, activation="relu"),
-                keras.layers.Dense(units, activation="relu"),
-                keras.layers.Dense(10),
-            ]
-        )
-        model.compile(
-            keras.optimizers.SGD(0.01, momentum=0.9),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-            **compile_arguments,
-        )
-    return model
-
-
-def dataset():
-    """Returns one global batch, over and over: the input costs nothing."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH_SIZE, 32)).astype("float32")
-    y = rng.integers(0, 10, size=BATCH_SIZE)
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
+    return dense_network.make_model(strategy, units, metrics=["accuracy"], **compile_arguments)
 
 
 def memory_of(arm: str) -> list[float]:

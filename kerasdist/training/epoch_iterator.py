@@ -8,33 +8,41 @@ import keras
 import tensorflow as tf
 
 from kerasdist.training import batches, keras_adapter
+from kerasdist.training.data_source import DataSource
 
 
 class GlobalBatches:
     """The batches of one call of the train, test or predict function.
 
     Args:
-        iterator: Iterator over global batches, or over values that are distributed already.
+        source: Of global batches, or of values that are distributed already.
         num_steps: How many batches this call may take.
         is_exact: Whether `num_steps` batches are known to be left.
         strategy: The strategy that `next()` distributes for.
-        restart: Returns a new iterator over the data where this one may turn out to have ended with
-            the epoch before; None where its end is the end of this epoch.
+        restart: Returns a new source of the data where this one may turn out to have ended with the
+            epoch before; None where its end is the end of this epoch.
     """
 
-    def __init__(self, iterator, *, num_steps: int, is_exact: bool, strategy, restart=None):
-        self.iterator = iterator
+    def __init__(
+        self, source: DataSource, *, num_steps: int, is_exact: bool, strategy, restart=None
+    ):
+        self.source = source
         self.num_steps = num_steps
         self.is_exact = is_exact
         self.num_taken = num_steps
         self._strategy = strategy
         self._restart = restart
 
+    @property
+    def iterator(self):
+        """The iterator itself; to be used and not kept."""
+        return self.source.iterator
+
     def restart(self) -> bool:
         """Starts the data anew where that is due; whether it did."""
         if self._restart is None:
             return False
-        self.iterator, self._restart = self._restart(), None
+        self.source, self._restart = self._restart(), None
         return True
 
     def __iter__(self):
@@ -103,26 +111,28 @@ class EpochIterator:
 
     def reset(self):
         """Starts anew at the first batch."""
-        self._iterator = None
+        self._source = None
         self._num_taken = 0
         self._step = 0
 
     def __iter__(self) -> Iterator[tuple[int, int, GlobalBatches]]:
         """Yields (first step, last step, batches) for every call of the step function."""
         self._adapter.on_epoch_begin()
-        if self._iterator is None or self.steps_per_epoch is None:
-            self._start()
+        source = self._source
+        if source is None or self.steps_per_epoch is None:
+            source = self._start()
         self._step = 0
         while num_steps := self._next_num_steps():
             continues = self._step == 0 and self._num_taken > 0
             request = GlobalBatches(
-                self._iterator,
+                source,
                 num_steps=num_steps,
                 is_exact=self._length is not None,
                 strategy=self._strategy,
                 restart=self._start if continues else None,
             )
             yield self._step, self._step + num_steps - 1, request
+            source = request.source
             self._num_taken += request.num_taken
             self._step += request.num_taken
             if request.num_taken < num_steps:
@@ -150,9 +160,9 @@ class EpochIterator:
         iterator = iter(self._dataset)
         if self._class_weight is not None:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
-        self._iterator = iterator
+        self._source = DataSource(iterator)
         self._num_taken = 0
-        return iterator
+        return self._source
 
     def _end_epoch(self):
         num_steps = self._step
@@ -169,9 +179,9 @@ class EpochIterator:
                 "batches, and the epoch with it. Use `dataset.repeat()`, or fewer steps.",
                 stacklevel=2,
             )
-            self._iterator = None
+            self._source = None
         if self._length is not None and self._num_taken >= self._length:
-            self._iterator = None
+            self._source = None
         self._adapter.on_epoch_end()
 
     def _check_length(self):

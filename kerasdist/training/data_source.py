@@ -1,0 +1,30 @@
+"""An iterator over the user's data that ends without a wait.
+
+TensorFlow tunes a running iterator from a thread that sleeps for 10 ms, 20 ms, 40 ms and so on, up
+to a minute. An iterator that is deleted wakes the thread first and marks itself as ended second;
+where the thread is quicker it sees an iterator that has not ended, sleeps on, and the deletion
+waits. On two cores that was every third `fit` or epoch, which then took up to twice its time.
+"""
+
+import threading
+from collections.abc import Iterator
+
+
+class DataSource:
+    """Holds the only lasting reference to an iterator, and lets it go in a thread of its own.
+
+    Args:
+        iterator: Of `tf.data`, of a distributed dataset, or any other.
+    """
+
+    def __init__(self, iterator: Iterator):
+        self.iterator = iterator
+
+    def __del__(self):
+        references = [self.__dict__.pop("iterator")]
+        # A daemon: the end of the process need not wait either.
+        thread = threading.Thread(target=references.clear, name="release data", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # Python is shutting down.
+            references.clear()
