@@ -14,6 +14,7 @@ import importlib
 from kerasdist.cluster import Cluster as Cluster
 from kerasdist.cluster import Task as Task
 from kerasdist.config import DeploymentConfig as DeploymentConfig
+from kerasdist.launcher import launch as launch
 from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
 from kerasdist.strategies.make_strategy import make_strategy as make_strategy

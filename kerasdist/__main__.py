@@ -1,9 +1,11 @@
 """The `kerasdist` command: `python -m kerasdist --help`."""
 
 import argparse
+import dataclasses
 import os
 import sys
 
+from kerasdist import launcher
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import plan_deployment
@@ -50,7 +52,47 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--only", metavar="TEXT", help="rows whose title holds this text")
     doctor.add_argument("--markdown", metavar="FILE", help="also write the table to this file")
     doctor.set_defaults(command=_run_doctor)
+    launch = commands.add_parser(
+        "launch",
+        usage="python -m kerasdist launch [OPTION ...] -- PROGRAM [ARGUMENT ...]",
+        help="run a program as all tasks of a cluster on this machine",
+        description="Runs a program as all tasks of a cluster on this machine, with TF_CONFIG set "
+        "for each. The exit code is that of the task that failed first; docs/clusters.md lists "
+        "them.",
+        allow_abbrev=False,
+    )
+    _add_launch_arguments(launch)
+    launch.set_defaults(command=_launch)
     return parser
+
+
+def _add_launch_arguments(parser):
+    defaults = launcher.Settings()
+    count = {"type": int, "metavar": "N"}
+    secs = {"type": float, "metavar": "SECS"}
+
+    def add(flag, name, text, **options):
+        default = getattr(defaults, name)
+        told = f" (default: {default})" if default else ""
+        parser.add_argument(flag, dest=name, default=default, help=text + told, **options)
+
+    add("--workers", "num_workers", "workers", **count)
+    add("--ps", "num_ps", "parameter servers", **count)
+    add("--chief", "chief", "a chief beside the workers", action="store_true")
+    add("--evaluator", "evaluator", "an evaluator as well", action="store_true")
+    add("--clones", "num_clones", "replicas of each worker", **count)
+    add("--max-restarts", "max_restarts", "restarts of the whole cluster", **count)
+    add("--grace-secs", "grace_secs", "time to end after TERM, before KILL", **secs)
+    add("--timeout-secs", "timeout_secs", "time for everything", **secs)
+    add("--frozen-timeout-secs", "frozen_timeout_secs", "time a task may be halted", **secs)
+    add("--log-dir", "log_dir", "one file per task; else kerasdist_logs/<run id>", metavar="DIR")
+    add(
+        "--network",
+        "network",
+        "isolated: no other machine is reached, or reaches the cluster",
+        choices=launcher.NETWORKS,
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
 
 
 def _add_deployment_arguments(parser):
@@ -88,6 +130,16 @@ def _run_doctor(parsed) -> int:
     from kerasdist import doctor
 
     return doctor.main(only=parsed.only or "", markdown=parsed.markdown)
+
+
+def _launch(parsed) -> int:
+    names = [field.name for field in dataclasses.fields(launcher.Settings)]
+    settings = {name: getattr(parsed, name) for name in names}
+    program = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
+    try:
+        return launcher.launch(program, **settings).exit_code
+    except KeyboardInterrupt:
+        return 130
 
 
 def _config(parsed) -> DeploymentConfig | None:

@@ -1,20 +1,24 @@
 """What the environment says: the processes of the job, and which of them this one is.
 
 TensorFlow answers some mistakes in TF_CONFIG by waiting for ever, an address listed twice for one.
-This module reads TF_CONFIG without TensorFlow and says at once what is wrong.
+This module reads TF_CONFIG, Slurm's variables or addresses given by hand, without TensorFlow, and
+says at once what is wrong.
 
     cluster = Cluster.from_env()
     print(f"{cluster.task}, {cluster.num_workers} workers, writes files: {cluster.is_chief}")
 """
 
+import contextlib
 import difflib
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from kerasdist import slurm
 
 # What TensorFlow's strategies accept in a cluster. An evaluator is a task beside the cluster.
 _JOBS = ("chief", "worker", "ps")
@@ -42,7 +46,7 @@ class Task:
 class Cluster:
     """The processes of the job and their addresses, as this process sees them.
 
-    Usually made by `from_env` or `local`; give the jobs yourself where TF_CONFIG does not.
+    Usually made by `from_env`; by `from_hosts` or by hand where flags of the program decide.
 
     Args:
         jobs: "chief", "worker" or "ps" to the addresses "host:port" of its tasks, in the same order
@@ -78,25 +82,70 @@ class Cluster:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Cluster":
-        """Return the cluster that TF_CONFIG describes, or a local one where there is none.
+        """Return the cluster that the environment describes, or a local one where it does not.
 
-        Keys that cloud launchers add ("environment", "job", "trial", ...) are ignored.
+        TF_CONFIG decides where it is set; else the step where `srun` started this process as one of
+        several tasks (see `kerasdist.slurm.read_step` for the ports); else this process is alone.
+        TF_CONFIG={} makes every task of an `srun` train alone.
+
+        Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
 
         Args:
             environ: The variables to read.
 
         Raises:
-            ValueError: If TF_CONFIG is not JSON or describes a cluster that cannot work.
+            ValueError: If TF_CONFIG is not JSON, or the variables describe a cluster that cannot
+                work.
+
+        Example:
+            ```python
+            Cluster.from_env({}).is_local  # True
+            ```
         """
-        try:
-            return _from_tf_config(environ.get("TF_CONFIG", ""))
-        except ValueError as error:
-            raise ValueError(f"TF_CONFIG: {error}") from error
+        text = environ.get("TF_CONFIG", "")
+        with _errors_of("TF_CONFIG" if text.strip() else "Slurm"):
+            return _from_tf_config(text) if text.strip() else _from_slurm(environ)
+
+    @classmethod
+    def from_hosts(
+        cls,
+        *,
+        worker_hosts: str | Sequence[str],
+        ps_hosts: str | Sequence[str] = "",
+        job_name: str = "worker",
+        task_id: int = 0,
+    ) -> "Cluster":
+        """Return the cluster of addresses given by hand: the flags of the TF-Slim scripts.
+
+        Args:
+            worker_hosts: "host:port" of each worker, as a list or as text with commas. The same on
+                every task, in the same order. Empty where this process trains alone.
+            ps_hosts: "host:port" of each parameter server, likewise.
+            job_name: The job of this process: "worker", "ps" or "evaluator".
+            task_id: Index of this process in its job, from 0.
+
+        Raises:
+            ValueError: If an address or the task cannot work; the message shows which.
+
+        Example:
+            ```python
+            Cluster.from_hosts(worker_hosts="a:2222,b:2222", task_id=1).task  # worker 1
+            ```
+        """
+        jobs = {"worker": _split(worker_hosts), "ps": _split(ps_hosts)}
+        with _errors_of(f"from_hosts(job_name={job_name!r}, task_id={task_id!r})"):
+            task = Task(job_name, _read_index(task_id))
+            return cls(jobs={job: hosts for job, hosts in jobs.items() if hosts}, task=task)
 
     @classmethod
     def local(cls) -> "Cluster":
         """Return the cluster of a process that is alone: worker 0 of 1."""
         return cls(jobs={}, task=Task("worker", 0))
+
+    @property
+    def addresses(self) -> dict[Task, str]:
+        """The address "host:port" of each task of the cluster; the evaluator has none."""
+        return _addresses_by_task(self.jobs)
 
     @property
     def num_workers(self) -> int:
@@ -115,14 +164,40 @@ class Cluster:
         return len(self.jobs.get("ps", ()))
 
     @property
+    def chief(self) -> Task:
+        """The task that writes files: the chief, or worker 0 without one."""
+        return Task("chief" if "chief" in self.jobs else "worker", 0)
+
+    @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes files: the chief, or worker 0 without one."""
-        return self.task == Task("chief" if "chief" in self.jobs else "worker", 0)
+        """Whether this process is the one that writes files."""
+        return self.task == self.chief
 
     @property
     def is_local(self) -> bool:
         """Whether this process is the whole cluster, so that there is nobody to connect to."""
-        return not self.jobs or list(_addresses_by_task(self.jobs)) == [self.task]
+        return not self.jobs or list(self.addresses) == [self.task]
+
+
+@contextlib.contextmanager
+def _errors_of(source: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Cluster:
+    step = slurm.read_step(environ)
+    if step is None:
+        return Cluster.local()
+    return Cluster(jobs={"worker": step.addresses}, task=Task("worker", step.rank))
+
+
+def _split(hosts: str | Sequence[str]) -> Sequence[str]:
+    if not isinstance(hosts, str):
+        return hosts
+    return [host.strip() for host in hosts.split(",")] if hosts.strip() else []
 
 
 def _from_tf_config(text: str) -> Cluster:
@@ -142,8 +217,6 @@ def _from_tf_config(text: str) -> Cluster:
 
 
 def _read_json(text: str) -> dict[str, Any]:
-    if not text.strip():
-        return {}
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
@@ -239,9 +312,9 @@ def _check_address(task: Task, address: object) -> None:
             f'Remove "{address.partition("://")[0]}://".'
         )
     host, colon, port = address.rpartition(":")
+    _check_host(host if colon else address, received)
     if not colon:
         raise ValueError(f'The port is missing. {received} Write "{address}:2222".')
-    _check_host(host, received)
     _check_port(port, received)
 
 
@@ -266,9 +339,11 @@ def _check_one_chief(jobs: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_no_address_twice(jobs: Mapping[str, Sequence[str]]) -> None:
-    owners: dict[str, Task] = {}
+    owners: dict[tuple[str, int], Task] = {}
     for task, address in _addresses_by_task(jobs).items():
-        other = owners.setdefault(address, task)
+        host, _, port = address.rpartition(":")
+        # "A:02222" is "a:2222" in another spelling; other names of a host show in the preflight.
+        other = owners.setdefault((host.lower(), int(port)), task)
         if other != task:
             raise ValueError(
                 f"Every task needs an address of its own. Received: {address!r} for both "

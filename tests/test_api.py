@@ -23,6 +23,7 @@ PUBLIC_NAMES = [
     "DeploymentConfig",
     "Plan",
     "Task",
+    "launch",
     "make_strategy",
     "plan_training",
 ]

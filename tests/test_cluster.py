@@ -1,5 +1,6 @@
 """Cluster: what TF_CONFIG means, and a message for every mistake in it."""
 
+import functools
 import json
 import pickle
 import subprocess
@@ -223,6 +224,7 @@ def test_task_that_lost_its_cluster_is_an_error(job, index):
         ({"chief": ["a:1", "b:1"]}, r"one chief. Received: chief=\['a:1', 'b:1'\]"),
         ({"worker": ["a:1", "b:1", "a:1"]}, "'a:1' for both worker 0 and worker 2"),
         ({"chief": ["a:1"], "worker": ["a:1"]}, "'a:1' for both chief 0 and worker 0"),
+        ({"worker": ["a:1", "A:01"]}, "'A:01' for both worker 0 and worker 1"),
         ({"ps": ["a:1"]}, 'nobody to train. Received: jobs ps. Add "worker"'),
         ({"chief": ["a:1"], "ps": ["b:1"]}, "nobody to train. Received: jobs chief, ps"),
     ],
@@ -243,6 +245,7 @@ def test_wrong_cluster_is_an_error_that_shows_it(cluster, message):
         ("b:-1", "port must be a number .* Received: 'b:-1'"),
         ("b:", "port must be a number .* Received: 'b:'"),
         ("b:http", "port must be a number .* Received: 'b:http'"),
+        ("", "needs a host name or IP.* Received: ''"),
         (":2222", "needs a host name or IP.* Received: ':2222'"),
         (" b:1", "needs a host name or IP.* Received: ' b:1'"),
         ("::1:2222", r"IPv6 address needs brackets.* Received: '::1:2222'"),
@@ -258,9 +261,57 @@ def test_cluster_made_by_hand_is_checked_too():
         Cluster(jobs={"worker": ["a:2222"]}, task=Task("worker", 1))
 
 
-def test_config_and_cluster_load_no_tensorflow():
+@pytest.mark.parametrize(
+    ("worker_hosts", "ps_hosts"),
+    [
+        ("a:1,b:1", "c:1"),
+        (" a:1, b:1 ", "c:1 "),
+        (["a:1", "b:1"], ("c:1",)),
+    ],
+)
+def test_hosts_may_be_given_by_hand(worker_hosts, ps_hosts):
+    cluster = Cluster.from_hosts(
+        worker_hosts=worker_hosts, ps_hosts=ps_hosts, job_name="ps", task_id=0
+    )
+
+    assert cluster.jobs == {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
+    assert cluster.task == Task("ps", 0)
+
+
+@pytest.mark.parametrize("nothing", ["", " ", [], ()])
+def test_no_hosts_given_by_hand_are_a_process_alone(nothing):
+    assert Cluster.from_hosts(worker_hosts=nothing, ps_hosts=nothing) == Cluster.local()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"task_id": 2}, r"job_name='worker', task_id=2\): .*less than 2"),
+        ({"task_id": "one"}, r"task_id='one'\): .*whole number"),
+        ({"job_name": "ps"}, '"ps 0" is not in the cluster'),
+        ({"worker_hosts": "a:1,,b:1"}, "needs a host name or IP.*'' for worker 1"),
+        ({"worker_hosts": "a:1;b:1"}, "Received: 'a:1;b:1' for worker 0"),
+        ({"worker_hosts": "grpc://a:1"}, "without a scheme"),
+        ({"worker_hosts": "", "task_id": 1}, 'worker 1 needs the "cluster"'),
+    ],
+)
+def test_wrong_flags_are_an_error_that_shows_them(flags, message):
+    from_flags = functools.partial(Cluster.from_hosts, worker_hosts="a:1,b:1")
+
+    with pytest.raises(ValueError, match=r"from_hosts\(.*" + message):
+        from_flags(**flags)
+
+
+def test_each_task_has_an_address():
+    cluster = from_cluster({"chief": ["a:1"], "worker": ["b:1"]})
+
+    assert cluster.addresses == {Task("chief", 0): "a:1", Task("worker", 0): "b:1"}
+    assert cluster.chief == Task("chief", 0)
+
+
+def test_what_needs_no_tensorflow_loads_none():
     program = (
-        "import sys, kerasdist.config, kerasdist.cluster\n"
+        "import sys, kerasdist.config, kerasdist.cluster, kerasdist.preflight\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
     repository = Path(__file__).parents[1]

@@ -76,16 +76,24 @@ def test_tensorflows_own_mirrored_strategy_works_beside_ours():
     assert np.array_equal(results[0], results[2])
 
 
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        ({"num_replicas": 2}, "MultiWorkerMirroredStrategy"),
-        ({"num_replicas": 2, "num_ps_tasks": 1}, "ParameterServerStrategy"),
-    ],
-)
-def test_deployment_of_several_processes_says_that_it_is_missing(config, name):
-    with pytest.raises(RuntimeError, match=rf"{name} is not in .* yet\..*=.*num_clones"):
-        make_strategy(**config)
+def test_parameter_servers_say_that_they_are_missing():
+    with pytest.raises(RuntimeError, match=r"ParameterServerStrategy is not in .* yet\..*=.*num_"):
+        make_strategy(num_replicas=2, num_ps_tasks=1)
+
+
+def test_workers_without_a_cluster_say_how_to_start_one():
+    with pytest.raises(RuntimeError, match=r"num_replicas=2 .*alone.*launch --workers 2"):
+        make_strategy(num_replicas=2)
+
+
+def test_a_cluster_comes_before_the_first_tensor():
+    cluster = kerasdist.Cluster(
+        jobs={"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, task=kerasdist.Task("worker", 0)
+    )
+    tf.constant(0)
+
+    with pytest.raises(RuntimeError, match=r"started without the cluster.*make_strategy. first"):
+        kerasdist.make_strategy(cluster=cluster)
 
 
 def test_left_over_tf_config_is_an_error_that_names_both(monkeypatch):

@@ -22,13 +22,13 @@ class MovingAverage(UpdateCallback):
     the same one to the next `fit`.
 
     Args:
-        decay: Largest decay per update, from 0 to less than 1. num_updates: Whether the decay warms
-        up with n = `optimizer.iterations`. every_steps: Updates between two moves of the average;
-        each move takes one decay, so choose a
-            smaller one for a larger number.
-        trainable: Whether trainable variables are averaged. batch_statistics: Whether the moving
-        statistics of BatchNormalization are averaged once more,
-            as the Inception trainers did.
+        decay: Largest decay per update, from 0 to less than 1.
+        num_updates: Whether the decay warms up with n = `optimizer.iterations`.
+        every_steps: Updates between two moves of the average; each move takes one decay, so choose
+            a smaller one for a larger number.
+        trainable: Whether trainable variables are averaged.
+        batch_statistics: Whether the moving statistics of BatchNormalization are averaged once
+            more, as the Inception trainers did.
         validate: Whether validation during `fit` uses the averages.
 
     Raises:
@@ -155,6 +155,9 @@ class MovingAverage(UpdateCallback):
     def validating(self, model):
         return self.applied(model) if self.validate else super().validating(model)
 
+    def variables_of_replicas(self):
+        return [average for variable, average in self._averages if not variable.trainable]
+
     def describe(self):
         warm_up = ", warming up" if self.num_updates else ""
         return f"then average with decay={self.decay:g}{warm_up}"
@@ -166,7 +169,12 @@ class MovingAverage(UpdateCallback):
             decay = tf.minimum(decay, (1 + count) / (10 + count))
         for variable, average in averages:
             value = tf.convert_to_tensor(variable)
-            average.assign_sub((average - value) * tf.cast(1 - decay, value.dtype))
+            # average -= (1 - decay) * (average - value), with one pass over the memory less.
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=average.handle,
+                alpha=tf.cast(1 - decay, value.dtype),
+                delta=average - value,
+            )
 
     def _variables_of(self, model) -> list[keras.Variable]:
         variables = list(model.trainable_variables) if self.trainable else []

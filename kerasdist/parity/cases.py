@@ -110,12 +110,14 @@ def _distributed_dataset(strategy, **kwargs):
 
 def _from_function(strategy):
     """Each replica reads batches of its own: the global batch is one from every replica."""
-    num_replicas = strategy.num_replicas_in_sync
-    x, y = examples(96)
-    per_replica = 16 // num_replicas
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(per_replica)
+
+    def dataset(context):
+        per_replica = BATCH_SIZE // context.num_replicas_in_sync
+        batches = tf.data.Dataset.from_tensor_slices(examples(96)).batch(per_replica)
+        return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
+
     return {
-        "x": strategy.distribute_datasets_from_function(lambda context: dataset),
+        "x": strategy.distribute_datasets_from_function(dataset),
         "epochs": 2,
         "steps_per_epoch": 6,
         "shuffle": False,

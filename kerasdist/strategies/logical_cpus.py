@@ -10,17 +10,12 @@ _NUM_RESERVED = 8
 
 
 def make_logical_cpus(count: int) -> None:
-    """Makes sure that TensorFlow has `count` logical CPUs.
+    """Makes sure that TensorFlow has `count` logical CPUs, and starts it.
 
     Raises:
         RuntimeError: TensorFlow has started with fewer.
     """
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if tf.config.get_logical_device_configuration(cpu) is None:
-        logical = [tf.config.LogicalDeviceConfiguration()] * max(count, _NUM_RESERVED)
-        # Fails when TensorFlow has started: what exists then decides, below.
-        with contextlib.suppress(RuntimeError):
-            tf.config.set_logical_device_configuration(cpu, logical)
+    reserve_logical_cpus(max(count, _NUM_RESERVED))
     available = len(tf.config.list_logical_devices("CPU"))
     if available < count:
         raise RuntimeError(
@@ -28,3 +23,14 @@ def make_logical_cpus(count: int) -> None:
             f"{available}. Call `make_strategy` before creating tensors or models; in a notebook, "
             "restart the kernel and call it in the first cell."
         )
+
+
+def reserve_logical_cpus(count: int) -> None:
+    """Asks TensorFlow for `count` logical CPUs, unless somebody did or it has started."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if count and tf.config.get_logical_device_configuration(cpu) is None:
+        # Fails when TensorFlow has started: what exists then decides.
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            )

@@ -1,29 +1,42 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
+import importlib.metadata
 import os
 
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
+from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies.choice import Choice, choose
 
 
-def make_strategy(config: DeploymentConfig | None = None, *, cluster: Cluster | None = None):
+def make_strategy(
+    config: DeploymentConfig | None = None,
+    *,
+    cluster: Cluster | None = None,
+    start_timeout_secs: float = 300,
+):
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
-    Call it first in the program: TensorFlow fixes its devices with the first tensor.
+    Call it first in the program: TensorFlow fixes its devices with the first tensor. Over several
+    workers, all of them call it and continue together.
 
     Args:
-        config: What to deploy on. None uses all GPUs of the machine, or its CPU.
+        config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
+            CPU (KERASDIST_NUM_CLONES of them where `python -m kerasdist launch` has set it).
         cluster: Where this process stands. Defaults to `Cluster.from_env()`.
+        start_timeout_secs: How long to wait for the other tasks of the cluster.
 
     Returns:
         A `tf.distribute.Strategy`.
 
     Raises:
         ValueError: The config contradicts the cluster or asks for GPUs that do not exist.
-        RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started with too
-            few logical CPUs; or the deployment needs several processes, which this version does not
-            have yet.
+        RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
+            with too few logical CPUs or without the cluster; several workers are asked for and
+            there is no cluster; or the deployment has parameter servers, which this version does
+            not know yet.
+        ClusterStartError: A task of the cluster never answered, or differs from the others; names
+            it.
 
     Example:
         strategy = kerasdist.make_strategy(kerasdist.DeploymentConfig(num_clones=2))
@@ -34,14 +47,22 @@ def make_strategy(config: DeploymentConfig | None = None, *, cluster: Cluster | 
     """
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
-    choice = choose(config, cluster, num_gpus=count_gpus())
-    if choice.strategy in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
+    if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
+        config, cluster = None, Cluster.local()
+    choice = choose(config or _config_of_launcher(cluster), cluster, num_gpus=count_gpus())
+    if choice.strategy == "ParameterServerStrategy":
         raise RuntimeError(
             f"{choice.strategy} is not in this version of kerasdist yet. Chosen because of "
-            f"{choice.reason}. What works now: one device, and several devices of one machine "
-            "(num_clones)."
+            f"{choice.reason}. What works now: one device, several devices of one machine "
+            "(num_clones), and synchronous workers (num_replicas)."
         )
-    return _construct(choice)
+    if choice.num_workers > 1 and cluster.is_local:
+        raise RuntimeError(
+            f"num_replicas={choice.num_workers} needs a cluster, and this process is alone: there "
+            "is no TF_CONFIG. Start the program on this machine with `python -m kerasdist launch "
+            f"--workers {choice.num_workers} -- python ...`, or let the scheduler set TF_CONFIG."
+        )
+    return _construct(choice, cluster, start_timeout_secs)
 
 
 def count_gpus() -> int:
@@ -51,12 +72,42 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def _construct(choice: Choice):
-    from kerasdist.strategies.logical_cpus import make_logical_cpus
+def _config_of_launcher(cluster) -> DeploymentConfig | None:
+    """Returns what `python -m kerasdist launch --clones` asks for, or None."""
+    num_clones = int(os.environ.get("KERASDIST_NUM_CLONES", "1"))
+    if num_clones == 1:
+        return None
+    return DeploymentConfig(
+        num_clones=num_clones,
+        clone_on_cpu=count_gpus() == 0,
+        num_replicas=cluster.num_workers,
+        num_ps_tasks=cluster.num_ps,
+    )
+
+
+def _facts(choice) -> dict[str, str]:
+    """Returns what all tasks of a cluster must agree on, by its name in their error message."""
+    names = ("KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT")
+    return {
+        **{name: importlib.metadata.version(name) for name in ("kerasdist", "keras", "tensorflow")},
+        "number of clones": str(len(choice.devices)),
+        **{name: os.environ[name] for name in names if name in os.environ},
+    }
+
+
+def _construct(choice: Choice, cluster: Cluster, start_timeout_secs: float):
+    from kerasdist.strategies.logical_cpus import make_logical_cpus, reserve_logical_cpus
     from kerasdist.strategies.mirrored import MirroredStrategy
+    from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
     from kerasdist.strategies.one_device import OneDeviceStrategy
+    from kerasdist.training import keras_adapter
 
     num_cpus = sum("CPU" in device for device in choice.devices)
+    if choice.strategy == "MultiWorkerMirroredStrategy":
+        reserve_logical_cpus(num_cpus)
+        keras_adapter.check_not_started()
+        wait_for_peers(cluster, facts=_facts(choice), timeout_secs=start_timeout_secs)
+        return MultiWorkerMirroredStrategy(cluster, list(choice.devices), reason=choice.reason)
     if num_cpus:
         make_logical_cpus(num_cpus)
     if choice.strategy == "MirroredStrategy":

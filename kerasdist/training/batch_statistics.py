@@ -4,7 +4,8 @@ With `synchronized=True` Keras computes the statistics of the global batch, whic
 computes. Without it each replica normalizes with its own examples. Its moving statistics then drift
 apart, and stock Keras saves those of the first replica. Here they are variables that hold one value
 per replica and read as the mean over the replicas, as in tf.keras 2: the moving average is linear,
-so the mean of the replicas' averages is the average of the replicas' means.
+so the mean of the replicas' averages is the average of the replicas' means. Over several workers
+the mean is taken at the end of each epoch and before `evaluate`, when all of them are there.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, replica_step
+from kerasdist.training import keras_adapter, replica_step, workers
 
 
 def moments(stock, layer, inputs, mask):
@@ -56,14 +57,31 @@ def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
 
 
 def synchronize(model) -> None:
-    """Gives every replica the mean of the moving statistics, which is also what is saved.
+    """Gives every replica of this machine the mean of the moving statistics.
 
     Called before `evaluate` and `predict`, whose replicas read their own copy.
     """
-    for layer in unsynchronized_layers(model):
-        for variable in layer.non_trainable_variables:
-            if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
-                variable.assign(variable.value.read_value())
+    for variable in _statistics(model):
+        if variable.synchronization == tf.VariableSynchronization.ON_READ:
+            variable.assign(variable.read_value())
+
+
+def synchronize_workers(model, averages=()) -> None:
+    """Gives every replica of every worker the mean of the moving statistics.
+
+    Args:
+        model: A model that all workers train.
+        averages: Further variables that hold one value per replica.
+    """
+    strategy = model.distribute_strategy
+    variables = [*_statistics(model), *averages]
+    if workers.count(strategy) > 1 and variables:
+        workers.assign_mean(strategy, variables)
+
+
+def _statistics(model) -> list[tf.Variable]:
+    layers = unsynchronized_layers(model)
+    return [variable.value for layer in layers for variable in layer.non_trainable_variables]
 
 
 def notes(model, num_replicas: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import weakref
 
 import keras
 
-from kerasdist.training import update_callback
+from kerasdist.training import chief, update_callback, workers
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.progress_bar import ProgressBar
 
@@ -25,6 +25,9 @@ class CallbackList(keras.callbacks.CallbackList):
             isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
         ):
             callbacks = [*callbacks, ProgressBar()]
+        self._strategy = getattr(model, "distribute_strategy", None)
+        self._wants_stop = False
+        callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
         if add_history:  # In `fit`.
             update_callback.remember(model, self)
@@ -37,6 +40,14 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_end"]:
             _call_with_view(callback.on_train_batch_end, batch, logs)
+        if workers.count(self._strategy) > 1:
+            self._hold_stop()
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if workers.count(self._strategy) > 1:
+            wants_stop = self._wants_stop or self.model.stop_training
+            self.model.stop_training = bool(workers.sum_over(self._strategy, wants_stop) > 0)
 
     def on_test_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_begin"]:
@@ -45,6 +56,19 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_test_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_end"]:
             _call_with_view(callback.on_test_batch_end, batch, logs)
+
+    def _hold_stop(self):
+        """Lets a stop in the middle of an epoch wait until all workers know of it.
+
+        A worker that stopped alone would leave the others waiting for its gradients.
+        """
+        step = self.model.train_function
+        if step.is_stop_requested:
+            self.model.stop_training = True
+        elif self.model.stop_training:
+            self.model.stop_training = False
+            self._wants_stop = True
+            step.request_stop()
 
     def _overriding(self, hook: str) -> list:
         # The train hooks call the older on_batch_begin and on_batch_end.
@@ -64,6 +88,8 @@ def _call_with_view(hook, batch, logs):
     if not isinstance(logs, LazyLogs):
         hook(batch, logs)
         return
+    # Not every worker has the same callbacks, so numbers of all workers cannot be had here.
+    logs = logs.of_worker
     view = LazyLogs(lambda: logs.data)
     reference = weakref.ref(view)
     hook(batch, view)

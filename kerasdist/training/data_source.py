@@ -6,7 +6,7 @@ where the thread is quicker it sees an iterator that has not ended, sleeps on, a
 waits. On two cores that was every third `fit` or epoch, which then took up to twice its time.
 """
 
-import threading
+import _thread
 from collections.abc import Iterator
 
 
@@ -22,9 +22,8 @@ class DataSource:
 
     def __del__(self):
         references = [self.__dict__.pop("iterator")]
-        # A daemon: the end of the process need not wait either.
-        thread = threading.Thread(target=references.clear, name="release data", daemon=True)
         try:
-            thread.start()
-        except RuntimeError:  # Python is shutting down.
+            # threading.Thread would wait until the thread runs: for ever, where Python shuts down.
+            _thread.start_new_thread(references.clear, ())
+        except RuntimeError:  # Too late for new threads.
             references.clear()

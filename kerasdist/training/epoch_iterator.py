@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter
+from kerasdist.training import keras_adapter, workers
 from kerasdist.training.data_source import DataSource
 
 
@@ -18,19 +18,15 @@ class GlobalBatches:
         source: Of global batches, or of values that are distributed already.
         num_steps: How many batches this call may take.
         is_exact: Whether `num_steps` batches are known to be left.
-        strategy: The strategy that `next()` distributes for.
         restart: Returns a new source of the data where this one may turn out to have ended with the
             epoch before; None where its end is the end of this epoch.
     """
 
-    def __init__(
-        self, source: DataSource, *, num_steps: int, is_exact: bool, strategy, restart=None
-    ):
+    def __init__(self, source: DataSource, *, num_steps: int, is_exact: bool, restart=None):
         self.source = source
         self.num_steps = num_steps
         self.is_exact = is_exact
         self.num_taken = num_steps
-        self._strategy = strategy
         self._restart = restart
 
     @property
@@ -49,8 +45,8 @@ class GlobalBatches:
         return self
 
     def __next__(self):
-        """Returns the next batch, distributed; `predict` takes them one by one."""
-        return batches.distribute(next(self.iterator), self._strategy)
+        """Returns the next batch; `predict` takes them one by one."""
+        return next(self.iterator)
 
 
 class EpochIterator:
@@ -128,7 +124,6 @@ class EpochIterator:
                 source,
                 num_steps=num_steps,
                 is_exact=self._length is not None,
-                strategy=self._strategy,
                 restart=self._start if continues else None,
             )
             yield self._step, self._step + num_steps - 1, request
@@ -213,5 +208,10 @@ def _is_distributed(data) -> bool:
 def _with_class_weight(iterator, class_weight, strategy):
     """Yields distributed batches with the weight of each example's class as `sample_weight`."""
     weigh = keras_adapter.class_weight_function(class_weight)
+    first, *_ = workers.local_replicas(strategy)
     for batch in iterator:
-        yield strategy.run(weigh, args=tuple(batch))
+        parts = map(strategy.experimental_local_results, batch)
+        replicas = [weigh(*data) for data in zip(*parts, strict=True)]
+        yield strategy.experimental_distribute_values_from_function(
+            lambda context, replicas=replicas: replicas[context.replica_id_in_sync_group - first]
+        )

@@ -54,8 +54,11 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
         return gradients
     if not step.weighs_loss:
         present = [_weigh(gradient, step) for gradient in present]
-    context = tf.distribute.get_replica_context()
-    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
+    riders = [name for name in step.riders if name not in step.sums]
+    values = [tf.identity(tf.cast(step.riders[name], present[0].dtype)) for name in riders]
+    summed = _sum_over_replicas([*present, *values])
+    step.sums.update(zip(riders, summed[len(present) :], strict=True))
+    summed = iter(summed)
     return [None if gradient is None else next(summed) for gradient in gradients]
 
 
@@ -123,6 +126,19 @@ def _update(stock, optimizer, gradients, variables, step):
         step.callbacks, list(zip(unscaled, variables, strict=True)), apply
     )
     return None
+
+
+def _sum_over_replicas(tensors: list) -> list:
+    """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
+    context = tf.distribute.get_replica_context()
+    summed = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        group = [tensors[index] for index in positions]
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, group)
+        for index, value in zip(positions, sums, strict=True):
+            summed[index] = value
+    return summed
 
 
 def _scaled(gradient, factor):

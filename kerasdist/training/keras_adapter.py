@@ -9,10 +9,11 @@ tests/training/test_keras_adapter.py fails when one of these names moves. Writte
 3.15.1 and TensorFlow 2.21.
 """
 
+import contextlib
 import functools
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import keras
 import tensorflow as tf
@@ -23,6 +24,8 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import get_data_adapter, tf_dataset_adapter
+from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.eager import context
 
 # What can be routed: (owner, name), each with the reason why Keras' own does not do.
 ROUTABLE = {
@@ -35,6 +38,10 @@ ROUTABLE = {
     "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
     "make_predict_function": (keras_trainer.TensorFlowTrainer, "make_predict_function"),
+    # Every worker would write the same file at the same time.
+    "save": (keras.Model, "save"),
+    "save_weights": (keras.Model, "save_weights"),
+    "export": (keras.Model, "export"),
     # Builds from a batch: one more pull from generators, a crash where a batch does not divide.
     "symbolic_build": (keras_trainer.TensorFlowTrainer, "_maybe_symbolic_build"),
     # Tests for `dict`, which logs that are not computed yet are not.
@@ -169,6 +176,26 @@ def separate_collectives(strategy) -> None:
     strategy._collective_key_base = next(_collective_key_bases)
 
 
+@contextlib.contextmanager
+def devices_of_worker(devices) -> Generator[None]:
+    """Makes a multi-worker strategy, constructed inside, use `devices` of its own worker.
+
+    TensorFlow lets the cluster resolver name a number of GPUs, and always takes one CPU.
+    """
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    stock = extended._initialize_local_devices
+
+    def local_devices(self, cluster_resolver, worker_device):
+        names = tuple(f"{worker_device}/device:{device}" for device in devices)
+        return names, devices[0].partition(":")[0]
+
+    extended._initialize_local_devices = local_devices
+    try:
+        yield
+    finally:
+        extended._initialize_local_devices = stock
+
+
 def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     """Adapts the variables and updates of `strategy` to what `fit` does with them.
 
@@ -182,7 +209,24 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     extended = strategy.extended
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
-    extended._create_variable = functools.partial(_create_variable, extended._create_variable)
+    create = _create_variable
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        create = _create_variable_on_workers
+    extended._create_variable = functools.partial(create, extended._create_variable)
+
+
+def check_not_started() -> None:
+    """Checks that TensorFlow can still become part of a cluster.
+
+    Raises:
+        RuntimeError: It has made its devices already.
+    """
+    if context.context()._initialized:
+        raise RuntimeError(
+            "TensorFlow has started without the cluster: a tensor, a model or a list of devices "
+            "was made before. Call `make_strategy` first in the program, right after the imports; "
+            "TF_CONFIG must be set by then."
+        )
 
 
 def is_adapted(strategy) -> bool:
@@ -202,6 +246,13 @@ def _create_variable(create, next_creator, **kwargs):
         # See batch_statistics: one value per replica, which reads and saves as their mean.
         kwargs["aggregation"] = tf.VariableAggregation.MEAN
         kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
+    return create(next_creator, **kwargs)
+
+
+def _create_variable_on_workers(create, next_creator, **kwargs):
+    if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+        kwargs["aggregation"] = tf.VariableAggregation.NONE
+    # Moving statistics stay one value per replica: to read their mean, all workers would have to.
     return create(next_creator, **kwargs)
 
 

@@ -17,19 +17,28 @@ class LazyLogs(collections.UserDict):
     It does what a dict does but is none: `dict(logs)` makes one, for `json.dumps` for example.
 
     Args:
-        read: Returns the logs as numbers; called at most once.
+        read: Returns the logs as numbers; called at most once. Over several workers all of them
+            must call it, since the numbers are added up over them.
+        read_of_worker: Returns the logs of this worker alone, which needs nobody else. Defaults to
+            `read`.
 
     Example:
         logs = LazyLogs(lambda: as_numbers(model.get_metrics_result()))   # nothing is computed
         logs["loss"]                                                      # now it is
     """
 
-    def __init__(self, read: Callable[[], dict]):
+    def __init__(self, read: Callable[[], dict], *, read_of_worker: Callable | None = None):
         self._read = read
+        self._read_of_worker = read_of_worker
 
     @functools.cached_property
     def data(self) -> dict:
         return dict(sorted(self._read().items()))
+
+    @functools.cached_property
+    def of_worker(self) -> "LazyLogs":
+        """The logs of this worker alone."""
+        return LazyLogs(self._read_of_worker) if self._read_of_worker else self
 
     def __bool__(self) -> bool:
         return True  # `logs or {}` reads nothing.

@@ -17,6 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kerasdist.training import batches, workers
+
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
 
@@ -36,8 +38,10 @@ class ReplicaStep:
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
         callbacks: The update callbacks of the `fit` that runs.
+        riders: Scalars that are summed over the replicas together with the gradients, by name.
         losses: The mean losses of this replica by the names of their metrics, as they are tracked.
         updates: The optimizers whose updates the callbacks took part in.
+        sums: What came of the riders.
     """
 
     replica_id: int
@@ -48,17 +52,27 @@ class ReplicaStep:
     may_be_empty: bool
     weighs_loss: bool
     callbacks: tuple = ()
+    riders: dict = dataclasses.field(default_factory=dict)
     losses: dict = dataclasses.field(default_factory=dict)
     updates: list = dataclasses.field(default_factory=list)
+    sums: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GlobalStep:
-    """One step over all replicas: their outputs, the share of each, and the number of examples."""
+    """One step over all replicas.
 
-    outputs: Any
+    Attributes:
+        outputs: What each replica of this worker returned, in order.
+        shares: The share of each of them in the global batch.
+        num_examples: The examples of the global batch.
+        sums: The sums of the riders over all replicas; empty where no gradients were summed.
+    """
+
+    outputs: tuple
     shares: list
     num_examples: Any
+    sums: dict
 
 
 def current() -> ReplicaStep | None:
@@ -89,40 +103,53 @@ def entered(replica_step: ReplicaStep) -> Generator[None]:
 
 
 def run(
-    strategy, step_function, shares, *, weighs_loss=False, guards_nan=False, checks=(), callbacks=()
-):
+    strategy,
+    step_function,
+    shares: batches.Shares,
+    *,
+    weighs_loss=False,
+    guards_nan=False,
+    checks=(),
+    callbacks=(),
+    riders=(),
+) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
     Args:
         strategy: One of our strategies; called in its cross-replica context.
         step_function: Called as `step_function(data)` in replica context.
-        shares: Tuple with one structure of tensors [examples on that replica, ...] per replica.
+        shares: The global batch, split.
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
         guards_nan: Whether a replica without examples may give NaN gradients, as the mean over no
             example does in a layer of the user's. They then count for nothing, at the price of
             weighing every gradient.
         checks: Tensors that must be there before anything of the step runs.
         callbacks: See `ReplicaStep.callbacks`.
-
-    Returns:
-        GlobalStep with what `strategy.run` returned and the shares it ran with.
+        riders: Pairs of a name and a scalar of this worker, which is summed over the workers
+            together with the gradients.
     """
-    counts = [num_examples(data) for data in shares]
-    total: Any = sum(counts) if _all_static(counts) else tf.add_n(counts)
-    fractions = [_fraction(count, total) for count in counts]
-    may_be_empty = not _all_static(counts) or 0 in counts
+    is_only_replica = strategy.num_replicas_in_sync == 1
+    fractions = [
+        1.0 if is_only_replica else _fraction(count, shares.total) for count in shares.counts
+    ]
+    first, *_ = workers.local_replicas(strategy)
 
-    def replica_fn(data):
-        replica_id = _replica_id()
+    def replica_fn():
+        replica_id = workers.replica_id()
+        data = shares.data[replica_id - first]
         replica_step = ReplicaStep(
             replica_id=replica_id,
-            num_examples=counts[replica_id],
-            global_num_examples=total,
-            share=fractions[replica_id],
-            is_only_replica=len(shares) == 1,
-            may_be_empty=may_be_empty,
-            weighs_loss=weighs_loss and not (guards_nan and may_be_empty),
+            num_examples=shares.counts[replica_id - first],
+            global_num_examples=shares.total,
+            share=fractions[replica_id - first],
+            is_only_replica=is_only_replica,
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=weighs_loss and not (guards_nan and shares.may_be_empty),
             callbacks=callbacks,
+            riders={
+                name: value if replica_id == first else tf.zeros_like(value)
+                for name, value in riders
+            },
         )
         with entered(replica_step), after(data, checks):
             outputs = step_function(data)
@@ -132,13 +159,15 @@ def run(
                 "train_step does not call. Apply the gradients with the optimizer, or leave the "
                 "callback out."
             )
-        return outputs
+        return outputs, replica_step.sums
 
-    per_replica = strategy.experimental_distribute_values_from_function(
-        lambda context: shares[context.replica_id_in_sync_group]
+    replicas = strategy.experimental_local_results(strategy.run(replica_fn))
+    return GlobalStep(
+        outputs=tuple(outputs for outputs, _ in replicas),
+        shares=fractions,
+        num_examples=shares.total,
+        sums=replicas[0][1],
     )
-    outputs = strategy.run(replica_fn, args=(per_replica,))
-    return GlobalStep(outputs=outputs, shares=fractions, num_examples=total)
 
 
 def after(data, checks=()):
@@ -151,32 +180,7 @@ def after(data, checks=()):
     return tf.control_dependencies([*leaves, *checks])
 
 
-def num_examples(data) -> Any:
-    """Returns the length of the first axis of `data`'s first tensor; 1 for scalars and no data."""
-    for leaf in tf.nest.flatten(data):
-        shape = getattr(leaf, "shape", None)
-        if shape is None or shape.rank == 0:
-            continue
-        if isinstance(leaf, tf.RaggedTensor):
-            return tf.cast(leaf.nrows(), tf.int32)
-        if isinstance(leaf, tf.SparseTensor):
-            return tf.cast(leaf.dense_shape[0], tf.int32)
-        if shape.rank is not None and shape[0] is not None:
-            return int(shape[0])
-        return tf.shape(leaf)[0]
-    return 1
-
-
 def _fraction(count, total):
-    if _all_static([count, total]):
+    if isinstance(count, int) and isinstance(total, int):
         return count / total if total else 0.0
     return tf.math.divide_no_nan(tf.cast(count, tf.float32), tf.cast(total, tf.float32))
-
-
-def _all_static(counts) -> bool:
-    return all(isinstance(count, int) for count in counts)
-
-
-def _replica_id() -> int:
-    replica_id = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return replica_id if isinstance(replica_id, int) else int(tf.get_static_value(replica_id))

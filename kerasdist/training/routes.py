@@ -11,6 +11,7 @@ import keras
 
 from kerasdist.training import (
     batch_statistics,
+    chief,
     global_loss,
     gradient_aggregation,
     keras_adapter,
@@ -21,6 +22,7 @@ from kerasdist.training import (
 from kerasdist.training.callback_list import CallbackList
 from kerasdist.training.epoch_iterator import EpochIterator
 from kerasdist.training.lazy_logs import LazyLogs
+from kerasdist.training.predict_function import PredictFunction
 from kerasdist.training.step_function import StepFunction
 
 
@@ -38,6 +40,9 @@ def _lay():
         "fit": _fit,
         "evaluate": _evaluate,
         "make_predict_function": _make_predict_function,
+        "save": chief.write,
+        "save_weights": chief.write,
+        "export": chief.write,
         "symbolic_build": _build,
         "epoch_logs": _epoch_logs,
         "epoch_iterator": _make_epoch_iterator,
@@ -95,6 +100,7 @@ def _make_test_function(stock, model, force=False):
     if not _is_ours(model):
         return stock(model, force)
     batch_statistics.synchronize(model)
+    batch_statistics.synchronize_workers(model)
     if model.test_function is None or force:
         scope_checks.check(model)
         model.test_function = StepFunction(
@@ -125,9 +131,12 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
 
 
 def _make_predict_function(stock, model, force=False):
-    if _is_ours(model):
-        batch_statistics.synchronize(model)
-    return stock(model, force)
+    if not _is_ours(model):
+        return stock(model, force)
+    batch_statistics.synchronize(model)
+    if model.predict_function is None or force:
+        model.predict_function = PredictFunction(model)
+    return model.predict_function
 
 
 def _build(stock, model, iterator=None, data_batch=None):
@@ -138,7 +147,12 @@ def _build(stock, model, iterator=None, data_batch=None):
 
 
 def _epoch_logs(stock, model, logs):
-    return stock(model, dict(logs) if isinstance(logs, LazyLogs) else logs)
+    if not isinstance(logs, LazyLogs):
+        return stock(model, logs)
+    callbacks = update_callback.running(model)
+    averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
+    batch_statistics.synchronize_workers(model, averages)
+    return stock(model, dict(logs))
 
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):

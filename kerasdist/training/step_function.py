@@ -18,6 +18,7 @@ from kerasdist.training import (
     keras_adapter,
     replica_step,
     update_callback,
+    workers,
 )
 from kerasdist.training.epoch_iterator import GlobalBatches
 from kerasdist.training.lazy_logs import LazyLogs
@@ -47,6 +48,8 @@ class StepFunction:
         self.callbacks = callbacks
         with tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._stop_request = tf.Variable(0.0, trainable=False)
+            self._num_stop_requests = tf.Variable(0.0, trainable=False)
         self._run_batch = self._one_step
         if not model.run_eagerly:
             self._run_batch = graph_function(self._one_step, reduce_retracing=True)
@@ -58,6 +61,17 @@ class StepFunction:
     def restart(self):
         """Counts examples from 0 again, and looks at the first batch again."""
         self.num_examples.assign(0)
+        self._stop_request.assign(0)
+        self._num_stop_requests.assign(0)
+
+    def request_stop(self) -> None:
+        """Tells the other workers, with the next gradients, that this one wants to stop."""
+        self._stop_request.assign(1)
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether a worker wanted to stop before the last step; the same on every worker."""
+        return float(self._num_stop_requests.numpy()) > 0
 
     def __call__(self, data) -> LazyLogs:
         """Runs the steps that `data` asks for.
@@ -76,7 +90,7 @@ class StepFunction:
                     self._run_batch(_as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
-        return LazyLogs(self._logs.read)
+        return LazyLogs(self._logs.read, read_of_worker=self._logs.read_of_worker)
 
     def _run_or_restart(self, data):
         try:
@@ -114,15 +128,30 @@ class StepFunction:
                 guards_nan=keras_adapter.has_own_layers(self._model),
                 checks=checks,
                 callbacks=self.callbacks,
+                riders=self._riders(),
             )
-        replicas = self._strategy.experimental_local_results(result.outputs)
         with replica_step.after(batch, checks):
             self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
-            losses = mean_over_examples([losses for _, losses in replicas], result.shares)
-            for observer in self._observers:
-                observer.observe(losses)
+            if _STOP in result.sums:
+                self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
+            self._observe([losses for _, losses in result.outputs], result.shares)
         if not self._returns_metrics:
-            self._logs.keep(mean_over_examples([logs for logs, _ in replicas], result.shares))
+            self._logs.keep([logs for logs, _ in result.outputs], result.shares)
+
+    def _riders(self):
+        if workers.count(self._strategy) == 1:
+            return ()
+        return ((_STOP, self._stop_request.read_value()),)
+
+    def _observe(self, losses, shares):
+        if not self._observers:
+            return
+        losses = mean_over_examples(losses, shares)
+        losses = tf.nest.map_structure(
+            lambda loss: workers.sum_in_graph(self._strategy, loss), losses
+        )
+        for observer in self._observers:
+            observer.observe(losses)
 
     def _step_with_losses(self, data):
         """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
@@ -190,4 +219,5 @@ def _as_tensors(batch):
     )
 
 
+_STOP = "stop requests"
 _TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)

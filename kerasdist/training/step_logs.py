@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from kerasdist.training import lazy_logs
+from kerasdist.training import lazy_logs, workers
 
 
 class StepLogs:
@@ -17,37 +17,66 @@ class StepLogs:
     """
 
     def __init__(self, model, *, returns_metrics: bool, callbacks=()):
+        self._strategy = model.distribute_strategy
         self._returns_metrics = returns_metrics
         self._callbacks = callbacks
         self._own_logs = None
+        with tf.device("CPU:0"):
+            self._share = tf.Variable(1.0, trainable=False)
         self._read_metrics = model.get_metrics_result
+        self._read_metrics_of_replicas = functools.partial(_on_replicas, model)
         if not model.run_eagerly:
-            self._read_metrics = graph_function(model.get_metrics_result)
+            self._read_metrics = graph_function(self._read_metrics)
+            self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
 
-    def keep(self, logs) -> None:
-        """Keeps what the step returned: a structure of tensors of the global batch."""
+    def keep(self, replicas: list, shares: list) -> None:
+        """Keeps what the step returned.
+
+        Args:
+            replicas: Structures of tensors, one for each replica of this worker.
+            shares: The share of each of them in the global batch.
+        """
+        logs = mean_over_examples(replicas, shares)
         if self._own_logs is None:
             with tf.init_scope():
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
+        if workers.count(self._strategy) > 1:
+            self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
 
     def read(self) -> dict:
-        """Returns the logs of the last step as numbers."""
-        logs = lazy_logs.as_numbers(self._current())
+        """Returns the logs of the last step as numbers; all workers must call it."""
+        own_logs = self._map_own_logs(
+            lambda variable: (
+                workers.sum_over(self._strategy, variable.numpy())
+                if workers.count(self._strategy) > 1
+                else variable
+            )
+        )
+        return self._as_numbers(self._read_metrics(), own_logs)
+
+    def read_of_worker(self) -> dict:
+        """Returns the logs of the last step as this worker knows them, for a look in between."""
+        if workers.count(self._strategy) == 1:
+            return self.read()
+        own_logs = self._map_own_logs(lambda variable: tf.math.divide_no_nan(variable, self._share))
+        return self._as_numbers(self._read_metrics_of_replicas(), own_logs)
+
+    def _map_own_logs(self, function):
+        return self._own_logs and tf.nest.map_structure(function, self._own_logs)
+
+    def _as_numbers(self, metrics, own_logs):
+        if not self._returns_metrics and isinstance(own_logs, dict):
+            # A step that returns `metric.result()` returns it for its own replica. The metric knows
+            # the global value; one that says 0 has not been updated, and the step's own one stands.
+            metrics = {
+                name: metrics[name] if _is_nonzero(metrics.get(name)) else value
+                for name, value in own_logs.items()
+            }
+        logs = lazy_logs.as_numbers(metrics)
         for callback in self._callbacks:
             logs = callback.change_logs(logs)
         return logs
-
-    def _current(self) -> dict:
-        metrics = self._read_metrics()
-        if self._returns_metrics or not isinstance(self._own_logs, dict):
-            return metrics
-        # A step that returns `metric.result()` returns it for its own replica. The metric knows the
-        # global value; one that says 0 has not been updated, and the step's own value stands.
-        return {
-            name: metrics[name] if _is_nonzero(metrics.get(name)) else variable
-            for name, variable in self._own_logs.items()
-        }
 
 
 def graph_function(method, **kwargs):
@@ -69,9 +98,15 @@ def mean_over_examples(replicas, shares):
     return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
 
 
+def _on_replicas(model):
+    """Returns the metrics of the first replica of this worker."""
+    strategy = model.distribute_strategy
+    return strategy.experimental_local_results(strategy.run(model.get_metrics_result))[0]
+
+
 def _mean(values, shares):
     values = [tf.cast(value, tf.float32) for value in values]
-    if len(values) == 1:
+    if len(shares) == 1 and isinstance(shares[0], float):
         return values[0]
     shares = [tf.cast(share, tf.float32) for share in shares]
     return tf.add_n([tf.math.multiply_no_nan(*pair) for pair in zip(values, shares, strict=True)])

@@ -85,6 +85,10 @@ class UpdateCallback(keras.callbacks.Callback):
         """Returns the logs of a step, as numbers, with what this callback adds."""
         return logs
 
+    def variables_of_replicas(self) -> list:
+        """Returns variables that hold a value per replica, and are to get the mean over them."""
+        return []
+
     def describe(self) -> str:
         """Returns what it does to the update, in a few words, for the plan."""
         return type(self).__name__

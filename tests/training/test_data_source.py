@@ -6,6 +6,7 @@ import threading
 import weakref
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kerasdist.training.data_source import DataSource
@@ -64,9 +65,16 @@ model.fit(data, steps_per_epoch=500, verbose=0)
 """
 
 
-def test_process_ends_well_right_after_fit():
+ENDS_WITH_PYTHON = """
+from kerasdist.training.data_source import DataSource
+source = DataSource(iter([]))
+"""
+
+
+@pytest.mark.parametrize("program", [PROGRAM, ENDS_WITH_PYTHON])
+def test_process_ends_well(program):
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 0, result.stderr[-2000:]
     assert "Exception ignored" not in result.stderr

@@ -1,0 +1,76 @@
+"""The screen: every line with its task in front, and the chief's progress bar below them."""
+
+import os
+from collections.abc import Sequence
+from typing import TextIO
+
+from kerasdist.cluster import Task
+
+_CLEAR_ROW = "\r\x1b[K"
+# A bar that is longer than the row must be cut: it could not be drawn over otherwise.
+_WITHOUT_WRAPPING = "\x1b[?7l{}\x1b[0m\x1b[?7h"
+_NUM_COLOURS = 6  # From 31, red, to 36, cyan.
+
+
+class Console:
+    """Writes the lines of all tasks to one stream.
+
+    Args:
+        stream: Where to; colours and progress bars appear only if it is a terminal.
+        tasks: All tasks; the unfinished lines of the first, the chief, are shown too.
+    """
+
+    def __init__(self, stream: TextIO, tasks: Sequence[Task]):
+        self._stream = stream
+        self._chief = tasks[0]
+        self._is_terminal = stream.isatty()
+        self._prefixes = _prefixes(
+            tasks, in_colour=self._is_terminal and not os.environ.get("NO_COLOR")
+        )
+        self._progress = ""
+
+    def say(self, text: str) -> None:
+        """Writes lines of the launcher itself."""
+        for line in text.splitlines():
+            self._write_line(line)
+
+    def show_line(self, task: Task, line: str) -> None:
+        """Writes a complete line of a task."""
+        if task == self._chief:
+            self._progress = ""  # This line is what became of it.
+        self._write_line(self._prefixes[task] + line)
+
+    def show_unfinished_line(self, task: Task, line: str) -> None:
+        """Draws the progress bar anew, if it is the chief's and changed."""
+        progress = self._prefixes[task] + line if line else ""
+        if task == self._chief and self._is_terminal and progress != self._progress:
+            self._progress = progress
+            self._write(_CLEAR_ROW + _WITHOUT_WRAPPING.format(progress))
+
+    def _write_line(self, line: str) -> None:
+        if not self._is_terminal:
+            self._write(f"{line}\n")
+            return
+        progress = _WITHOUT_WRAPPING.format(self._progress) if self._progress else ""
+        self._write(f"{_CLEAR_ROW}{line}\n{progress}")
+
+    def _write(self, text: str) -> None:
+        # A terminal that cannot show a character must not end the training.
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
+            self._stream.flush()
+        except OSError:
+            # Nobody looks any more: a closed terminal, or `| head`. The logs have it all.
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+
+
+def _prefixes(tasks, *, in_colour):
+    width = max(len(str(task)) for task in tasks)
+    prefixes = {}
+    for position, task in enumerate(tasks):
+        name = f"{task!s:<{width}} |"
+        colour = 31 + position % _NUM_COLOURS
+        prefixes[task] = f"\x1b[{colour}m{name}\x1b[0m " if in_colour else f"{name} "
+    return prefixes

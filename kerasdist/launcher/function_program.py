@@ -1,0 +1,78 @@
+"""A Python function as the program of a cluster: carried to fresh processes, its values back.
+
+The function travels by value where it cannot be imported, as in a notebook, in files of a private
+folder. This file is the script that calls it, as well as the module that packs it.
+"""
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = "program.pickle"
+
+
+def pack(function: Callable[[], Any], folder: Path) -> list[str]:
+    """Writes the function into the folder and returns the command that calls it.
+
+    Raises:
+        TypeError: The function refers to something that cannot go to another process.
+    """
+    import cloudpickle  # Here: only functions need it.
+
+    try:
+        carried = cloudpickle.dumps(function)
+    except Exception as error:  # Whatever an object's own pickling raises.
+        raise TypeError(
+            f"`program` cannot go to other processes. Received: program={function!r} ({error}). "
+            "Create models, datasets, locks and open files inside the function."
+        ) from error
+    # Modules are imported there by name, from where they are found here.
+    (folder / _PROGRAM).write_bytes(pickle.dumps({"path": sys.path, "function": carried}))
+    return [sys.executable, "-P", __file__, str(folder)]
+
+
+def values_of(tasks: Sequence, folder: Path) -> list[Any]:
+    """Returns what the function returned in each task; None for one that did not return."""
+    return [_read_value(folder / _value_name(task.job, task.index)) for task in tasks]
+
+
+def _read_value(path: Path) -> Any:
+    return pickle.loads(path.read_bytes()) if path.exists() else None
+
+
+def _value_name(job: str, index: int) -> str:
+    return f"{job}-{index}.pickle"
+
+
+def _main() -> None:
+    folder = Path(sys.argv[1])
+    # Read first: the function may change its environment.
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    program = pickle.loads((folder / _PROGRAM).read_bytes())
+    sys.path[:] = program["path"]
+    function = pickle.loads(program["function"])
+    value = function()
+    path = folder / _value_name(task["type"], task["index"])
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(_dump(value))
+    partial.rename(path)  # A task that is killed while writing leaves no half value.
+
+
+def _dump(value: Any) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:  # Whatever an object's own pickling raises.
+        raise TypeError(
+            f"The value that the function returned cannot go to the launcher: {error}. "
+            "Return numbers, arrays or containers of them."
+        ) from error
+
+
+if __name__ == "__main__":
+    _main()

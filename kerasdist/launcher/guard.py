@@ -1,0 +1,155 @@
+"""The guard: a small process that keeps the cluster's network, and cleans up when all is over.
+
+It notices the launcher's end, however that comes, because a pipe from there closes. Then it kills
+what is left of the tasks and removes the launch's private folder. This file is a script as well as
+a module: the guard starts before the tasks do, so it imports next to nothing.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ISOLATED = "isolated"
+
+_KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
+
+_CLONE_NEWUSER = 0x10000000  # From linux/sched.h; os.unshare and its flags came with Python 3.12.
+_CLONE_NEWNET = 0x40000000
+_SIOCGIFFLAGS = 0x8913  # From linux/sockios.h.
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+
+
+class Guard:
+    """Holds what a launch needs from its start to its end; use it in a `with` statement.
+
+    Args:
+        isolate: Whether the tasks shall have a network of their own.
+
+    Attributes:
+        run_id: Value of KERASDIST_RUN_ID in every task: start time and a random part. All
+            processes that have it are killed at the end.
+        pid: Process whose network the tasks join.
+        folder: A private directory (mode 0700) that is gone after the launch.
+    """
+
+    def __init__(self, *, isolate: bool):
+        self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+        self.folder = Path(tempfile.mkdtemp(prefix="kerasdist-"))
+        command = [sys.executable, "-P", __file__, self.run_id, str(self.folder)]
+        self._process = subprocess.Popen(
+            [*command, ISOLATED if isolate else "host"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C and a closed terminal are the launcher's to handle.
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(self, *_) -> None:
+        # Closes the pipe, which is the sign to clean up, and waits until that is done.
+        self._process.communicate()
+
+    def network(self) -> str:
+        """Returns "isolated", or the reason why the tasks share the network of the machine.
+
+        Call it once, before the first task starts.
+
+        Raises:
+            RuntimeError: The guard did not start.
+        """
+        assert self._process.stdout
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            raise RuntimeError(
+                f"The guard process of the launch ended at once with code {self._process.wait()}. "
+                "Its message is on stderr."
+            )
+        return answer
+
+
+def kill_all(run_id: str) -> None:
+    """Kills every process that has this run id in its environment, also those that moved away.
+
+    A process group does not hold a grandchild that made a session of its own.
+    """
+    import psutil  # Here: the guard needs it at its end only.
+
+    deadline = time.monotonic() + _KILL_SECS
+    found = True
+    while found and time.monotonic() < deadline:  # Until none is left that could start another.
+        found = False
+        for process in psutil.process_iter():
+            # Processes of other users, and those that end meanwhile, do not tell.
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("KERASDIST_RUN_ID") == run_id:
+                    process.kill()
+                    found = True
+
+
+def _main() -> None:
+    run_id, folder, network = sys.argv[1:]
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    print(_isolate() if network == ISOLATED else "asked for", flush=True)
+    sys.stdin.read()  # Until the launcher ends.
+    kill_all(run_id)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _isolate() -> str:
+    """Moves this process to a network with a loopback interface only; returns the outcome."""
+    if sys.platform != "linux":
+        return "only Linux has network namespaces"
+    try:
+        _enter_new_namespace()
+        _bring_loopback_up()
+    except OSError as error:
+        return f"no network namespace: {error}"
+    return ISOLATED
+
+
+def _enter_new_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:  # In a user namespace root would lose its rights over the files of others.
+        _unshare(_CLONE_NEWNET)
+        return
+    _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    # The user stays who they are, so that the files of the tasks belong to them.
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def _unshare(flags: int) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _bring_loopback_up() -> None:
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        request = struct.pack("16sh22x", b"lo", 0)
+        reply = fcntl.ioctl(handle, _SIOCGIFFLAGS, request)
+        (flags,) = struct.unpack_from("16xh", reply)
+        fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | _IFF_UP))
+
+
+if __name__ == "__main__":
+    _main()

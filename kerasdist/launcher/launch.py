@@ -1,0 +1,176 @@
+"""The function `kerasdist.launch`."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar, overload
+
+from kerasdist.launcher import function_program
+from kerasdist.launcher.guard import ISOLATED, Guard
+from kerasdist.launcher.result import TIMED_OUT, LaunchResult
+from kerasdist.launcher.settings import Settings
+from kerasdist.launcher.supervisor import Supervisor, describe_log
+
+Value = TypeVar("Value")
+
+
+class LaunchError(RuntimeError):
+    """A task of a launched function failed; the message has the root cause and its last lines.
+
+    Attributes:
+        result: How each task ended.
+    """
+
+    def __init__(self, message: str, result: LaunchResult):
+        super().__init__(message)
+        self.result = result
+
+
+@overload
+def launch(program: Sequence[str], **settings: Any) -> LaunchResult: ...
+@overload
+def launch(program: Callable[[], Value], **settings: Any) -> list[Value]: ...
+def launch(
+    program,
+    *,
+    num_workers: int = 2,
+    num_ps: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
+    num_clones: int = 1,
+    max_restarts: int = 0,
+    grace_secs: float = 10.0,
+    timeout_secs: float | None = None,
+    frozen_timeout_secs: float = 60.0,
+    log_dir: str | os.PathLike[str] | None = None,
+    network: str = ISOLATED,
+):
+    """Runs a program as all tasks of a cluster on this machine, each in a process of its own.
+
+    Every task finds itself and its peers in TF_CONFIG, so the program is the one that runs on many
+    machines. Output appears line by line with the task in front; each task has a log file. The
+    first task that fails stops the others. Nothing that was started outlives the call.
+
+    Args:
+        program: A command and its arguments, or a function without arguments. A function runs in
+            fresh Python processes; it may be one of a notebook. Give it arguments with
+            `functools.partial`.
+        num_workers: Workers.
+        num_ps: Parameter servers. They are stopped when the others are done; with a chief, the
+            workers too, for then they serve it.
+        chief: Whether there is a chief beside the workers.
+        evaluator: Whether there is an evaluator; the launch waits for its end.
+        num_clones: Replicas of each worker, told to `make_strategy` by KERASDIST_NUM_CLONES.
+        max_restarts: How often the whole cluster is started again after a failure. Exit code 2
+            and the same error of the program twice in a row end the launch at once.
+        grace_secs: Time to end after TERM, before KILL.
+        timeout_secs: Time for everything, restarts included; no limit by default.
+        frozen_timeout_secs: How long a task may be halted (SIGSTOP) before it is killed.
+        log_dir: Directory of the log files; `kerasdist_logs/<run id>` by default.
+        network: "isolated": the cluster has a network of its own where the system allows it, since
+            TensorFlow's servers listen on every interface without authentication; the tasks then
+            reach files but no other machine. "host": they share the network of this machine.
+
+    Returns:
+        For a command, a `LaunchResult` with the exit codes. For a function, the list of the values
+        that it returned in each task, in the order chief, workers, ps, evaluator; None for a task
+        that was stopped.
+
+    Raises:
+        TypeError: An argument has the wrong type, or the function cannot go to another process.
+        ValueError: An argument is out of range, the command is not found, or `log_dir` cannot be
+            written.
+        LaunchError: A task of the function failed. It is a RuntimeError.
+        TimeoutError: The function was not done within `timeout_secs`.
+
+    Example:
+        ```python
+        result = kerasdist.launch(["python", "train.py"], num_workers=4, max_restarts=3)
+        print(result.exit_code, result.reason)
+        ```
+    """
+    settings = Settings(
+        num_workers=num_workers,
+        num_ps=num_ps,
+        chief=chief,
+        evaluator=evaluator,
+        num_clones=num_clones,
+        max_restarts=max_restarts,
+        grace_secs=grace_secs,
+        timeout_secs=timeout_secs,
+        frozen_timeout_secs=frozen_timeout_secs,
+        log_dir=log_dir,
+        network=network,
+    )
+    if callable(program):
+        return _launch_function(program, settings)
+    check_command(program)
+    with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
+        return Supervisor(program, settings, guard=guard, stream=sys.stdout).run()
+
+
+def check_command(program: object) -> None:
+    """Checks that a command can be started.
+
+    Raises:
+        TypeError: It is not a list of strings.
+        ValueError: It is empty, or there is no such program.
+    """
+    if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
+        raise TypeError(
+            "`program` must be a list of strings, such as ['python', 'train.py'], or a function. "
+            f"Received: program={program!r}."
+        )
+    if not program:
+        raise ValueError(
+            "`program` must not be empty. Received: program=[]. In a terminal it stands after --: "
+            "`python -m kerasdist launch --workers 2 -- python train.py`."
+        )
+    if not shutil.which(program[0]):
+        raise ValueError(
+            f"`program` is not found, or not executable. Received: {program[0]!r}. "
+            "Give its path, or start a script with `python`."
+        )
+
+
+@contextlib.contextmanager
+def signals_end_the_launch() -> Generator[None]:
+    """Lets TERM and a closed terminal end the launch in order, with exit code 128 + signal."""
+    replaced = {}
+    if threading.current_thread() is threading.main_thread():  # Others cannot set handlers.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # A handler of the user's own stays, and so does `nohup`.
+            if signal.getsignal(number) is signal.SIG_DFL:
+                replaced[number] = signal.signal(number, _exit)
+    try:
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+
+
+def _exit(number, _):
+    raise SystemExit(128 + number)
+
+
+def _launch_function(function, settings):
+    title = f"{getattr(function, '__qualname__', repr(function))}()"
+    with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
+        program = function_program.pack(function, guard.folder)
+        result = Supervisor(program, settings, guard=guard, stream=sys.stdout, title=title).run()
+        if result.exit_code == TIMED_OUT and not result.root_cause:
+            raise TimeoutError(describe_timeout(result))
+        if result.root_cause:
+            log = describe_log(result.root_cause.log)
+            raise LaunchError(f"{result.reason} Last lines of its log:\n{log}", result)
+        return function_program.values_of([ended.task for ended in result.tasks], guard.folder)
+
+
+def describe_timeout(result: LaunchResult) -> str:
+    """Returns the message of a launch that took too long: what each task did last."""
+    logs = (f"Last lines of {ended.task}:\n{describe_log(ended.log)}" for ended in result.tasks)
+    return "\n".join([result.reason, *logs])

@@ -1,0 +1,47 @@
+"""How a launch ended."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kerasdist.cluster import Task
+
+# The exit codes of the contract in docs/clusters.md that the launcher itself knows.
+USAGE = 2
+TIMED_OUT = 124  # As timeout(1) has it.
+PEER_FAILED = 138
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskResult:
+    """How one task ended.
+
+    Attributes:
+        task: Which one.
+        exit_code: Its own; 128 + s where signal s killed it.
+        was_stopped: Whether the launcher ended it, because it was no longer needed.
+        log: File with all that it wrote, stdout and stderr in order.
+    """
+
+    task: Task
+    exit_code: int
+    was_stopped: bool
+    log: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchResult:
+    """How a launch ended.
+
+    Attributes:
+        exit_code: 0 if all is done, else that of the task that failed first; 124 at the timeout.
+        tasks: One for each task, in the order chief, workers, ps, evaluator.
+        root_cause: The task that failed first; None where none did.
+        reason: In one sentence, how it ended.
+        num_restarts: How often the whole cluster was started again.
+    """
+
+    exit_code: int
+    tasks: tuple[TaskResult, ...]
+    root_cause: TaskResult | None
+    reason: str
+    num_restarts: int

@@ -1,0 +1,224 @@
+"""The course of a launch: the plan, the attempts, and what is said about each."""
+
+import itertools
+import math
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from kerasdist.cluster import Task
+from kerasdist.launcher.console import Console
+from kerasdist.launcher.guard import ISOLATED, Guard
+from kerasdist.launcher.result import TIMED_OUT, USAGE, LaunchResult
+from kerasdist.launcher.settings import Settings
+from kerasdist.launcher.task_environment import addresses_of, task_environment, tasks_of
+from kerasdist.launcher.task_group import TaskGroup
+from kerasdist.launcher.task_log import last_lines
+from kerasdist.launcher.task_process import TaskProcess
+
+_LONGEST_TITLE = 200
+_RESTART_MARK = "--- restart"
+
+
+class Supervisor:
+    """Runs a program as all tasks of a cluster, and again where that may help.
+
+    Args:
+        program: The command and its arguments.
+        settings: Tasks, limits and restarts.
+        guard: Has the network; it must outlive this.
+        stream: Where the plan, the tasks' output and the outcome are written.
+        title: What the plan calls the program; the command by default.
+        for_all: Whether a failed task leaves the others running until they end by themselves.
+
+    Raises:
+        ValueError: The directory of the logs cannot be written.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str],
+        settings: Settings,
+        *,
+        guard: Guard,
+        stream: TextIO,
+        title: str = "",
+        for_all: bool = False,
+    ):
+        self._program = program
+        self._settings = settings
+        self._guard = guard
+        self._title = textwrap.shorten(title or shlex.join(program), _LONGEST_TITLE)
+        self._for_all = for_all
+        self._tasks = tasks_of(settings)
+        self._console = Console(stream, self._tasks)
+        self._log_dir = Path(settings.log_dir or f"kerasdist_logs/{guard.run_id}")
+        self._logs = _make_logs(self._log_dir, self._tasks)
+        self._start = time.monotonic()
+
+    def run(self) -> LaunchResult:
+        """Runs the cluster until it is done, fails for good, or reaches the timeout."""
+        network = self._guard.network()
+        addresses = addresses_of(self._tasks)
+        self._console.say(self._plan(addresses, network))
+        if network != ISOLATED and self._settings.network == ISOLATED:
+            print(_open_ports_warning(network, addresses), file=sys.stderr)
+        guard_pid = self._guard.pid if network == ISOLATED else 0
+        last_error = None
+        for num_restarts in itertools.count():
+            result = self._attempt(addresses, guard_pid, num_restarts)
+            if result.root_cause is None or num_restarts == self._settings.max_restarts:
+                break
+            error = _error_of(result)
+            if hopeless := _why_hopeless(result, error, last_error):
+                self._console.say(f"Not started again: {hopeless}.")
+                break
+            last_error = error
+            self._announce_restart(result, num_restarts + 1)
+            addresses = addresses_of(self._tasks)  # The old ones may still be held.
+        self._report(result)
+        return result
+
+    def _attempt(
+        self, addresses: Mapping[Task, str], guard_pid: int, num_restarts: int
+    ) -> LaunchResult:
+        environments = {
+            task: task_environment(
+                task,
+                addresses,
+                self._settings,
+                run_id=self._guard.run_id,
+                num_restarts=num_restarts,
+            )
+            for task in self._tasks
+        }
+        group = TaskGroup(self._settings, run_id=self._guard.run_id, console=self._console)
+        try:
+            group.start(
+                self._program, environments=environments, logs=self._logs, guard_pid=guard_pid
+            )
+            in_time = group.wait(self._deadline(), for_all=self._for_all)
+            has_failed = in_time and group.has_failed  # What happens while stopping is no failure.
+            unfinished = [process.task for process in group.processes if process.is_running]
+        except BaseException:
+            # Not in a `finally`: a second interrupt must end the wait, the guard then kills.
+            self._console.say("Stopping all tasks. Interrupt again to kill them at once.")
+            group.stop()
+            raise
+        group.stop()
+        root_cause = group.root_cause() if has_failed else None
+        return self._result(group, root_cause, [] if in_time else unfinished, num_restarts)
+
+    def _deadline(self) -> float:
+        timeout_secs = self._settings.timeout_secs
+        return math.inf if timeout_secs is None else self._start + timeout_secs
+
+    def _result(
+        self,
+        group: TaskGroup,
+        root_cause: TaskProcess | None,
+        unfinished: Sequence[Task],
+        num_restarts: int,
+    ) -> LaunchResult:
+        tasks = tuple(process.result() for process in group.processes)
+        stopped = _names(result.task for result in tasks if result.was_stopped)
+        secs = f"{time.monotonic() - self._start:.1f} s"
+        also = f"; stopped: {stopped}" if stopped else ""
+        exit_code = 0
+        if root_cause:
+            exit_code = root_cause.result().exit_code
+            reason = f"{root_cause.describe_failure()} after {secs}, the first to fail{also}."
+        elif unfinished:
+            exit_code = TIMED_OUT
+            reason = (
+                f"Not done within {self._settings.timeout_secs:g} s; still running: "
+                f"{_names(unfinished)}."
+            )
+        else:
+            reason = f"Done after {secs}{also}." if also else f"All tasks done after {secs}."
+        return LaunchResult(
+            exit_code=exit_code,
+            tasks=tasks,
+            root_cause=root_cause.result() if root_cause else None,
+            reason=reason,
+            num_restarts=num_restarts,
+        )
+
+    def _plan(self, addresses: Mapping[Task, str], network: str) -> str:
+        rows = [("program", self._title)]
+        rows += [(str(task), addresses.get(task, "outside the cluster")) for task in self._tasks]
+        rows += [("network", _describe_network(network)), ("logs", f"{self._log_dir}")]
+        width = max(len(title) for title, _ in rows)
+        return "\n".join(["Launch", *(f"  {title:<{width}}  {text}" for title, text in rows)])
+
+    def _announce_restart(self, result: LaunchResult, num_restarts: int) -> None:
+        mark = f"{_RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"
+        for log in self._logs.values():
+            with log.open("a") as file:
+                file.write(f"{mark}\n")
+        self._console.say(f"{result.reason}\n{mark}")
+
+    def _report(self, result: LaunchResult) -> None:
+        if result.root_cause:
+            self._console.say(f"\nLast lines of {result.root_cause.task}:")
+            self._console.say(describe_log(result.root_cause.log))
+        self._console.say(result.reason)
+
+
+def describe_log(log: Path) -> str:
+    """Returns the last lines of a log and where it is, indented."""
+    return "\n".join(f"  {line}" for line in [*last_lines(log), f"({log})"])
+
+
+def _make_logs(log_dir: Path, tasks: Sequence[Task]) -> dict[Task, Path]:
+    logs = {task: log_dir / f"{task.job}-{task.index}.log" for task in tasks}
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        for log in logs.values():
+            log.write_bytes(b"")
+    except OSError as error:
+        raise ValueError(
+            f"`log_dir` cannot be written. Received: log_dir='{log_dir}' ({error.strerror}). "
+            "Name another directory."
+        ) from error
+    return logs
+
+
+def _error_of(result: LaunchResult) -> str | None:
+    """Returns the last line of a program that ended with an error of its own."""
+    if not result.root_cause or result.root_cause.exit_code != 1:
+        return None
+    line = (last_lines(result.root_cause.log) or [""])[-1]
+    return "" if line.startswith(_RESTART_MARK) else line
+
+
+def _why_hopeless(result: LaunchResult, error: str | None, last_error: str | None) -> str:
+    if result.exit_code == USAGE:
+        return "exit code 2 means that the program was called wrongly"
+    if error is not None and error == last_error:
+        return "the program failed with the same error twice in a row"
+    return ""
+
+
+def _describe_network(network: str) -> str:
+    if network == ISOLATED:
+        return "isolated: the tasks reach each other and no one else"
+    return "that of this machine; TensorFlow's servers ask nobody for a password"
+
+
+def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
+    ports = ", ".join(address.rpartition(":")[2] for address in addresses.values())
+    return (
+        f"warning: The cluster is open to the network ({reason}). TensorFlow's servers listen on "
+        f"every interface, without authentication, on the ports {ports}: whoever reaches them "
+        "can run programs as you. Close them with a firewall, or allow user namespaces "
+        "(docs/clusters.md)."
+    )
+
+
+def _names(tasks) -> str:
+    return ", ".join(str(task) for task in tasks)

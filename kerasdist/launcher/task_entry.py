@@ -1,0 +1,58 @@
+"""What a task runs first: join the cluster's network, die with the launcher, become the program.
+
+A script, started as `python -I -S task_entry.py <launcher pid> <guard pid or 0> <program ...>`.
+Doing this between fork and exec in the launcher would run Python code in a copy of a process with
+threads, which can hang.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
+
+
+def _main() -> None:
+    launcher, guard, *program = sys.argv[1:]
+    if guard != "0":
+        _join_network_of(guard)
+    _die_with(int(launcher))
+    # Python ignores these, and what is ignored stays so in the program.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        sys.exit(_complain(program[0], error))
+
+
+def _join_network_of(pid: str) -> None:
+    # Both are opened first: inside the user namespace the other may no longer be in reach.
+    opened = [
+        os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+        for kind in ("user", "net")
+        if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    ]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for descriptor in opened:
+        if libc.setns(descriptor, 0):
+            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+        os.close(descriptor)
+
+
+def _die_with(launcher: int) -> None:
+    # After joining the namespace: a change of credentials would undo it.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:
+        sys.exit("error: the launcher ended before this task began.")
+
+
+def _complain(program: str, error: OSError) -> int:
+    print(f"error: Cannot run {program!r}: {error.strerror}.", file=sys.stderr)
+    return 127 if isinstance(error, FileNotFoundError) else 126  # As shells have it.
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,70 @@
+"""Which tasks a cluster has, their addresses, and what each finds in its environment."""
+
+import contextlib
+import json
+import random
+import socket
+from collections.abc import Mapping, Sequence
+
+from kerasdist.cluster import Task
+from kerasdist.launcher.settings import Settings
+
+# Below those that Linux gives to outgoing connections: the tasks make many of these before the
+# last of them listens.
+_PORTS = range(15000, 30000)
+_MOST_TRIES = 1000
+
+
+def tasks_of(settings: Settings) -> list[Task]:
+    """Returns the tasks in the order chief, workers, ps, evaluator."""
+    counts = {
+        "chief": int(settings.chief),
+        "worker": settings.num_workers,
+        "ps": settings.num_ps,
+        "evaluator": int(settings.evaluator),
+    }
+    return [Task(job, index) for job, count in counts.items() for index in range(count)]
+
+
+def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
+    """Returns an address on this machine for each task of the cluster; an evaluator has none."""
+    members = [task for task in tasks if task.job != "evaluator"]
+    ports = _free_ports(len(members))
+    return {task: f"127.0.0.1:{port}" for task, port in zip(members, ports, strict=True)}
+
+
+def task_environment(
+    task: Task, addresses: Mapping[Task, str], settings: Settings, *, run_id: str, num_restarts: int
+) -> dict[str, str]:
+    """Returns the variables that a task gets beside those of the launcher."""
+    cluster: dict[str, list[str]] = {}
+    for member, address in addresses.items():
+        cluster.setdefault(member.job, []).append(address)
+    return {
+        "TF_CONFIG": json.dumps(
+            {"cluster": cluster, "task": {"type": task.job, "index": task.index}}
+        ),
+        "KERASDIST_NUM_CLONES": str(settings.num_clones),
+        "KERASDIST_RESTART_COUNT": str(num_restarts),
+        "KERASDIST_RUN_ID": run_id,
+        "PYTHONUNBUFFERED": "1",  # The last lines before a crash must reach the log.
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    # A generator of its own: the user's seed must neither repeat the ports nor be used up.
+    numbers = random.Random()
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:  # So that no port is found twice.
+        for _ in range(_MOST_TRIES + count):
+            if len(ports) == count:
+                return ports
+            port = numbers.choice(_PORTS)
+            listener = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listener.bind(("", port))  # Every interface, as TensorFlow's server does.
+                ports.append(port)
+    raise RuntimeError(
+        f"No {count} free ports from {_PORTS.start} to {_PORTS.stop - 1} on this machine. "
+        "End what holds them: `ss --listening --tcp --processes`."
+    )

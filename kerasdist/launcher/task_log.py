@@ -1,0 +1,60 @@
+"""The log of a task: the task writes it itself, the launcher reads along.
+
+A task that writes to a file never waits for a slow terminal, and what it wrote is there whatever
+becomes of the launcher. Progress bars are drawn over and over in one line, after a carriage return;
+what is shown of such a line is its last state.
+"""
+
+import os
+from pathlib import Path
+
+_MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
+_TAIL_BYTES = 1 << 16
+
+
+class LogReader:
+    """Reads what a task adds to its log from now on.
+
+    Args:
+        path: The log; it must exist.
+    """
+
+    def __init__(self, path: Path):
+        self._file = path.open("rb")
+        self._file.seek(0, os.SEEK_END)
+        self._unfinished = b""
+
+    def new_lines(self) -> list[str]:
+        """Returns the lines that were completed since the last call."""
+        data = self._unfinished + self._file.read(_MOST_BYTES)
+        *lines, unfinished = data.split(b"\n")
+        # The last two states suffice, however long a progress bar runs: one may still be cut off.
+        self._unfinished = b"\r".join(unfinished.split(b"\r")[-2:])[-_TAIL_BYTES:]
+        return [_visible(line) for line in lines]
+
+    @property
+    def unfinished_line(self) -> str:
+        """The text after the last complete line, as of the last call of `new_lines`."""
+        return _visible(self._unfinished)
+
+    def close(self) -> list[str]:
+        """Returns all remaining lines, the unfinished one too, and closes the file."""
+        lines = []
+        with self._file:
+            while new := self.new_lines():
+                lines += new
+        return [*lines, self.unfinished_line] if self._unfinished else lines
+
+
+def last_lines(path: Path, num_lines: int = 20) -> list[str]:
+    """Returns the end of a log, without empty lines at its very end."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read().rstrip().split(b"\n")
+    return [_visible(line) for line in lines[-num_lines:]]
+
+
+def _visible(line: bytes) -> str:
+    # Keras goes back with backspaces and a carriage return; each suffices.
+    states = line.decode(errors="replace").replace("\b", "").split("\r")
+    return next((state for state in reversed(states) if state), "")

@@ -1,0 +1,134 @@
+"""One process of the cluster, from its start to its exit code."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kerasdist.cluster import Task
+from kerasdist.launcher import task_entry
+from kerasdist.launcher.result import PEER_FAILED, TaskResult
+
+_KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
+
+
+class TaskProcess:
+    """Starts a task in a session of its own, with its output going to a file.
+
+    Args:
+        task: Which task it is.
+        program: The command and its arguments.
+        environ: All variables of the process.
+        log: File that stdout and stderr are appended to, in order.
+        guard_pid: Process whose network the task joins, or 0.
+
+    Attributes:
+        task: Which task it is.
+        log: File with its output.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        program: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        log: Path,
+        guard_pid: int,
+    ):
+        self.task = task
+        self.log = log
+        self._was_told_to_end = False
+        self._was_frozen = False
+        entry = [sys.executable, "-I", "-S", task_entry.__file__, str(os.getpid()), str(guard_pid)]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*entry, *program],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environ,
+                start_new_session=True,  # A process group, so that signals reach its children.
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, 128 + s where signal s killed it; None while it runs."""
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the task has not ended."""
+        return self.exit_code is None
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ended because the launcher said so."""
+        return self._was_told_to_end and self.exit_code in (
+            0,
+            128 + signal.SIGTERM,
+            128 + signal.SIGKILL,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself with an error, or was killed for not responding."""
+        return not self.is_running and self.exit_code != 0 and not self.was_stopped
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is halted by SIGSTOP: alive, but doing nothing."""
+        import psutil  # Here: `import kerasdist` should stay quick.
+
+        try:
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            return False
+
+    def terminate(self) -> None:
+        """Asks the task and its children to end."""
+        if self.is_running:
+            self._was_told_to_end = True
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the task and its children."""
+        self._signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_SECS)
+
+    def kill_frozen(self) -> None:
+        """Kills the task because it does not respond; this counts as its failure."""
+        self._was_frozen = True
+        self.kill()
+
+    def result(self) -> TaskResult:
+        """Returns how the task ended; one that cannot even be killed counts as killed."""
+        code = self.exit_code
+        return TaskResult(
+            task=self.task,
+            exit_code=128 + signal.SIGKILL if code is None else code,
+            was_stopped=self.was_stopped,
+            log=self.log,
+        )
+
+    def describe_failure(self) -> str:
+        """Returns how it failed, as in "worker 1 failed with exit code 1"."""
+        code = self.exit_code
+        if self._was_frozen:
+            return f"{self.task} was halted (SIGSTOP) and did not respond, so it was killed"
+        if self._process.returncode < 0:
+            name = signal.strsignal(-self._process.returncode)
+            return f"{self.task} was ended by a signal: {name} (exit code {code})"
+        meaning = " (a peer failed)" if code == PEER_FAILED else ""
+        return f"{self.task} failed with exit code {code}{meaning}"
+
+    def _signal(self, number: int) -> None:
+        # Only while it runs: its number may belong to somebody else afterwards.
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)

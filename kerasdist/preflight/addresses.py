@@ -1,0 +1,135 @@
+"""From "host:port" to sockets: this task's port, and calls to the other tasks."""
+
+import errno
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from kerasdist.preflight.errors import ClusterStartError
+
+UNRESOLVED = "the name does not resolve"
+_CONNECT_SECS = 5.0
+
+
+def listen(address: str, *, task: str) -> socket.socket:
+    """Opens the port of this task on every interface, as TensorFlow's server will.
+
+    Raises:
+        ClusterStartError: The port is taken, or not allowed.
+    """
+    port = _split(address)[1]
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    try:
+        return socket.create_server(
+            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
+        )
+    except OSError as error:
+        raise ClusterStartError(_describe_taken_port(error, port, f"{task} ({address})")) from error
+
+
+def _describe_taken_port(error: OSError, port: int, task: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} of {task} is already in use on this machine, often by a process of an "
+            "earlier run, or because the task was started twice. "
+            f"`ss -ltnp 'sport = :{port}'` or `lsof -i :{port}` shows who holds it. Stop that "
+            "process, or give the task another port on every task."
+        )
+    return f"Port {port} of {task} cannot be opened: {error}. Give the task another port."
+
+
+def call(address: str) -> Future[socket.socket]:
+    """Connects to an address, in the background."""
+    return in_background(_connect, address)
+
+
+def in_background(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Runs a function in a thread: Ctrl-C cannot interrupt the look-up of a name.
+
+    The thread is a daemon, so it keeps no process from ending.
+    """
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except (OSError, UnicodeError) as error:  # A name may be no name at all: "a..b".
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def abandon(attempt: Future[socket.socket]) -> None:
+    """Closes what a call gives, now or when it is through."""
+    attempt.add_done_callback(lambda done: None if done.exception() else done.result().close())
+
+
+def _connect(address: str) -> socket.socket:
+    problem = OSError(f"{address} has no address")
+    for family, _, _, _, place in _resolve(address):
+        try:
+            return _connect_to(family, place)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def _connect_to(family: int, place: Any) -> socket.socket:
+    caller = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        caller.settimeout(_CONNECT_SECS)
+        # The port that Linux picks may be one where a task of this machine is to listen soon.
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        caller.connect(place)
+        # Where nobody listens, a socket can even be connected to itself.
+        if caller.getsockname() == caller.getpeername():
+            raise ConnectionRefusedError
+    except OSError:
+        caller.close()
+        raise
+    return caller
+
+
+def is_here(address: str) -> bool:
+    """Returns whether an address is one of this machine.
+
+    Raises:
+        OSError: Its name does not resolve.
+    """
+    return any(_can_bind(family, place) for family, _, _, _, place in _resolve(address))
+
+
+def _can_bind(family: int, place: Any) -> bool:
+    host, _, *scope = place
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.bind((host, 0, *scope))
+    except OSError:
+        return False
+    return True
+
+
+def _resolve(address: str) -> list[Any]:
+    return socket.getaddrinfo(*_split(address), type=socket.SOCK_STREAM)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def describe_problem(error: BaseException | None) -> str:
+    """Returns in a few words why a call failed."""
+    match error:
+        case socket.gaierror() | UnicodeError():
+            return UNRESOLVED
+        case ConnectionRefusedError():
+            return "connection refused, nothing listens there"
+        case TimeoutError():
+            return "no answer to a connection, a firewall may drop it"
+        case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
+            return "no route to it"
+    return str(error)

@@ -1,0 +1,188 @@
+"""Lines of JSON over the connections of this task, read in one loop with short waits."""
+
+import contextlib
+import json
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kerasdist.preflight.hello import Hello
+
+# Enough for the addresses of 20,000 tasks; what is longer comes from no task.
+_LINE_BYTES = 1 << 20
+_SEND_SECS = 5.0
+_ANSWER_SECS = 10.0
+_HANG_UP_SECS = 2.0
+
+
+class Connection:
+    """A connection to what may be another task.
+
+    Attributes:
+        is_call: Whether this side has made it.
+        hello: What the other side says of itself; None before it does.
+        heard_at: When it said so last, in seconds of `time.monotonic`.
+        answer_by: When silence ends the connection; None where nothing is due.
+        end: Why it ended; "" while it is open.
+    """
+
+    def __init__(self, connected: socket.socket, *, is_call: bool):
+        connected.settimeout(_SEND_SECS)
+        self.socket = connected
+        self.is_call = is_call
+        self.hello: Hello | None = None
+        self.heard_at = 0.0
+        self.end = ""
+        self._unread = b""
+        self.expect_answer()
+
+    def expect_answer(self) -> None:
+        """Gives the other side some seconds to say hello, or to say it again."""
+        self.answer_by: float | None = time.monotonic() + _ANSWER_SECS
+
+    def introduce(self, hello: Hello) -> None:
+        """Takes note of who the other side is."""
+        self.hello, self.heard_at, self.answer_by = hello, time.monotonic(), None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the other side has said who it is and owes no answer."""
+        return self.hello is not None and self.answer_by is None and not self.end
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends one message. That the other side is gone shows in the next `read`."""
+        with contextlib.suppress(OSError):
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the messages that have come.
+
+        Raises:
+            ValueError: It ended, or brings something else than messages.
+        """
+        try:
+            received = self.socket.recv(1 << 16)
+        except OSError:
+            received = b""
+        *lines, self._unread = (self._unread + received).split(b"\n")
+        if not received or len(self._unread) > _LINE_BYTES:
+            raise ValueError
+        return [_read_message(line) for line in lines]
+
+
+def _read_message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except RecursionError as error:  # Thousands of brackets.
+        raise ValueError from error
+    if not isinstance(message, dict) or not isinstance(message.get("kerasdist"), str):
+        raise ValueError
+    return message
+
+
+class Connections:
+    """The port of this task and all its connections; a context manager that closes them.
+
+    Args:
+        listener: The open port.
+    """
+
+    def __init__(self, listener: socket.socket):
+        listener.setblocking(False)
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._open: set[Connection] = set()
+
+    def __enter__(self) -> "Connections":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for connection in [*self._open]:
+            self.drop(connection)
+        self._listener.close()
+        self._selector.close()
+
+    def add(self, connected: socket.socket, *, is_call: bool) -> Connection:
+        """Takes a connected socket over."""
+        connection = Connection(connected, is_call=is_call)
+        self._selector.register(connected, selectors.EVENT_READ, connection)
+        self._open.add(connection)
+        return connection
+
+    def drop(self, connection: Connection, reason: str = "dropped") -> None:
+        """Closes a connection."""
+        if connection not in self._open:
+            return
+        self._open.remove(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        connection.end = reason
+
+    def tasks(self) -> list[Connection]:
+        """Returns the connections whose other side is known."""
+        return [connection for connection in self._open if connection.hello]
+
+    def receive(self, secs: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
+        """Waits for messages, and yields each with its connection.
+
+        Args:
+            secs: The longest wait, so that a signal is never far from being handled.
+        """
+        for key, _ in self._selector.select(secs):
+            if key.data is None:
+                self._accept()
+            else:
+                yield from self._read(key.data)
+        for connection in [*self._open]:
+            if connection.answer_by is not None and connection.answer_by < time.monotonic():
+                self.drop(connection, _describe_silence(connection))
+
+    def _accept(self) -> None:
+        # The caller may be gone already.
+        with contextlib.suppress(OSError):
+            self.add(self._listener.accept()[0], is_call=False)
+
+    def _read(self, connection: Connection) -> Iterator[tuple[Connection, dict[str, Any]]]:
+        if connection.end:  # Dropped in answer to an earlier message of this round.
+            return
+        try:
+            messages = connection.read()
+        except ValueError:
+            self.drop(connection, _describe_end(connection))
+            return
+        for message in messages:
+            yield connection, message
+
+    def hang_up(self) -> None:
+        """Ends all connections such that what was sent arrives and the port is free at once.
+
+        Who called ends the call: the side that ends a connection keeps its port for a minute, which
+        for the caller is a port that nobody needs.
+        """
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        for connection in [*self._open]:
+            if connection.hello is None:
+                self.drop(connection)
+            elif connection.is_call:
+                with contextlib.suppress(OSError):
+                    connection.socket.shutdown(socket.SHUT_WR)
+        end = time.monotonic() + _HANG_UP_SECS
+        while self._open and time.monotonic() < end:
+            for _ in self.receive(0.05):
+                pass
+
+
+def _describe_silence(connection: Connection) -> str:
+    if connection.hello:
+        return "it answered once and is silent now"
+    return "something accepts connections there, but does not answer as a task does"
+
+
+def _describe_end(connection: Connection) -> str:
+    if connection.hello:
+        return "it answered and then went away"
+    return "something answers there, but not as a task that waits for its cluster"

@@ -1,0 +1,15 @@
+"""The error of a cluster that cannot start."""
+
+
+class ClusterStartError(RuntimeError):
+    """The tasks of the cluster did not come together, or do not fit together.
+
+    Raised before TensorFlow is asked for anything, with the same message on every task that could
+    be reached.
+
+    Example:
+        try:
+            strategy = kerasdist.make_strategy()
+        except ClusterStartError as error:
+            sys.exit(f"No cluster: {error}")
+    """

@@ -1,0 +1,90 @@
+"""The task that calls all others, compares, and says go or stop."""
+
+import time
+from collections.abc import Iterable
+
+from kerasdist.preflight.connections import Connection
+from kerasdist.preflight.contact import Contact
+from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.preflight.hello import describe_differences
+from kerasdist.preflight.meeting import Meeting
+
+# After the first difference the others get some seconds, to hear the verdict and to be in it.
+_VERDICT_SECS = 5.0
+# A task whose machine has died since it answered must not be counted on.
+_HEARD_LATELY_SECS = 5.0
+
+
+def lead(meeting: Meeting) -> None:
+    """Returns when every task is there and fits, and has been told so.
+
+    Raises:
+        ClusterStartError: A task is missing at the timeout, or does not fit; the tasks that are
+            there have been told so.
+    """
+    try:
+        _gather(meeting)
+    except ClusterStartError as error:
+        meeting.tell_all("stop", reason=str(error))
+        raise
+    # Not to whoever called: that may be a second process that takes itself for a task.
+    for contact in meeting.contacts.values():
+        if contact.connection:
+            contact.connection.send({"kerasdist": "go"})
+
+
+def _gather(meeting: Meeting) -> None:
+    differences: dict[str, list[str]] = {}
+    decide_at = meeting.timeout_secs
+    while True:
+        for connection, message in meeting.round():
+            if message["kerasdist"] == "hello":
+                differences |= _compare(meeting, connection)
+        unanswered = [contact for contact in meeting.contacts.values() if not contact.is_answered]
+        missing = unanswered + _unreached(meeting)
+        if differences:
+            decide_at = min(decide_at, meeting.secs + _VERDICT_SECS)
+        elif not missing and _have_all_been_heard_lately(meeting):
+            return
+        if differences and (not unanswered or meeting.secs >= decide_at):
+            raise ClusterStartError(_describe_differences(differences.values()))
+        if meeting.secs >= meeting.timeout_secs:
+            raise ClusterStartError(meeting.describe_missing(missing))
+        meeting.report_progress(missing)
+
+
+def _compare(meeting: Meeting, connection: Connection) -> dict[str, list[str]]:
+    theirs = connection.hello
+    assert theirs is not None  # It has just been heard.
+    called = [c.task for c in meeting.contacts.values() if c.connection is connection]
+    expected = called[0] if called else theirs.task
+    found = describe_differences(meeting.hello, theirs, expected=expected)
+    return {expected: found} if found else {}
+
+
+def _unreached(meeting: Meeting) -> list[Contact]:
+    # TensorFlow connects both ways.
+    callers = {c.hello.task for c in meeting.connections.tasks() if c.hello and not c.is_call}
+    unreached = [
+        contact
+        for contact in meeting.contacts.values()
+        if contact.is_answered and contact.task not in callers
+    ]
+    for contact in unreached:
+        contact.status = f"it answers, but has not reached {meeting.name}"
+    return unreached
+
+
+def _have_all_been_heard_lately(meeting: Meeting) -> bool:
+    calls = [contact.connection for contact in meeting.contacts.values() if contact.connection]
+    long_ago = time.monotonic() - _HEARD_LATELY_SECS
+    silent = [call for call in calls if call.heard_at < long_ago]
+    for call in silent:
+        call.expect_answer()
+        call.send(meeting.hello.to_message())
+    return not silent
+
+
+def _describe_differences(differences: Iterable[list[str]]) -> str:
+    lines = [f"\n  {line}" for found in differences for line in found]
+    return f"The tasks of the cluster do not fit together.{''.join(lines)}"

@@ -1,0 +1,163 @@
+"""What leader and followers do alike: the clock, the port, greetings and progress."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kerasdist.cluster import Cluster
+from kerasdist.preflight.addresses import in_background, is_here, listen
+from kerasdist.preflight.connections import Connection, Connections
+from kerasdist.preflight.contact import Contact
+from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.preflight.hello import Hello, describe_other_run
+
+PROGRESS_SECS = 10.0
+_TICK_SECS = 0.05  # The longest time until a finished call is noticed.
+_MAX_NAMED = 5
+
+
+class Meeting:
+    """This task among the others, until all are there; a context manager that ends it.
+
+    Args:
+        cluster: The tasks, and which one this is.
+        facts: What has to be the same on every task.
+        timeout_secs: When to give up.
+        report: Takes a line of progress.
+
+    Attributes:
+        hello: What this task says of itself.
+        connections: All that is open.
+        contacts: Whom this task calls, by name: the leader calls all, the others call the leader.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        facts: Mapping[str, str],
+        *,
+        timeout_secs: float,
+        report: Callable[[str], object],
+    ):
+        self.hello = Hello.of(cluster, facts)
+        self.timeout_secs = timeout_secs
+        self.contacts = {
+            str(task): Contact(str(task), address)
+            for task, address in cluster.addresses.items()
+            if task != cluster.task and cluster.chief in (task, cluster.task)
+        }
+        self._address = cluster.addresses[cluster.task]
+        self._report = report
+        self._started_at = time.monotonic()
+        self._next_report_at = PROGRESS_SECS
+        self._reported_unresolved: set[str] = set()
+        self._is_here = in_background(is_here, self._address)
+        self._has_reported_address = False
+        self.connections = Connections(listen(self._address, task=self.hello.task))
+
+    def __enter__(self) -> "Meeting":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        for contact in self.contacts.values():
+            contact.close()
+        with self.connections:
+            # Ctrl-C need not be polite.
+            if kind is None or issubclass(kind, ClusterStartError):
+                self.connections.hang_up()
+
+    @property
+    def name(self) -> str:
+        """This task with its address, for messages."""
+        return self.hello.name(self.hello.task)
+
+    @property
+    def secs(self) -> float:
+        """Seconds since this task began to wait."""
+        return time.monotonic() - self._started_at
+
+    def round(self) -> Iterator[tuple[Connection, dict[str, Any]]]:
+        """Calls, waits a moment, and yields what tasks of this run have sent.
+
+        Raises:
+            ClusterStartError: Another task says that the cluster cannot start.
+        """
+        for contact in self.contacts.values():
+            contact.keep_calling(self.connections, self.hello)
+        for connection, message in self.connections.receive(_TICK_SECS):
+            if message["kerasdist"] == "hello":
+                self._greet(connection, Hello.from_message(message))
+            if connection.hello is None:
+                self.connections.drop(connection, "something answers there, but it is no task")
+            elif message["kerasdist"] == "stop":
+                raise ClusterStartError(str(message.get("reason")))
+            elif not connection.end:
+                yield connection, message
+
+    def _greet(self, connection: Connection, hello: Hello | None) -> None:
+        if hello is None:
+            return
+        if not connection.is_call:
+            connection.send(self.hello.to_message())
+        other_run = describe_other_run(self.hello, hello)
+        if other_run:
+            self.connections.drop(connection, other_run)
+            return
+        connection.introduce(hello)
+        if not connection.is_call and hello.task in self.contacts:
+            self.contacts[hello.task].call_soon()
+
+    def tell_all(self, kind: str, **content: str) -> None:
+        """Sends a message to every task that has said who it is."""
+        for connection in self.connections.tasks():
+            connection.send({"kerasdist": kind, **content})
+
+    def report_progress(self, missing: Sequence[Contact]) -> None:
+        """Says now and then for whom this task waits, and tells the others.
+
+        Every 10 seconds, and once more for a name that does not resolve: that is rarely a matter of
+        waiting.
+        """
+        self._report_own_address()
+        unresolved = {contact.task for contact in missing if contact.is_unresolved}
+        if self.secs < self._next_report_at and unresolved <= self._reported_unresolved:
+            return
+        self._reported_unresolved |= unresolved
+        self._next_report_at = self.secs + PROGRESS_SECS
+        names = _list(missing)
+        self._report(f"Waiting for {names}, {self.secs:.0f} s of {self.timeout_secs:g} s.")
+        self.tell_all("waiting", names=names)
+
+    def _report_own_address(self) -> None:
+        if not self._has_reported_address and self.describe_own_address():
+            self._has_reported_address = True
+            self._report(self.describe_own_address())
+
+    def describe_missing(self, missing: Sequence[Contact]) -> str:
+        """Returns why this task gives up: for whom it waited, and what to do."""
+        lines = [f"\n  {contact.task} ({contact.address}): {contact.status}" for contact in missing]
+        return (
+            f"The cluster was not complete within {self.timeout_secs:g} s. {self.name} waited for:"
+            f"{''.join(lines)}\n"
+            "Start what is missing, or read in its log why it ended; check the addresses, and that "
+            "the machines reach each other on these ports. "
+            "`make_strategy(start_timeout_secs=...)` waits longer. "
+            f"{self.describe_own_address()}"
+        ).rstrip()
+
+    def describe_own_address(self) -> str:
+        """Returns what is strange about this task's own address; "" if nothing is."""
+        if not self._is_here.done() or self._is_here.exception() or self._is_here.result():
+            return ""
+        return (
+            f"{self.name} is this process, but its address is none of this machine. Is TF_CONFIG "
+            "left over from another job, or the index that of another task? Only behind address "
+            "translation this can be right."
+        )
+
+
+def _list(contacts: Sequence[Contact]) -> str:
+    names = [str(contact) for contact in contacts[:_MAX_NAMED]]
+    if len(contacts) > _MAX_NAMED:
+        names.append(f"{len(contacts) - _MAX_NAMED} more")
+    return ", ".join(names)

@@ -1,0 +1,54 @@
+"""The call that returns when the cluster is complete."""
+
+import sys
+from collections.abc import Callable, Mapping
+
+from kerasdist.cluster import Cluster
+from kerasdist.preflight.follower import follow
+from kerasdist.preflight.leader import lead
+from kerasdist.preflight.meeting import Meeting
+
+
+def _print_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def wait_for_peers(
+    cluster: Cluster,
+    *,
+    facts: Mapping[str, str],
+    timeout_secs: float = 300,
+    report: Callable[[str], object] = _print_to_stderr,
+) -> None:
+    """Waits until every task of the cluster is there, and fits to the others.
+
+    Call it on every task right before TensorFlow starts its servers: TensorFlow waits for a missing
+    task for ever, and hears neither Ctrl-C nor TERM meanwhile. The leader (the chief, or worker 0)
+    calls every other task, the others call the leader, all at the addresses and ports that
+    TensorFlow will use, which are free again when this returns. Tasks may start in any order, as
+    far apart as the timeout.
+
+    Args:
+        cluster: The tasks, and which one this is. A process alone and an evaluator need not wait.
+        facts: What has to be the same on every task, such as versions and the number of clones. A
+            task that differs in KERASDIST_RUN_ID or KERASDIST_RESTART_COUNT is left over from
+            another run: it is not counted, and the one that belongs here may still come.
+        timeout_secs: How long to wait for the other tasks. Starting machines takes minutes.
+        report: Takes a line of progress, every 10 seconds.
+
+    Raises:
+        ValueError: `timeout_secs` is not positive.
+        ClusterStartError: This task's port is taken; tasks are missing at the timeout; or tasks
+            differ in their cluster or facts. The message names tasks, addresses and values, and is
+            the same on every task that the leader can reach.
+
+    Example:
+        cluster = Cluster.from_env()
+        wait_for_peers(cluster, facts={"keras": keras.__version__})
+    """
+    if timeout_secs <= 0:
+        raise ValueError(f"`timeout_secs` must be positive. Received: timeout_secs={timeout_secs}.")
+    if cluster.is_local or cluster.task not in cluster.addresses:
+        return
+    with Meeting(cluster, facts, timeout_secs=timeout_secs, report=report) as meeting:
+        lead(meeting) if cluster.is_chief else follow(meeting)

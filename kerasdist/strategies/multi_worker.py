@@ -1,0 +1,61 @@
+"""Several machines, or processes: a copy of the model on each device of each, updated in step."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster
+from kerasdist.training import keras_adapter, peer_failure, routes, workers
+
+
+class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """TensorFlow's MultiWorkerMirroredStrategy, in whose scope stock `fit` equals one device.
+
+    Every worker makes it and runs the same program. The constructor blocks until all are there.
+
+    Args:
+        cluster: The workers, and which of them this process is.
+        devices: Device names of this worker, one replica each, such as ["GPU:0", "GPU:1"]; the same
+            number on every worker.
+        reason: Why it was chosen, for the plan.
+        communication: A `tf.distribute.experimental.CommunicationOptions`: the implementation of
+            the all-reduce, and how many bytes are sent in one. None lets TensorFlow choose (a ring,
+            or NCCL on GPUs) and sends each step's gradients in one.
+
+    Example:
+        strategy = MultiWorkerMirroredStrategy(Cluster.from_env(), ["CPU:0"])
+        with strategy.scope():
+            model = make_model()
+    """
+
+    def __init__(self, cluster: Cluster, devices, *, reason: str = "", communication=None):
+        with peer_failure.TerminationKept(), keras_adapter.devices_of_worker(devices):
+            super().__init__(_resolver(cluster, devices), communication)
+        self.cluster = cluster
+        self.reason = reason
+        routes.adapt(self)
+        peer_failure.handle(cluster)
+        _agree_on_seed(self)
+
+
+def _resolver(cluster, devices):
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
+        task_type=cluster.task.job,
+        task_id=cluster.task.index,
+        rpc_layer="grpc",
+        num_accelerators={"GPU": sum("GPU" in device for device in devices)},
+    )
+
+
+def _agree_on_seed(strategy) -> None:
+    """Gives all workers one random seed, unless the user has given one.
+
+    Every worker shuffles the same data and takes its part of each batch, so the order must agree.
+    """
+    if tf.compat.v1.random.get_seed(None)[0] is not None:
+        return
+    # Of numpy's generator: a program that seeds only that one is repeatable still.
+    seeds = np.zeros(strategy.cluster.num_workers)
+    seeds[workers.index_of(strategy)] = np.random.randint(2**31)
+    keras.utils.set_random_seed(int(workers.sum_over(strategy, seeds)[0]))

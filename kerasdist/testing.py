@@ -1,0 +1,132 @@
+"""Run a program as a small cluster inside a test.
+
+    from kerasdist import testing
+
+
+    def test_workers_agree():
+        first, second = testing.run_cluster(train, num_workers=2)
+
+        assert first.value == second.value
+
+The processes are real, with a network of their own where the system allows it, and gone afterwards.
+"""
+
+import io
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kerasdist.cluster import Task
+from kerasdist.launcher import Settings, function_program
+from kerasdist.launcher.guard import ISOLATED, Guard
+from kerasdist.launcher.launch import describe_timeout, signals_end_the_launch
+from kerasdist.launcher.result import TIMED_OUT
+from kerasdist.launcher.supervisor import Supervisor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskOutput:
+    """What one task of `run_cluster` did.
+
+    Attributes:
+        task: Which one.
+        returncode: Its exit code; 128 + s where signal s ended it.
+        output: All that it wrote, stdout and stderr in order.
+        value: What the function returned; None where it did not, and for scripts.
+    """
+
+    task: Task
+    returncode: int
+    output: str
+    value: Any = None
+
+
+def run_cluster(
+    program: Callable[[], Any] | Path | str,
+    *,
+    num_workers: int = 2,
+    num_ps: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
+    num_clones: int = 1,
+    timeout_secs: float = 120.0,
+    stop_on_failure: bool = True,
+    network: str = ISOLATED,
+) -> list[TaskOutput]:
+    """Runs a program as all tasks of a cluster and returns what each did.
+
+    A task that fails is no error here: look at `returncode`.
+
+    Args:
+        program: A function without arguments, the `Path` of a script, or the source of one as text.
+        num_workers: Workers.
+        num_ps: Parameter servers; they are stopped when the others are done.
+        chief: Whether there is a chief beside the workers.
+        evaluator: Whether there is an evaluator.
+        num_clones: Replicas of each worker.
+        timeout_secs: Time for everything; then all tasks are killed.
+        stop_on_failure: Whether the first task that fails stops the others, as `launch` does it.
+            False shows what they do by themselves.
+        network: As for `kerasdist.launch`.
+
+    Returns:
+        One `TaskOutput` for each task, in the order chief, workers, ps, evaluator.
+
+    Raises:
+        TimeoutError: Not all was done in time; the message has the last lines of every task.
+
+    Example:
+        ```python
+        results = run_cluster(lambda: os.environ["TF_CONFIG"], num_workers=2)
+        assert [result.returncode for result in results] == [0, 0]
+        ```
+    """
+    with signals_end_the_launch(), Guard(isolate=network == ISOLATED) as guard:
+        settings = Settings(
+            num_workers=num_workers,
+            num_ps=num_ps,
+            chief=chief,
+            evaluator=evaluator,
+            num_clones=num_clones,
+            timeout_secs=timeout_secs,
+            log_dir=guard.folder / "logs",
+            network=network,
+        )
+        supervisor = Supervisor(
+            _command(program, guard.folder),
+            settings,
+            guard=guard,
+            stream=io.StringIO(),
+            for_all=not stop_on_failure,
+        )
+        result = supervisor.run()
+        if result.exit_code == TIMED_OUT and not result.root_cause:
+            raise TimeoutError(describe_timeout(result))
+        values = function_program.values_of([ended.task for ended in result.tasks], guard.folder)
+        return [
+            TaskOutput(
+                task=ended.task,
+                returncode=ended.exit_code,
+                output=ended.log.read_text(errors="replace"),
+                value=value,
+            )
+            for ended, value in zip(result.tasks, values, strict=True)
+        ]
+
+
+def _command(program, folder):
+    if callable(program):
+        return function_program.pack(program, folder)
+    if isinstance(program, Path):
+        return [sys.executable, str(program)]
+    if not isinstance(program, str):
+        raise TypeError(
+            "`program` must be a function, the Path of a script, or its source as text. "
+            f"Received: program={program!r}."
+        )
+    if program.endswith(".py") and "\n" not in program:
+        raise TypeError(f"Text is taken as source. Write `Path({program!r})` to run that file.")
+    return [sys.executable, "-c", textwrap.dedent(program)]

@@ -1,0 +1,100 @@
+"""The workers of a strategy: how many, which one this is, and numbers added up over all of them.
+
+Every worker runs the same program, and whatever adds up over the workers must be called by all of
+them, in the same order: a worker that does not call leaves the others waiting.
+"""
+
+import weakref
+
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster, Task
+
+_sums = weakref.WeakKeyDictionary()
+
+
+def cluster_of(strategy) -> Cluster:
+    """Returns the cluster that a strategy spans; a local one for the devices of one machine."""
+    return getattr(strategy, "cluster", None) or Cluster.local()
+
+
+def count(strategy) -> int:
+    """Returns the number of workers that a strategy spans."""
+    return cluster_of(strategy).num_workers
+
+
+def index_of(strategy) -> int:
+    """Returns the position of this worker among all, from 0; the chief is 0."""
+    cluster = cluster_of(strategy)
+    follows_chief = "chief" in cluster.jobs and cluster.task.job == "worker"
+    return cluster.task.index + (1 if follows_chief else 0)
+
+
+def is_chief(strategy) -> bool:
+    """Whether this process is the one that writes files and shows progress."""
+    return cluster_of(strategy).is_chief
+
+
+def task_at(cluster: Cluster, index: int) -> Task:
+    """Returns the task of the worker at a position."""
+    if "chief" not in cluster.jobs:
+        return Task("worker", index)
+    return Task("chief", 0) if index == 0 else Task("worker", index - 1)
+
+
+def local_replicas(strategy) -> range:
+    """Returns the positions, among all replicas, of those on this worker."""
+    num_local = strategy.num_replicas_in_sync // count(strategy)
+    first = index_of(strategy) * num_local
+    return range(first, first + num_local)
+
+
+def replica_id() -> int:
+    """Returns the position of the replica that is traced, among all replicas."""
+    position = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return position if isinstance(position, int) else int(tf.get_static_value(position))
+
+
+def sum_over(strategy, numbers) -> np.ndarray:
+    """Returns numbers added up over the workers: float64, of the same shape on every worker.
+
+    Args:
+        strategy: A strategy of ours.
+        numbers: Array of this worker's numbers.
+    """
+    numbers = np.asarray(numbers, "float64")
+    if count(strategy) == 1:
+        return numbers
+    if strategy not in _sums:
+        _sums[strategy] = tf.function(sum_in_graph, autograph=False)
+    return _sums[strategy](strategy, tf.constant(numbers)).numpy()
+
+
+def sum_in_graph(strategy, tensor):
+    """Returns a tensor added up over the workers; called in a tf.function, outside of replicas."""
+    if count(strategy) == 1:
+        return tensor
+
+    def replica_fn():
+        context = tf.distribute.get_replica_context()
+        is_first = replica_id() == local_replicas(strategy)[0]
+        # A tensor that was made on the replica's device: TensorFlow asks for one.
+        value = tf.identity(tensor) if is_first else tf.zeros_like(tensor)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+    return strategy.experimental_local_results(strategy.run(replica_fn))[0]
+
+
+def assign_mean(strategy, variables: list) -> None:
+    """Gives variables that hold a value per replica their mean over all replicas."""
+
+    def replica_fn():
+        context = tf.distribute.get_replica_context()
+        values = [variable.read_value() for variable in variables]
+        for variable, mean in zip(
+            variables, context.all_reduce(tf.distribute.ReduceOp.MEAN, values), strict=True
+        ):
+            variable.assign(mean)
+
+    tf.function(lambda: strategy.run(replica_fn), autograph=False)()

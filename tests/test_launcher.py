@@ -1,0 +1,981 @@
+"""The launcher, with real processes: small Python programs without TensorFlow.
+
+After every test nothing may be left: no process, no file in the directory for temporary files.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import kerasdist
+from kerasdist import __main__ as command
+from kerasdist.cluster import Cluster, Task
+from kerasdist.launcher import LaunchError, function_program, task_environment
+from kerasdist.launcher.console import Console
+from kerasdist.launcher.guard import ISOLATED, Guard
+from kerasdist.launcher.task_log import LogReader, last_lines
+
+pytestmark = pytest.mark.timeout(60)
+
+FOREVER = "import time; time.sleep(600)"
+
+
+@functools.cache
+def network():
+    with Guard(isolate=True) as guard:
+        return guard.network()
+
+
+isolated_only = pytest.mark.skipif(network() != ISOLATED, reason=network())
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv(
+        "OF_THIS_TEST", str(tmp_path)
+    )  # Other launches of this machine are not ours.
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(temporary.iterdir())
+    assert not psutil.Process().children(recursive=True)
+    assert not launched_processes()
+
+
+def python(source: str) -> list[str]:
+    """Returns the command of a Python program that starts quickly."""
+    return [sys.executable, "-S", "-c", PRELUDE + textwrap.dedent(source)]
+
+
+PRELUDE = """
+import json, os, signal, socket, subprocess, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+task = "{type} {index}".format(**config["task"])
+
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+"""
+
+
+def launched_processes() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environ = process.environ()
+            is_ours = environ.get("OF_THIS_TEST") == os.environ["OF_THIS_TEST"]
+            if is_ours and "KERASDIST_RUN_ID" in environ:
+                found.append(process)
+    return found
+
+
+def logs_of(result) -> dict[str, str]:
+    return {str(ended.task): ended.log.read_text() for ended in result.tasks}
+
+
+def root_cause(result) -> str:
+    assert result.exit_code == result.root_cause.exit_code
+    return str(result.root_cause.task)
+
+
+# Tasks and their environment.
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, ["worker 0", "worker 1"]),
+        ({"num_workers": 1, "num_ps": 2}, ["worker 0", "ps 0", "ps 1"]),
+        (
+            {"num_workers": 1, "chief": True, "evaluator": True},
+            ["chief 0", "worker 0", "evaluator 0"],
+        ),
+    ],
+)
+def test_every_task_finds_itself_in_tf_config(settings, names):
+    source = f"""
+        print(os.environ["TF_CONFIG"])
+        open(task, "w").close()
+        for name in {names}:
+            wait_for(name)
+        task[:2] == "ps" and time.sleep(600)
+    """
+    result = kerasdist.launch(python(source), **settings)
+
+    assert [str(ended.task) for ended in result.tasks] == names
+    clusters = [Cluster.from_env({"TF_CONFIG": log}) for log in logs_of(result).values()]
+    assert [str(cluster.task) for cluster in clusters] == names
+    assert all(cluster.jobs == clusters[0].jobs for cluster in clusters)
+    assert "evaluator" not in clusters[0].jobs
+
+
+def test_task_is_told_about_the_launch(monkeypatch):
+    monkeypatch.setenv("OF_THE_USER", "kept")
+    names = ["NUM_CLONES", "RESTART_COUNT", "RUN_ID"]
+    program = python(f"print(*[os.environ['KERASDIST_' + name] for name in {names}])")
+    program[-1] += "\nprint(os.environ['OF_THE_USER'], os.environ['PYTHONUNBUFFERED'])"
+
+    result = kerasdist.launch(program, num_clones=3, num_workers=2)
+
+    first, second = logs_of(result).values()
+    assert re.fullmatch(r"3 0 [\d-]+-\w{8}\nkept 1\n", first)
+    assert first == second
+
+
+def test_addresses_are_free_ports_of_this_machine_and_leave_the_seed_alone():
+    tasks = [Task("worker", index) for index in range(50)]
+    random.seed(0)
+    first = task_environment.addresses_of(tasks)
+    random.seed(0)
+    second = task_environment.addresses_of([*tasks, Task("evaluator", 0)])
+
+    assert first != second
+    assert list(second) == tasks
+    assert len(set(second.values())) == 50
+    assert all(re.fullmatch(r"127\.0\.0\.1:[12]\d{4}", address) for address in second.values())
+    random.seed(0)
+    assert random.random() == pytest.approx(0.8444218515250481)
+
+
+# The network.
+
+TALK = """
+host, port = config["cluster"]["worker"][0].split(":")
+if task == "worker 0":
+    with socket.create_server((host, int(port))) as server:
+        server.settimeout(20)
+        server.accept()[0].sendall(b"hello")
+else:
+    while True:
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=20)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    print(connection.recv(5))
+print(*[name for _, name in socket.if_nameindex()])
+"""
+
+
+@isolated_only
+def test_tasks_reach_each_other_in_a_network_of_their_own(capfd):
+    result = kerasdist.launch(python(TALK))
+
+    assert logs_of(result) == {"worker 0": "lo\n", "worker 1": "b'hello'\nlo\n"}
+    printed = capfd.readouterr()
+    assert "isolated" in printed.out
+    assert printed.err == ""
+
+
+@isolated_only
+def test_files_of_isolated_tasks_belong_to_the_user():
+    kerasdist.launch(python("open(task, 'w').close()"))
+
+    assert {Path(f"worker {index}").stat().st_uid for index in range(2)} == {os.geteuid()}
+
+
+@isolated_only
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_users_without_privileges_get_a_network_of_their_own():
+    # As after `setuid`, but files of root may be read until then.
+    program = """
+        import ctypes, fcntl, os, socket, struct
+        from kerasdist.launcher import guard
+        libc = ctypes.CDLL(None)
+        os.setgroups([]), os.setgid(65534), os.setuid(65534)
+        libc.prctl(4, 1)  # PR_SET_DUMPABLE: without it, /proc/self stays root's.
+        print(guard._isolate(), os.getuid(), *[name for _, name in socket.if_nameindex()])
+    """
+    printed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], check=True, capture_output=True, text=True
+    )
+
+    assert printed.stdout.split() == [ISOLATED, "65534", "lo"]
+
+
+def test_network_of_the_host_when_asked_for(capfd):
+    result = kerasdist.launch(
+        python("print(os.readlink('/proc/self/ns/net'))"), network="host", num_workers=1
+    )
+
+    assert logs_of(result)["worker 0"].strip() == os.readlink("/proc/self/ns/net")
+    assert "network" in capfd.readouterr().out
+
+
+def test_open_ports_are_named_where_the_network_cannot_be_isolated(monkeypatch, capsys):
+    monkeypatch.setattr(Guard, "network", lambda _: "no network namespace: not permitted")
+
+    result = kerasdist.launch(python(TALK))
+
+    assert result.exit_code == 0
+    printed = capsys.readouterr()
+    ports = re.findall(r"127\.0\.0\.1:(\d+)", printed.out)
+    assert printed.err.count("\n") == 1
+    assert "not permitted). TensorFlow's servers listen on every interface" in printed.err
+    assert f"on the ports {', '.join(ports)}:" in printed.err
+
+
+# Output.
+
+
+def test_lines_are_shown_with_their_task_and_logged_in_order(capsys):
+    source = """
+        for number in range(3):
+            print(f"out {number}")
+            print(f"error {number}", file=sys.stderr)
+        print("no end", end="")
+    """
+    result = kerasdist.launch(python(source), num_workers=1, log_dir="logs")
+
+    lines = ["out 0", "error 0", "out 1", "error 1", "out 2", "error 2", "no end"]
+    assert Path("logs/worker-0.log").read_text().splitlines() == lines
+    shown = capsys.readouterr().out
+    assert re.findall(r"^worker 0 \| (.*)$", shown, flags=re.MULTILINE) == lines
+    assert "\x1b" not in shown
+    assert shown.splitlines()[-1] == result.reason
+    assert re.fullmatch(r"All tasks done after \d+\.\d s\.", result.reason)
+
+
+def test_plan_comes_first(capsys):
+    kerasdist.launch(python("print('begun')"), chief=True, evaluator=True, log_dir="logs")
+
+    plan = capsys.readouterr().out.partition(" | ")[0]
+    rows = dict(re.findall(r"^  (\S+(?: \d)?) +(.*)$", plan, flags=re.MULTILINE))
+    assert plan.startswith("Launch\n")
+    assert next(iter(rows)) == "program"
+    assert rows["chief 0"].startswith("127.0.0.1:")
+    assert rows["evaluator 0"] == "outside the cluster"
+    assert rows["logs"] == "logs"
+    assert {"worker 0", "worker 1", "network"} <= set(rows)
+
+
+def test_logs_are_in_a_directory_of_the_run_by_default(capsys):
+    result = kerasdist.launch(python("print(os.environ['KERASDIST_RUN_ID'])"), num_workers=1)
+
+    run_id = logs_of(result)["worker 0"].strip()
+    assert result.tasks[0].log == Path(f"kerasdist_logs/{run_id}/worker-0.log")
+    assert f"kerasdist_logs/{run_id}" in capsys.readouterr().out
+
+
+def test_progress_bar_is_shown_in_its_last_state(capsys):
+    source = r"""
+        for step in range(3):
+            print("\b" * 9 + f"\r{step}/2 steps", end="", flush=True)
+        print()
+    """
+    kerasdist.launch(python(source), num_workers=1)
+
+    assert "worker 0 | 2/2 steps\n" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+CHIEF, WORKER = Task("chief", 0), Task("worker", 0)
+
+
+def test_progress_bar_of_the_chief_stays_below_the_lines_of_others():
+    terminal = Terminal()
+    console = Console(terminal, [CHIEF, WORKER])
+
+    console.show_unfinished_line(CHIEF, "1/9")
+    console.show_unfinished_line(WORKER, "not shown")
+    console.show_line(WORKER, "hello")
+    console.show_line(CHIEF, "9/9")
+
+    rows = [plain(row) for row in terminal.getvalue().split("\r\x1b[K")]
+    assert rows == [
+        "",
+        "chief 0  | 1/9",
+        "worker 0 | hello\nchief 0  | 1/9",
+        "chief 0  | 9/9\n",
+    ]
+
+
+def plain(text):
+    return re.sub(r"\x1b\[\??\d+[mhl]", "", text)
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
+    written = []
+    for stream, no_colour in [(Terminal(), ""), (Terminal(), "1"), (io.StringIO(), "")]:
+        monkeypatch.setenv("NO_COLOR", no_colour)
+        Console(stream, [CHIEF, WORKER]).show_line(WORKER, "hello")
+        written.append(re.findall(r"\x1b\[\d+m", stream.getvalue()))
+
+    assert written == [["\x1b[32m", "\x1b[0m"], [], []]
+
+
+def test_unfinished_line_is_read_piece_by_piece(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"before\n")
+    reader = LogReader(log)
+
+    read = []
+    for piece in [b"\r1/", b"9\r2/9\r", b"3/9 \xe2\x94", b"\x81\nnext"]:
+        with log.open("ab") as file:
+            file.write(piece)
+        read.append((reader.new_lines(), reader.unfinished_line))
+
+    assert [lines for lines, _ in read] == [[], [], [], ["3/9 ━"]]
+    assert [unfinished for _, unfinished in read][:2] == ["1/", "2/9"]
+    assert reader.close() == ["next"]
+
+
+def test_last_lines_of_a_large_log_are_read_from_its_end(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n" for number in range(100_000)) + "\n\n")
+
+    assert last_lines(log, 2) == ["line 99998", "line 99999"]
+
+
+# Failures.
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code", "words"),
+    [
+        ("sys.exit(1)", 1, "failed with exit code 1"),
+        ("sys.exit(3)", 3, "failed with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)"),
+    ],
+)
+def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, capsys):
+    source = f"""
+        if task == "worker 1":
+            print("the last words")
+            {end}
+        time.sleep(600)
+    """
+    result = kerasdist.launch(python(source), num_workers=3)
+
+    assert result.exit_code == exit_code
+    assert [ended.exit_code for ended in result.tasks] == [143, exit_code, 143]
+    assert [ended.was_stopped for ended in result.tasks] == [True, False, True]
+    assert root_cause(result) == "worker 1"
+    assert words in result.reason
+    *_, last_words, log, last = capsys.readouterr().out.splitlines()
+    assert last_words == "  the last words"
+    assert log == f"  ({result.tasks[1].log})"
+    assert last == result.reason
+    assert last.endswith("the first to fail; stopped: worker 0, worker 2.")
+
+
+def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():
+    source = """
+        if task == "worker 0":
+            wait_for("ready")
+            sys.exit(138)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+        open("ready", "w").close()
+        time.sleep(600)
+    """
+    result = kerasdist.launch(python(source))
+
+    assert root_cause(result) == "worker 1"
+    assert result.exit_code == 5
+
+
+def test_failed_peer_is_the_root_cause_if_nothing_else_failed():
+    source = "task == 'worker 0' and sys.exit(138); time.sleep(600)"
+
+    result = kerasdist.launch(python(source))
+
+    assert root_cause(result) == "worker 0"
+    assert result.exit_code == 138
+    assert "(a peer failed)" in result.reason
+
+
+HALT = """
+if task == "worker 1":
+    open("halted", "w").close()
+    os.kill(os.getpid(), signal.SIGSTOP)
+wait_for("halted")
+"""
+
+
+def test_halted_task_is_the_root_cause_where_a_peer_failed():
+    result = kerasdist.launch(python(HALT + "time.sleep(0.3); sys.exit(138)"))
+
+    assert root_cause(result) == "worker 1"
+    assert result.exit_code == 137
+    assert "worker 1 was halted (SIGSTOP)" in result.reason
+
+
+def test_task_that_is_halted_for_too_long_is_killed():
+    result = kerasdist.launch(python(HALT + FOREVER), frozen_timeout_secs=0.1)
+
+    assert "worker 1 was halted (SIGSTOP)" in result.reason
+    assert [ended.exit_code for ended in result.tasks] == [143, 137]
+
+
+def test_task_that_is_halted_briefly_twice_goes_on():
+    source = """
+        if task == "worker 0":
+            open("number", "w").write(str(os.getpid()))
+            os.rename("number", "ready")
+            wait_for("done")
+        else:
+            wait_for("ready")
+            number = int(open("ready").read())
+            for _ in range(2):
+                os.kill(number, signal.SIGSTOP)
+                time.sleep(1)
+                os.kill(number, signal.SIGCONT)
+                time.sleep(0.6)
+            open("done", "w").close()
+    """
+    assert kerasdist.launch(python(source), frozen_timeout_secs=1.8).exit_code == 0
+
+
+def test_task_that_ignores_term_is_killed_after_the_grace_time():
+    source = """
+        if task == "worker 0":
+            wait_for("ready")
+            sys.exit(1)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("ready", "w").close()
+        time.sleep(600)
+    """
+    start = time.monotonic()
+    result = kerasdist.launch(python(source), grace_secs=0.3)
+
+    assert time.monotonic() - start < 10
+    assert [ended.exit_code for ended in result.tasks] == [1, 137]
+
+
+def test_task_gets_the_grace_time_to_save():
+    source = """
+        def save(*_):
+            time.sleep(0.5)
+            open("saved", "w").close()
+            sys.exit(143)
+
+        if task == "worker 0":
+            wait_for("ready")
+            sys.exit(1)
+        signal.signal(signal.SIGTERM, save)
+        open("ready", "w").close()
+        time.sleep(600)
+    """
+    kerasdist.launch(python(source), grace_secs=20)
+
+    assert Path("saved").exists()
+
+
+@pytest.mark.parametrize("outcome", ["time.sleep(600)", "sys.exit(0)"])
+def test_what_a_task_started_does_not_outlive_it(outcome):
+    source = f"""
+        if task == "worker 0":
+            wait_for("begun")
+            sys.exit(1)
+        subprocess.Popen(["sleep", "600"])
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        open("begun", "w").close()
+        {outcome}
+    """
+    kerasdist.launch(python(source))  # The fixture looks for processes.
+
+
+def test_timeout_ends_the_launch(capsys):
+    result = kerasdist.launch(python(FOREVER), timeout_secs=0.5)
+
+    assert result.exit_code == 124
+    assert result.root_cause is None
+    assert result.reason == "Not done within 0.5 s; still running: worker 0, worker 1."
+    assert [ended.was_stopped for ended in result.tasks] == [True, True]
+
+
+# Parameter servers.
+
+
+def test_parameter_servers_are_stopped_when_the_workers_are_done():
+    result = kerasdist.launch(python("task == 'ps 0' and time.sleep(600)"), num_ps=1)
+
+    assert result.exit_code == 0
+    assert [ended.exit_code for ended in result.tasks] == [0, 0, 143]
+    assert result.reason.endswith("stopped: ps 0.")
+
+
+def test_workers_that_serve_a_chief_are_stopped_with_it():
+    source = "task == 'chief 0' or time.sleep(600)"
+
+    result = kerasdist.launch(python(source), chief=True, num_ps=1)
+
+    assert result.exit_code == 0
+    assert [ended.was_stopped for ended in result.tasks] == [False, True, True, True]
+
+
+def test_evaluator_is_waited_for():
+    source = "task == 'evaluator 0' and (time.sleep(0.5), open('evaluated', 'w').close())"
+
+    kerasdist.launch(python(source), evaluator=True, num_workers=1)
+
+    assert Path("evaluated").exists()
+
+
+# Restarts.
+
+
+def test_restarted_cluster_has_other_ports_and_nothing_of_the_first_is_left():
+    source = """
+        open(os.environ["KERASDIST_RESTART_COUNT"], "w").write(str(config["cluster"]))
+        if os.environ["KERASDIST_RESTART_COUNT"] == "0":
+            left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            open("left", "w").write(str(left.pid))
+            sys.exit(1)
+        try:
+            status = open(f"/proc/{open('left').read()}/stat").read().split()[2]
+        except FileNotFoundError:
+            status = "gone"
+        print(status in ("gone", "Z"))  # A zombie is dead.
+    """
+    result = kerasdist.launch(python(source), num_workers=1, max_restarts=1)
+
+    assert logs_of(result)["worker 0"].splitlines()[-1] == "True"
+    assert Path("0").read_text() != Path("1").read_text()
+
+
+def test_whole_cluster_is_restarted_and_told_so(capsys):
+    source = """
+        count = os.environ["KERASDIST_RESTART_COUNT"]
+        print(f"attempt {count} of {task}")
+        open(f"{task}-{count}", "w").close()
+        wait_for(f"worker 0-{count}"), wait_for(f"worker 1-{count}")
+        if count == "0":
+            task == "worker 1" or time.sleep(600)
+            sys.exit(1)
+    """
+    result = kerasdist.launch(python(source), max_restarts=3)
+
+    assert result.exit_code == 0
+    assert result.num_restarts == 1
+    for task, log in logs_of(result).items():
+        assert log.splitlines() == [
+            f"attempt 0 of {task}",
+            "--- restart 1 of 3 ---",
+            f"attempt 1 of {task}",
+        ]
+    assert capsys.readouterr().out.count("\n--- restart") == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "num_attempts", "reason"),
+    [
+        ("sys.exit('the same')", 2, "the same error twice in a row"),
+        ("sys.exit(1)", 2, "the same error twice in a row"),
+        ("sys.exit(f'error {count}')", 4, ""),
+        ("sys.exit(138)", 4, ""),
+        ("sys.exit(2)", 1, "called wrongly"),
+    ],
+)
+def test_restarts_end_where_they_are_useless(end, num_attempts, reason, capsys):
+    source = f"""
+        count = os.environ["KERASDIST_RESTART_COUNT"]
+        open(f"attempt-{{count}}", "w").close()
+        {end}
+    """
+    result = kerasdist.launch(python(source), num_workers=1, max_restarts=3)
+
+    assert len(list(Path().glob("attempt-*"))) == num_attempts
+    assert result.num_restarts == num_attempts - 1
+    assert result.exit_code != 0
+    assert reason in capsys.readouterr().out
+
+
+# Interrupts, and the end of the launcher itself.
+
+FAMILY = """
+subprocess.Popen(["sleep", "600"])
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+open(f"{task} begun", "w").close()
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def launch_command(*arguments: str, program: list[str]):
+    """Starts `python -m kerasdist launch` and yields it when both workers have begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kerasdist", "launch", "--log-dir=logs", *arguments, "--", *program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        wait_until(lambda: all(Path(f"worker {index} begun").exists() for index in range(2)))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def wait_until(condition, *, timeout_secs=20):
+    deadline = time.monotonic() + timeout_secs
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_signal_to_the_launcher_stops_everything(number, exit_code):
+    save = """
+def save(*_):
+    open(f"{task} saved", "w").close()
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, save)
+"""
+    with launch_command(program=python(save + FAMILY)) as launcher:
+        assert len(launched_processes()) == 6
+        launcher.send_signal(number)
+        output = launcher.communicate(timeout=20)[0]
+
+    assert launcher.returncode == exit_code
+    assert "Stopping all tasks" in output
+    assert "Traceback" not in output
+    assert Path("worker 0 saved").exists()
+    assert Path("worker 1 saved").exists()
+    assert not launched_processes()
+
+
+def test_second_interrupt_kills_at_once():
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
+    with launch_command("--grace-secs=600", program=python(stubborn)) as launcher:
+        launcher.send_signal(signal.SIGINT)
+        while "Stopping" not in launcher.stdout.readline():
+            pass
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate(timeout=20)
+
+    assert launcher.returncode == 130
+    assert not launched_processes()
+
+
+def test_tasks_end_with_a_launcher_that_is_killed(tmp_path):
+    with launch_command(program=python(FAMILY)) as launcher:
+        launcher.kill()
+        launcher.wait()
+        wait_until(lambda: not launched_processes(), timeout_secs=5)
+        wait_until(lambda: not list((tmp_path / "temporary").iterdir()), timeout_secs=5)
+
+
+def test_tasks_end_with_a_killed_launcher_also_without_guard(tmp_path):
+    with launch_command(program=python("open(f'{task} begun', 'w').close();" + FOREVER)) as process:
+        [guard] = [child for child in psutil.Process(process.pid).children() if is_guard(child)]
+        guard.kill()
+        process.kill()
+        wait_until(lambda: not launched_processes(), timeout_secs=5)
+    for folder in (tmp_path / "temporary").iterdir():
+        folder.rmdir()
+
+
+def is_guard(process):
+    return any(argument.endswith("guard.py") for argument in process.cmdline())
+
+
+def test_launch_may_run_in_any_thread():
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(kerasdist.launch(python("print('done')")))
+    )
+    thread.start()
+    thread.join(timeout=30)
+
+    assert [result.exit_code for result in results] == [0]
+
+
+def test_training_goes_on_when_nobody_reads_the_output():
+    source = "open(f'{task} begun', 'w').close(); wait_for('read'); print('more'); wait_for('end')"
+    with launch_command(program=python(source)) as launcher:
+        launcher.stdout.close()
+        Path("read").touch()
+        wait_until(lambda: Path("logs/worker-1.log").read_text())
+        time.sleep(0.2)
+        assert launcher.poll() is None
+        Path("end").touch()
+        assert launcher.wait(timeout=20) == 0
+
+
+def test_handlers_of_signals_are_put_back():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+
+    kerasdist.launch(python("pass"), num_workers=1)
+
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_program_ignores_no_signal_because_python_does():
+    ask = ["grep", "SigIgn", "/proc/self/status"]
+
+    result = kerasdist.launch(ask, num_workers=1)
+
+    assert logs_of(result)["worker 0"] == subprocess.check_output(ask, text=True)
+
+
+# Functions.
+
+
+def task_and_pid():
+    return json.loads(os.environ["TF_CONFIG"])["task"], os.getpid()
+
+
+def test_function_runs_in_fresh_processes_and_returns_its_values():
+    values = kerasdist.launch(task_and_pid, num_workers=2, chief=True)
+
+    tasks, pids = zip(*values, strict=True)
+    assert tasks == (
+        {"type": "chief", "index": 0},
+        {"type": "worker", "index": 0},
+        {"type": "worker", "index": 1},
+    )
+    assert len({*pids, os.getpid()}) == 4
+
+
+def test_function_carries_what_it_refers_to():
+    numbers = [1, 2, 3]
+
+    assert kerasdist.launch(lambda: sum(numbers), num_workers=2) == [6, 6]
+    assert kerasdist.launch(functools.partial(max, numbers), num_workers=1) == [3]
+
+
+def test_function_of_a_module_is_found_where_it_is_here(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/module_of_a_user.py").write_text("def train():\n    return __name__\n")
+    monkeypatch.syspath_prepend(tmp_path / "folder")
+    module = importlib.import_module("module_of_a_user")
+
+    assert kerasdist.launch(module.train, num_workers=1) == ["module_of_a_user"]
+
+
+def test_stopped_task_has_no_value():
+    def serve():
+        while json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "ps":
+            time.sleep(1)
+        return "trained"
+
+    assert kerasdist.launch(serve, num_workers=1, num_ps=1) == ["trained", None]
+
+
+def test_failed_function_names_the_root_cause_and_its_last_lines():
+    def fail():
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+            raise KeyError("missing")
+        time.sleep(600)
+
+    with pytest.raises(LaunchError, match="worker 1 failed with exit code 1") as raised:
+        kerasdist.launch(fail, num_workers=2)
+
+    assert isinstance(raised.value, RuntimeError)
+    assert "KeyError: 'missing'" in str(raised.value)
+    assert root_cause(raised.value.result) == "worker 1"
+
+
+def test_function_that_takes_too_long_shows_what_each_task_did():
+    def hang():
+        print("waiting for", os.environ["TF_CONFIG"][-3])
+        time.sleep(600)
+
+    with pytest.raises(TimeoutError, match=r"Not done within 2 s(.|\n)*for 0(.|\n)*for 1"):
+        kerasdist.launch(hang, num_workers=2, timeout_secs=2)
+
+
+def test_function_that_cannot_travel_says_what_to_do():
+    lock = threading.Lock()
+
+    with pytest.raises(TypeError, match="inside the function"):
+        kerasdist.launch(lambda: lock)
+
+
+def test_value_that_cannot_travel_says_what_to_do():
+    with pytest.raises(LaunchError, match=r"cannot go to the launcher(.|\n)*Return numbers"):
+        kerasdist.launch(threading.Lock, num_workers=1)
+
+
+def test_function_of_a_main_module_works(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os
+        import kerasdist
+
+        class Value:
+            def __init__(self, text):
+                self.text = text
+
+        def train():
+            return Value("T" + os.environ["TF_CONFIG"][1:10])
+
+        values = kerasdist.launch(train, num_workers=2)
+        assert all(isinstance(value, Value) for value in values)
+        print([value.text for value in values])
+    """)
+    )
+    printed = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
+
+    assert printed.stdout.endswith("""['T"cluster"', 'T"cluster"']\n""")
+
+
+def test_function_is_carried_in_a_private_folder():
+    with Guard(isolate=False) as guard:
+        function_program.pack(task_and_pid, guard.folder)
+        assert guard.folder.stat().st_mode & 0o777 == 0o700
+        guard.network()
+    assert not guard.folder.exists()
+
+
+# The command and its arguments.
+
+
+def test_command_returns_the_exit_code_of_the_program(capsys):
+    assert command.main(["launch", "--workers=1", "--", *python("sys.exit(7)")]) == 7
+
+
+def test_arguments_of_the_program_are_its_own(capsys):
+    program = python("print(sys.argv[1:])")
+    arguments = ["--workers", "3", "--help", "--", "-x"]
+
+    assert command.main(["launch", "--workers", "1", "--", *program, *arguments]) == 0
+    assert f"worker 0 | {arguments}\n" in capsys.readouterr().out
+
+
+def test_command_passes_its_settings_on(monkeypatch):
+    received = {}
+
+    def launch(program, **settings):
+        received.update(settings, program=program)
+        return kerasdist.launcher.LaunchResult(
+            exit_code=0, tasks=(), root_cause=None, reason="", num_restarts=0
+        )
+
+    monkeypatch.setattr(command.launcher, "launch", launch)
+    flags = "--workers 4 --ps 2 --chief --evaluator --clones 3 --max-restarts 5 --grace-secs 6 "
+    flags += "--timeout-secs 7 --frozen-timeout-secs 8 --log-dir logs --network host -- true -x"
+
+    assert command.main(["launch", *flags.split()]) == 0
+    assert received == {
+        "program": ["true", "-x"],
+        "num_workers": 4,
+        "num_ps": 2,
+        "chief": True,
+        "evaluator": True,
+        "num_clones": 3,
+        "max_restarts": 5,
+        "grace_secs": 6.0,
+        "timeout_secs": 7.0,
+        "frozen_timeout_secs": 8.0,
+        "log_dir": "logs",
+        "network": "host",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--workers=0", "--", "true"],
+            "`num_workers` must be at least 1. Received: num_workers=0",
+        ),
+        (["--chief", "--workers=0", "--", "true"], "Received: num_workers=0."),
+        (["--ps=-1", "--", "true"], "Received: num_ps=-1."),
+        (["--clones=0", "--", "true"], "Received: num_clones=0."),
+        (["--max-restarts=-1", "--", "true"], "Received: max_restarts=-1."),
+        (["--grace-secs=-1", "--", "true"], "Received: grace_secs=-1.0."),
+        (["--timeout-secs=nan", "--", "true"], "Received: timeout_secs=nan."),
+        (["--log-dir=/dev/null/logs", "--", "true"], "log_dir='/dev/null/logs'"),
+        (["--", "no-such-program"], "Received: 'no-such-program'."),
+        (["--"], "`program` must not be empty"),
+        ([], "`program` must not be empty"),
+    ],
+)
+def test_mistake_is_one_line_with_exit_code_2_and_starts_nothing(arguments, message, capfd):
+    assert command.main(["launch", *arguments]) == 2
+
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+
+
+@pytest.mark.parametrize(
+    ("program", "settings", "message"),
+    [
+        ("python train.py", {}, r"program='python train.py'"),
+        (["true", 1], {}, r"program=\['true', 1\]"),
+        (["true"], {"num_workers": True}, "num_workers=True"),
+        (["true"], {"chief": 1}, "chief=1"),
+        (["true"], {"timeout_secs": "10"}, "timeout_secs='10'"),
+    ],
+)
+def test_wrong_types_are_named(program, settings, message):
+    with pytest.raises(TypeError, match=message):
+        kerasdist.launch(program, **settings)
+
+
+def test_unknown_network_is_named():
+    with pytest.raises(ValueError, match=r"isolated, host.*network='none'"):
+        kerasdist.launch(["true"], network="none")
+
+
+def test_program_that_the_system_cannot_run_has_the_exit_code_of_shells(tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+
+    assert kerasdist.launch([str(broken)], num_workers=1).exit_code == 127
+
+
+# Cost.
+
+
+def test_launcher_loads_no_tensorflow_and_starts_at_once(tmp_path):
+    program = ["sh", "-c", "date +%s.%N"]
+    script = f"""
+        import sys, time
+        from kerasdist.__main__ import main
+        assert main(["launch", "--workers=2", "--log-dir=logs", "--", *{program!r}]) == 0
+        print(len(sys.modules), *sys.modules)
+    """
+    secs = []
+    for _ in range(3):
+        start = time.time()
+        printed = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        begun = [float(Path(f"logs/worker-{index}.log").read_text()) for index in range(2)]
+        secs.append(max(begun) - start)
+
+    number, *modules = printed.stdout.splitlines()[-1].split()
+    assert not {"tensorflow", "keras", "numpy", "cloudpickle"} & set(modules)
+    assert int(number) < 350
+    assert min(secs) < 0.6  # Twice what it may take, for a busy machine.
