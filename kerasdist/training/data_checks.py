@@ -1,9 +1,10 @@
 """Finds data, losses and metrics that cannot give a right number, before they change a weight."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import graph_errors, keras_adapter
+from kerasdist.training import graph_errors, keras_adapter, workers
 
 
 def assert_finite_labels(model, batch, *, is_first) -> list:
@@ -28,6 +29,45 @@ def assert_finite_labels(model, batch, *, is_first) -> list:
         for leaf in model.distribute_strategy.experimental_local_results(distributed)
         if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating
     ]
+
+
+def digest(batch):
+    """Returns a number that differs for different global batches: float64 scalar.
+
+    Sums over the examples, each times its position, so that the order counts too. 0 for batches
+    that are distributed already: every worker has its own.
+    """
+    numbers = [tf.zeros([], tf.float64)]
+    for leaf in tf.nest.flatten(batch, expand_composites=True):
+        if isinstance(leaf, tf.distribute.DistributedValues):
+            return numbers[0]
+        if leaf is None:
+            continue
+        values = tf.convert_to_tensor(leaf)
+        if values.dtype == tf.string:
+            values = tf.strings.to_hash_bucket_fast(values, 2**30)
+        values = tf.reshape(tf.cast(values, tf.float64), [-1])
+        numbers.append(tf.reduce_sum(values * tf.range(1, tf.size(values) + 1, dtype=tf.float64)))
+    return tf.add_n(numbers)
+
+
+def check_equal_batches(strategy, digest_of_worker: float) -> None:
+    """Checks that all workers read the same first batch; all of them must call it.
+
+    Raises:
+        ValueError: They did not.
+    """
+    digests = np.zeros(workers.count(strategy))
+    digests[workers.index_of(strategy)] = digest_of_worker
+    digests = workers.sum_over(strategy, digests)
+    if not np.allclose(digests, digests[0], rtol=1e-9, atol=0, equal_nan=True):
+        raise ValueError(
+            "The workers read different first batches. Every worker reads the whole data in the "
+            "same order and takes its part of each batch, so shuffling must be the same on all: "
+            "give `shuffle` a seed, or call `keras.utils.set_random_seed` before the data is made. "
+            "Data that each worker reads for itself goes through "
+            "`strategy.distribute_datasets_from_function`."
+        )
 
 
 def check_loss_shape(values, num_examples) -> None:

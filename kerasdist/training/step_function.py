@@ -50,6 +50,8 @@ class StepFunction:
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
+            self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self._is_first_call = True
         self._run_batch = self._one_step
         if not model.run_eagerly:
             self._run_batch = graph_function(self._one_step, reduce_retracing=True)
@@ -63,6 +65,7 @@ class StepFunction:
         self.num_examples.assign(0)
         self._stop_request.assign(0)
         self._num_stop_requests.assign(0)
+        self._is_first_call = True
 
     def request_stop(self) -> None:
         """Tells the other workers, with the next gradients, that this one wants to stop."""
@@ -71,7 +74,7 @@ class StepFunction:
     @property
     def is_stop_requested(self) -> bool:
         """Whether a worker wanted to stop before the last step; the same on every worker."""
-        return float(self._num_stop_requests.numpy()) > 0
+        return float(tf.convert_to_tensor(self._num_stop_requests)) > 0
 
     def __call__(self, data) -> LazyLogs:
         """Runs the steps that `data` asks for.
@@ -90,6 +93,11 @@ class StepFunction:
                     self._run_batch(_as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
+        if workers.count(self._strategy) == 1:
+            return LazyLogs(self._logs.read)
+        if self._is_first_call:
+            self._is_first_call = False
+            data_checks.check_equal_batches(self._strategy, self._digest.numpy())
         return LazyLogs(self._logs.read, read_of_worker=self._logs.read_of_worker)
 
     def _run_or_restart(self, data):
@@ -114,9 +122,11 @@ class StepFunction:
             data.num_taken = num_taken
 
     def _one_step(self, batch):
-        checks = data_checks.assert_finite_labels(
-            self._model, batch, is_first=tf.equal(self.num_examples, 0)
-        )
+        is_first = tf.equal(self.num_examples, 0)
+        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        if workers.count(self._strategy) > 1:
+            digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
+            checks = [*checks, self._digest.assign(digest)]
         with contextlib.ExitStack() as stack:
             for callback in self.callbacks:
                 stack.enter_context(callback.tracing(self._model))

@@ -57,8 +57,6 @@ class StepLogs:
 
     def read_of_worker(self) -> dict:
         """Returns the logs of the last step as this worker knows them, for a look in between."""
-        if workers.count(self._strategy) == 1:
-            return self.read()
         own_logs = self._map_own_logs(lambda variable: tf.math.divide_no_nan(variable, self._share))
         return self._as_numbers(self._read_metrics_of_replicas(), own_logs)
 

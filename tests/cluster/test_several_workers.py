@@ -1,0 +1,264 @@
+"""What `fit` does over several workers beside the parity table."""
+
+import csv
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist import callbacks
+from kerasdist.parity import models
+from tests import strategies
+from tests.strategies import each_worker_deployment, run_on_workers
+
+NUM_EXAMPLES = 53
+COLLECTIVES = ("CollectiveReduce", "CollectiveGather", "CollectiveBcast", "CollectiveAllToAll")
+
+
+def data(num_examples=NUM_EXAMPLES):
+    x = np.random.default_rng(0).normal(size=(num_examples, 6)).astype("float32")
+    return x, np.tanh(x.sum(axis=1, keepdims=True))
+
+
+def fit_with_callbacks(strategy) -> dict:
+    """Trains with all callbacks of the update; returns weights, averages and history."""
+    keras.utils.set_random_seed(3)
+    average = callbacks.MovingAverage(0.9, validate=True)
+    with strategy.scope():
+        model = models.normalized()
+        model.compile("sgd", "mse", metrics=["mae"], steps_per_execution=10)
+    history = model.fit(
+        *data(),
+        batch_size=8,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        validation_data=data(11),
+        callbacks=[
+            callbacks.GradientMultipliers({".*kernel": 2.0}),
+            callbacks.GradientClipping(global_norm=0.5),
+            callbacks.GradientAccumulation(steps=2),
+            average,
+            callbacks.LossAverages(0.5),
+        ],
+    ).history
+    averages = average.get_state()
+    return {
+        **{f"weight {index}": weight for index, weight in enumerate(model.get_weights())},
+        **{f"average {index}": value for index, value in enumerate(averages.values())},
+        **{name: np.array(values) for name, values in history.items()},
+    }
+
+
+@functools.cache
+def truth() -> dict:
+    return fit_with_callbacks(strategies.get("one device"))
+
+
+@each_worker_deployment
+def test_callbacks_equal_one_device(workers):
+    for outcome in run_on_workers(fit_with_callbacks, workers):
+        assert outcome.keys() == truth().keys()
+        for name, value in outcome.items():
+            np.testing.assert_allclose(value, truth()[name], atol=1e-5, err_msg=name)
+
+
+class TimesSeen(keras.metrics.Metric):
+    """How often the example that was seen least, and most, was seen."""
+
+    def __init__(self):
+        super().__init__(name="times_seen")
+        self.counts = self.add_weight(shape=(NUM_EXAMPLES,), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        indices = tf.cast(y_true[:, 0], tf.int32)
+        self.counts.assign(self.counts + tf.math.bincount(indices, minlength=NUM_EXAMPLES))
+
+    def result(self):
+        return {"least": tf.reduce_min(self.counts), "most": tf.reduce_max(self.counts)}
+
+
+def fit_shuffled_without_a_seed(strategy) -> dict:
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[TimesSeen()])
+    indices = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
+    logs = [
+        model.fit(data()[0], indices, batch_size=8, epochs=2, shuffle=True, verbose=0).history,
+        model.fit(
+            tf.data.Dataset.from_tensor_slices((data()[0], indices)).shuffle(60).batch(8),
+            epochs=2,
+            verbose=0,
+        ).history,
+    ]
+    return {name: [*logs[0][name], *logs[1][name]] for name in ("least", "most")}
+
+
+def fit_differently(strategy) -> str:
+    """Fits a dataset that is another one on every worker; returns the error."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = data()
+    seed = strategy.cluster.task.index
+    try:
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(60, seed=seed).batch(8))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def fit_without_synchronized_statistics(strategy) -> list:
+    """Returns the moving statistics, and the first global batch's loss with them."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.normalized(synchronized=False)
+    average = callbacks.MovingAverage(0.5)
+    model.fit(*data(), batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[average])
+    layer = next(each for each in model.layers if "normalization" in each.name)
+    averages = {name: each for name, each in average.get_state().items() if "moving" in name}
+    losses = model.evaluate(*data(), verbose=0, return_dict=True)
+    return [*map(np.array, layer.non_trainable_variables), *averages.values(), losses["loss"]]
+
+
+def collectives_of_a_step(strategy) -> int:
+    """Returns how many messages the compiled training step sends."""
+    with strategy.scope():
+        model = models.regression()
+    model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+    (concrete,) = model.train_function._run_step._list_all_concrete_functions()
+    graphs = [concrete.graph.as_graph_def()]
+    nodes = itertools.chain(
+        *(graph.node for graph in graphs),
+        *(function.node_def for graph in graphs for function in graph.library.function),
+    )
+    return sum(node.op.startswith(COLLECTIVES) for node in nodes)
+
+
+def predict_on_the_second_alone(strategy):
+    with strategy.scope():
+        model = models.regression()
+    if strategy.cluster.task.index == 1:
+        return model.predict(data()[0], batch_size=8, verbose=0).shape
+    return None
+
+
+def all_of_these(functions, strategy) -> list:
+    return [function(strategy) for function in functions]
+
+
+CHECKS = [
+    fit_shuffled_without_a_seed,
+    fit_differently,
+    fit_without_synchronized_statistics,
+    collectives_of_a_step,
+    predict_on_the_second_alone,
+]
+
+
+@functools.cache
+def outcomes(workers) -> list[dict]:
+    """Returns what each of `CHECKS` gave, on each worker: one cluster runs them all."""
+    values = run_on_workers(functools.partial(all_of_these, CHECKS), workers)
+    return [dict(zip(CHECKS, value, strict=True)) for value in values]
+
+
+@each_worker_deployment
+def test_shuffled_data_is_read_once_per_epoch(workers):
+    for outcome in outcomes(workers):
+        seen = outcome[fit_shuffled_without_a_seed]
+        assert seen == {"least": [1, 1, 1, 1], "most": [1, 1, 1, 1]}
+
+
+@each_worker_deployment
+def test_different_data_is_an_error_on_every_worker(workers):
+    for outcome in outcomes(workers):
+        assert "read different first batches" in outcome[fit_differently]
+        assert "keras.utils.set_random_seed" in outcome[fit_differently]
+
+
+@each_worker_deployment
+def test_moving_statistics_are_the_same_on_all_workers(workers):
+    first, second = (outcome[fit_without_synchronized_statistics] for outcome in outcomes(workers))
+
+    assert len(first) == 5
+    for ours, theirs in zip(first, second, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@each_worker_deployment
+def test_a_step_sends_one_message_per_replica(workers):
+    num_clones = strategies.WORKER_DEPLOYMENTS[workers][1]
+
+    assert [outcome[collectives_of_a_step] for outcome in outcomes(workers)] == [num_clones] * 2
+
+
+@each_worker_deployment
+def test_one_worker_can_predict_alone(workers):
+    first, second = (outcome[predict_on_the_second_alone] for outcome in outcomes(workers))
+
+    assert first is None
+    assert second == (NUM_EXAMPLES, 1)
+
+
+def write_files(folder, strategy) -> list[str]:
+    """Trains with everything that writes files, all workers to the same folder."""
+    with strategy.scope():
+        model = models.regression()
+    model.fit(
+        *data(),
+        batch_size=8,
+        epochs=2,
+        verbose=2,
+        callbacks=[
+            keras.callbacks.ModelCheckpoint(folder / "checkpoint.keras"),
+            keras.callbacks.CSVLogger(folder / "log.csv"),
+            keras.callbacks.BackupAndRestore(folder / "backup"),
+        ],
+    )
+    model.save(folder / f"by {strategy.cluster.task}.keras")
+    model.save_weights(folder / f"by {strategy.cluster.task}.weights.h5")
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def test_the_chief_alone_writes(tmp_path):
+    weights, _ = run_on_workers(functools.partial(write_files, tmp_path), "2 workers")
+
+    names = {path.name for path in tmp_path.iterdir()} - {"backup"}
+    assert names == {"checkpoint.keras", "log.csv", "by worker 0.keras", "by worker 0.weights.h5"}
+    with open(tmp_path / "log.csv") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1"]
+    saved = keras.models.load_model(tmp_path / "by worker 0.keras").get_weights()
+    for ours, theirs in zip(saved, weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def interrupt_after_an_epoch(folder, strategy) -> tuple[int, int]:
+    """Trains until an error in the second epoch, then again; returns epochs and updates."""
+    arguments = {"batch_size": 8, "epochs": 3, "verbose": 0}
+    epochs = []
+
+    def fail(epoch, logs):
+        epochs.append(epoch)
+        if epochs == [0, 1]:
+            raise InterruptedError
+
+    for _ in range(2):
+        with strategy.scope():
+            model = models.regression()
+        backup = keras.callbacks.BackupAndRestore(folder)
+        begin = keras.callbacks.LambdaCallback(on_epoch_begin=fail)
+        try:
+            model.fit(*data(), callbacks=[backup, begin], **arguments)
+        except InterruptedError:
+            continue
+    return epochs, int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.parametrize("workers", ["2 workers"])
+def test_a_backup_is_restored_on_every_worker(tmp_path, workers):
+    for outcome in run_on_workers(functools.partial(interrupt_after_an_epoch, tmp_path), workers):
+        assert outcome == ([0, 1, 1, 2], 3 * 7)
