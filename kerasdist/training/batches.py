@@ -36,7 +36,7 @@ class Shares:
 
 def shares_of(batch, strategy) -> Shares:
     """Returns what each replica of this worker gets of a global or of a distributed batch."""
-    if _is_distributed_value(batch):
+    if is_distributed(batch):
         data = strategy.experimental_local_results(batch)
         counts = [num_examples(each) for each in data]
         total = counts[0] if len(counts) == 1 else _sum(counts)
@@ -55,9 +55,22 @@ def shares_of(batch, strategy) -> Shares:
     return Shares(data=data, counts=counts, total=total, may_be_empty=may_be_empty)
 
 
+def shares_of_own(batch, strategy, total) -> Shares:
+    """Returns the shares of a batch that this worker has read for itself.
+
+    Args:
+        batch: Structure of tensors [examples of this worker, ...].
+        strategy: A strategy of ours.
+        total: int64 scalar, the examples of all workers' batches.
+    """
+    data = local_shares_of(batch, strategy)
+    counts = [num_examples(each) for each in data]
+    return Shares(data=data, counts=counts, total=tf.cast(total, tf.int32), may_be_empty=True)
+
+
 def local_shares_of(batch, strategy) -> tuple:
     """Returns a batch split over the replicas of this worker alone."""
-    if _is_distributed_value(batch):
+    if is_distributed(batch):
         return strategy.experimental_local_results(batch)
     return split(batch, len(workers.local_replicas(strategy)))
 
@@ -143,5 +156,6 @@ def _sum(counts):
     return sum(counts) if _all_static(counts) else tf.add_n(counts)
 
 
-def _is_distributed_value(batch) -> bool:
+def is_distributed(batch) -> bool:
+    """Whether a batch comes from a distributed dataset, with a value for each replica."""
     return any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in tf.nest.flatten(batch))

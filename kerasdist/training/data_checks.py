@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import graph_errors, keras_adapter, workers
+from kerasdist.training import batches, graph_errors, keras_adapter, workers
 
 
 def assert_finite_labels(model, batch, *, is_first) -> list:
@@ -38,9 +38,9 @@ def digest(batch):
     that are distributed already: every worker has its own.
     """
     numbers = [tf.zeros([], tf.float64)]
+    if batches.is_distributed(batch):
+        return numbers[0]
     for leaf in tf.nest.flatten(batch, expand_composites=True):
-        if isinstance(leaf, tf.distribute.DistributedValues):
-            return numbers[0]
         if leaf is None:
             continue
         values = tf.convert_to_tensor(leaf)

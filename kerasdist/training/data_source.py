@@ -15,10 +15,13 @@ class DataSource:
 
     Args:
         iterator: Of `tf.data`, of a distributed dataset, or any other.
+        next_size: int64 scalar, the examples of the next global batch, for data of which each
+            worker reads its own part (see `file_shards`); None for others.
     """
 
-    def __init__(self, iterator: Iterator):
+    def __init__(self, iterator: Iterator, *, next_size=None):
         self.iterator = iterator
+        self.next_size = next_size
 
     def __del__(self):
         references = [self.__dict__.pop("iterator")]

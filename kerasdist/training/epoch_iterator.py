@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, workers
+from kerasdist.training import file_shards, keras_adapter, workers
 from kerasdist.training.data_source import DataSource
 
 
@@ -89,8 +89,10 @@ class EpochIterator:
             class_weight=None if _is_distributed(x) else class_weight,
         )
         self._dataset = self._adapter.get_tf_dataset()
+        self._own_data = file_shards.shard(self._dataset, distribute_strategy)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
-        self._length = None if _is_distributed(x) else self._adapter.num_batches
+        is_counted = not _is_distributed(x) and self._own_data is None
+        self._length = self._adapter.num_batches if is_counted else None
         self._seen_length = None
         self._check_length()
         self.reset()
@@ -152,12 +154,20 @@ class EpochIterator:
         return num_steps
 
     def _start(self):
+        self._source = self._open()
+        self._num_taken = 0
+        return self._source
+
+    def _open(self) -> DataSource:
+        if self._own_data is not None:
+            iterator = iter(self._own_data)
+            _, size = next(iterator)
+            next_size = workers.sum_over(self._strategy, size)
+            return DataSource(iterator, next_size=tf.constant(next_size, tf.int64))
         iterator = iter(self._dataset)
         if self._class_weight is not None:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
-        self._source = DataSource(iterator)
-        self._num_taken = 0
-        return self._source
+        return DataSource(iterator)
 
     def _end_epoch(self):
         num_steps = self._step

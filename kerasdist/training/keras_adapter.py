@@ -24,6 +24,7 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import get_data_adapter, tf_dataset_adapter
+from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.distribute import collective_all_reduce_strategy
 from tensorflow.python.eager import context
 
@@ -34,6 +35,8 @@ ROUTABLE = {
     "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
     # What its callbacks do to the update ends with it, also after an error.
     "fit": (keras_trainer.TensorFlowTrainer, "fit"),
+    # Every worker predicts all data.
+    "predict": (keras_trainer.TensorFlowTrainer, "predict"),
     # Validation during `fit` may use other weights, which must go out again after an error.
     "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
@@ -165,6 +168,46 @@ def batch_spec(element_spec):
         return keras.KerasTensor(shape, dtype=spec.dtype.name)
 
     return tf.nest.map_structure(leaf_spec, element_spec)
+
+
+def num_files(dataset: tf.data.Dataset) -> int:
+    """Returns how many files a dataset seems to be read from: the texts at its source; 0 for none.
+
+    A dataset does not say what it is made of, but for its inputs.
+    """
+    while inputs := dataset._inputs():
+        dataset = inputs[0]
+    spec = dataset.element_spec
+    if not isinstance(spec, tf.TensorSpec) or spec.dtype != tf.string or spec.shape.rank != 0:
+        return 0
+    return max(int(dataset.cardinality()), 0)
+
+
+def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
+    """Returns the part of a dataset that is in every `num_shards`-th of its files, or None.
+
+    None where the texts at its source are no file names, where its batch size cannot be found, and
+    for batches of anything but dense tensors.
+
+    Args:
+        dataset: Yields global batches.
+        num_shards: Number of parts.
+        index: Which part.
+
+    Returns:
+        Dataset of this part's share of each global batch.
+    """
+    batch_size = int(tf_distribute.compute_batch_size(dataset))
+    leaves = tf.nest.flatten(dataset.element_spec)
+    if batch_size < num_shards or not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
+        return None
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    try:
+        shard = tf_distribute._AutoShardDataset(dataset.with_options(options), num_shards, index)
+    except tf.errors.NotFoundError:
+        return None
+    return shard.rebatch((batch_size + num_shards - 1 - index) // num_shards)
 
 
 def separate_collectives(strategy) -> None:

@@ -12,6 +12,7 @@ import keras
 from kerasdist.training import (
     batch_statistics,
     chief,
+    file_shards,
     global_loss,
     gradient_aggregation,
     keras_adapter,
@@ -39,6 +40,7 @@ def _lay():
         "make_test_function": _make_test_function,
         "fit": _fit,
         "evaluate": _evaluate,
+        "predict": _predict,
         "make_predict_function": _make_predict_function,
         "save": chief.write,
         "save_weights": chief.write,
@@ -128,6 +130,11 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
             for callback in update_callback.of_list(callbacks):
                 stack.enter_context(callback.validating(model))
         return stock(model, *args, callbacks=callbacks, **kwargs)
+
+
+def _predict(stock, model, *args, **kwargs):
+    with file_shards.whole_data() if _is_ours(model) else contextlib.nullcontext():
+        return stock(model, *args, **kwargs)
 
 
 def _make_predict_function(stock, model, force=False):

@@ -58,6 +58,7 @@ class StepFunction:
             self._run_step = graph_function(self._next_step)
             self._run_steps = graph_function(self._exact_steps)
             self._run_steps_while_data = graph_function(self._steps_while_data)
+            self._run_own_steps = graph_function(self._own_steps)
         _warn_of_differences(model)
 
     def restart(self):
@@ -97,7 +98,7 @@ class StepFunction:
             return LazyLogs(self._logs.read)
         if self._is_first_call:
             self._is_first_call = False
-            data_checks.check_equal_batches(self._strategy, self._digest.numpy())
+            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
         return LazyLogs(self._logs.read, read_of_worker=self._logs.read_of_worker)
 
     def _run_or_restart(self, data):
@@ -109,7 +110,9 @@ class StepFunction:
             self._run(data)
 
     def _run(self, data):
-        if self._model.run_eagerly or not isinstance(data.iterator, _TENSORFLOW_ITERATORS):
+        if data.source.next_size is not None:
+            self._take_own_steps(data)
+        elif self._model.run_eagerly or not isinstance(data.iterator, _TENSORFLOW_ITERATORS):
             data.num_taken = self._steps_in_python(data)
         elif data.num_steps == 1:
             self._run_step(data.iterator)
@@ -121,24 +124,53 @@ class StepFunction:
                 raise StopIteration
             data.num_taken = num_taken
 
+    def _take_own_steps(self, data):
+        run = self._own_steps if self._model.run_eagerly else self._run_own_steps
+        arguments = tf.constant(data.num_steps), data.source.next_size
+        num_taken, data.source.next_size = run(data.source.iterator, *arguments)
+        data.num_taken = int(num_taken)
+        if data.num_taken == 0:
+            raise StopIteration
+
     def _one_step(self, batch):
         is_first = tf.equal(self.num_examples, 0)
         checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
         if workers.count(self._strategy) > 1:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
+        self._run_shares(batch, batches.shares_of(batch, self._strategy), checks=checks)
+
+    def _one_own_step(self, batch, size, next_size):
+        """Runs a step with a batch of this worker's own; returns the size of the next global one.
+
+        Args:
+            batch: The examples of this worker.
+            size: int64 scalar, the examples of all workers.
+            next_size: int64 scalar, the examples of this worker in the next step.
+        """
+        shares = batches.shares_of_own(batch, self._strategy, size)
+        is_first = tf.equal(self.num_examples, 0)
+        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        next_size = tf.cast(next_size, tf.float32)
+        riders = ((_NEXT_SIZE, next_size),)
+        result = self._run_shares(batch, shares, checks=checks, riders=riders)
+        if _NEXT_SIZE not in result.sums:  # In `evaluate`.
+            return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
+        return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
+
+    def _run_shares(self, batch, shares, *, checks, riders=()):
         with contextlib.ExitStack() as stack:
             for callback in self.callbacks:
                 stack.enter_context(callback.tracing(self._model))
             result = replica_step.run(
                 self._strategy,
                 self._compiled(self._step_with_losses),
-                batches.shares_of(batch, self._strategy),
+                shares,
                 weighs_loss=self._weighs_loss,
                 guards_nan=keras_adapter.has_own_layers(self._model),
                 checks=checks,
                 callbacks=self.callbacks,
-                riders=self._riders(),
+                riders=(*self._riders(), *riders),
             )
         with replica_step.after(batch, checks):
             self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
@@ -147,6 +179,7 @@ class StepFunction:
             self._observe([losses for _, losses in result.outputs], result.shares)
         if not self._returns_metrics:
             self._logs.keep([logs for logs, _ in result.outputs], result.shares)
+        return result
 
     def _riders(self):
         if workers.count(self._strategy) == 1:
@@ -201,6 +234,18 @@ class StepFunction:
         )
         return num_taken
 
+    def _own_steps(self, iterator, num_steps, size):
+        def body(step, size):
+            batch, next_size = next(iterator)
+            return step + 1, self._one_own_step(batch, size, next_size)
+
+        return tf.while_loop(
+            lambda step, size: (step < num_steps) & (size > 0),
+            body,
+            [0, size],
+            parallel_iterations=1,
+        )
+
     def _steps_in_python(self, data) -> int:
         num_taken = 0
         for batch in itertools.islice(data.iterator, data.num_steps):
@@ -230,4 +275,5 @@ def _as_tensors(batch):
 
 
 _STOP = "stop requests"
+_NEXT_SIZE = "examples of the next batch"
 _TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)

@@ -111,6 +111,23 @@ def fit_differently(strategy) -> str:
     return ""
 
 
+def fit_pipelines_of_different_length(strategy) -> dict:
+    """Fits a dataset of one's own per worker; the second one ends two batches before the first."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[TimesSeen()])
+    bounds = [0, 37, NUM_EXAMPLES]
+
+    def dataset(context):
+        part = slice(*bounds[context.input_pipeline_id :][:2])
+        indices = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
+        rows = tf.data.Dataset.from_tensor_slices((data()[0][part], indices[part]))
+        return rows.batch(8 // context.num_replicas_in_sync)
+
+    distributed = strategy.distribute_datasets_from_function(dataset)
+    return model.fit(distributed, epochs=2, shuffle=False, verbose=0).history
+
+
 def fit_without_synchronized_statistics(strategy) -> list:
     """Returns the moving statistics, and the first global batch's loss with them."""
     keras.utils.set_random_seed(3)
@@ -129,7 +146,11 @@ def collectives_of_a_step(strategy) -> int:
     with strategy.scope():
         model = models.regression()
     model.fit(*data(), batch_size=8, epochs=1, verbose=0)
-    (concrete,) = model.train_function._run_step._list_all_concrete_functions()
+    return count_collectives(model.train_function._run_step)
+
+
+def count_collectives(function) -> int:
+    (concrete,) = function._list_all_concrete_functions()
     graphs = [concrete.graph.as_graph_def()]
     nodes = itertools.chain(
         *(graph.node for graph in graphs),
@@ -153,6 +174,7 @@ def all_of_these(functions, strategy) -> list:
 CHECKS = [
     fit_shuffled_without_a_seed,
     fit_differently,
+    fit_pipelines_of_different_length,
     fit_without_synchronized_statistics,
     collectives_of_a_step,
     predict_on_the_second_alone,
@@ -171,6 +193,13 @@ def test_shuffled_data_is_read_once_per_epoch(workers):
     for outcome in outcomes(workers):
         seen = outcome[fit_shuffled_without_a_seed]
         assert seen == {"least": [1, 1, 1, 1], "most": [1, 1, 1, 1]}
+
+
+@each_worker_deployment
+def test_a_worker_without_data_waits_for_the_others(workers):
+    for outcome in outcomes(workers):
+        seen = outcome[fit_pipelines_of_different_length]
+        assert (seen["least"], seen["most"]) == ([1, 1], [1, 1])
 
 
 @each_worker_deployment
@@ -204,8 +233,8 @@ def test_one_worker_can_predict_alone(workers):
     assert second == (NUM_EXAMPLES, 1)
 
 
-def write_files(folder, strategy) -> list[str]:
-    """Trains with everything that writes files, all workers to the same folder."""
+def write_files(folder, strategy) -> list:
+    """Trains with everything that writes files, all workers to the same folder; returns weights."""
     with strategy.scope():
         model = models.regression()
     model.fit(
@@ -236,7 +265,7 @@ def test_the_chief_alone_writes(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def interrupt_after_an_epoch(folder, strategy) -> tuple[int, int]:
+def interrupt_after_an_epoch(folder, strategy) -> tuple:
     """Trains until an error in the second epoch, then again; returns epochs and updates."""
     arguments = {"batch_size": 8, "epochs": 3, "verbose": 0}
     epochs = []
@@ -262,3 +291,79 @@ def interrupt_after_an_epoch(folder, strategy) -> tuple[int, int]:
 def test_a_backup_is_restored_on_every_worker(tmp_path, workers):
     for outcome in run_on_workers(functools.partial(interrupt_after_an_epoch, tmp_path), workers):
         assert outcome == ([0, 1, 1, 2], 3 * 7)
+
+
+# Examples of each file; the second worker has fewer, and ends an epoch before the first one.
+SIZES = (9, 5, 12, 7, 6)
+
+
+def examples_of_files() -> list:
+    """Returns rows of x (6 numbers) and y (1) for each file."""
+    x, y = data(sum(SIZES))
+    return np.split(np.concatenate([x, y], axis=1), np.cumsum(SIZES)[:-1])
+
+
+def write_records(folder) -> list[str]:
+    paths = [str(folder / f"{index}.tfrecord") for index in range(len(SIZES))]
+    for path, rows in zip(paths, examples_of_files(), strict=True):
+        with tf.io.TFRecordWriter(path) as writer:
+            for row in rows:
+                writer.write(row.tobytes())
+    return paths
+
+
+def read_records(paths, batch_size) -> tf.data.Dataset:
+    def parse(record):
+        row = tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [7])
+        return row[:6], row[6:]
+
+    return tf.data.TFRecordDataset(paths).map(parse).batch(batch_size)
+
+
+def fit_files(paths, steps_per_execution, strategy) -> dict:
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.regression(steps_per_execution=steps_per_execution)
+    dataset = read_records(paths, 8)
+    history = model.fit(
+        dataset, epochs=2, shuffle=False, verbose=0, validation_data=dataset
+    ).history
+    return {
+        "weights": [np.array(weight) for weight in model.get_weights()],
+        "history": history,
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "predictions": model.predict(dataset, verbose=0).shape,
+        "collectives": count_collectives(model.train_function._run_own_steps),
+    }
+
+
+def union_of_batches():
+    """Yields what the two workers read in each step: 4 examples of each one's own files."""
+    files = examples_of_files()
+    first, second = np.concatenate(files[0::2]), np.concatenate(files[1::2])
+    for start in range(0, len(first), 4):
+        rows = np.concatenate([first[start : start + 4], second[start : start + 4]])
+        yield rows[:, :6], rows[:, 6:]
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@each_worker_deployment
+def test_each_worker_reads_its_own_files(tmp_path, workers, steps_per_execution):
+    keras.utils.set_random_seed(3)
+    with strategies.get("one device").scope():
+        truth = models.regression()
+    spec = (tf.TensorSpec([None, 6], tf.float32), tf.TensorSpec([None, 1], tf.float32))
+    dataset = tf.data.Dataset.from_generator(union_of_batches, output_signature=spec)
+    history = truth.fit(
+        dataset, epochs=2, shuffle=False, verbose=0, validation_data=dataset
+    ).history
+    fit = functools.partial(fit_files, write_records(tmp_path), steps_per_execution)
+
+    for outcome in run_on_workers(fit, workers):
+        assert outcome["iterations"] == 2 * 7
+        assert outcome["collectives"] == strategies.WORKER_DEPLOYMENTS[workers][1]
+        assert outcome["predictions"] == (sum(SIZES), 1)
+        for ours, theirs in zip(outcome["weights"], truth.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        for name, values in history.items():
+            np.testing.assert_allclose(outcome["history"][name], values, atol=1e-5)

@@ -1,0 +1,83 @@
+"""Data in files, of which each worker reads its own.
+
+Usually every worker reads all the data and takes its part of each global batch, which gives the
+batches of one device. Where the data is in at least as many files as there are workers, each reads
+some of the files instead, and less. The workers' examples then differ in number, so that one may be
+at the end before the others. It goes on with empty batches, and the epoch ends for all of them in
+the same step: when the next global batch is empty.
+
+To know that without a message of its own, a worker looks one batch ahead, and sends the size of its
+next batch with the gradients of this one.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.training import batches, keras_adapter, workers
+
+_local = threading.local()
+
+
+def shard(dataset, strategy) -> tf.data.Dataset | None:
+    """Returns the part of a dataset that this worker reads, or None where it is not by file.
+
+    Args:
+        dataset: Yields global batches.
+        strategy: A strategy of ours.
+
+    Returns:
+        Dataset of pairs (batch, int64 size of the next one), which never ends: first an empty batch
+        with the size of the first one, and empty batches of size 0 after the last one.
+    """
+    num_workers = workers.count(strategy)
+    if num_workers == 1 or getattr(_local, "is_whole", False):
+        return None
+    if not isinstance(dataset, tf.data.Dataset):
+        return None
+    num_files = keras_adapter.num_files(dataset)
+    part = None
+    if num_files >= num_workers:
+        part = keras_adapter.shard_by_file(dataset, num_workers, workers.index_of(strategy))
+    if workers.is_chief(strategy):
+        _announce(num_files, num_workers, is_by_file=part is not None)
+    return None if part is None else _with_next_size(part)
+
+
+@contextlib.contextmanager
+def whole_data() -> Generator[None]:
+    """Lets every worker read all data, as `predict` does."""
+    _local.is_whole = True
+    try:
+        yield
+    finally:
+        _local.is_whole = False
+
+
+def _with_next_size(dataset):
+    empty = tf.nest.map_structure(_empty, dataset.element_spec)
+    endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
+    return endless.scan(empty, lambda last, batch: (batch, (last, _size(batch))))
+
+
+def _size(batch):
+    return tf.cast(batches.num_examples(batch), tf.int64)
+
+
+def _empty(spec):
+    return tf.zeros([0 if size is None else size for size in spec.shape], spec.dtype)
+
+
+def _announce(num_files, num_workers, *, is_by_file):
+    how = "every worker reads all of it and takes its part of each batch"
+    if is_by_file:
+        how = f"{num_files} files, each read by one of {num_workers} workers"
+    elif num_files:
+        how += f" ({num_files} files are too few for {num_workers} workers to share)"
+    line = f"Data: {how}."
+    if line != getattr(_local, "announced", None):
+        _local.announced = line
+        print(line, file=sys.stderr, flush=True)
