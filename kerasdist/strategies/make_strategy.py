@@ -14,6 +14,7 @@ def make_strategy(
     *,
     cluster: Cluster | None = None,
     start_timeout_secs: float = 300,
+    communication_options=None,
 ):
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
@@ -25,6 +26,9 @@ def make_strategy(
             CPU (KERASDIST_NUM_CLONES of them where `python -m kerasdist launch` has set it).
         cluster: Where this process stands. Defaults to `Cluster.from_env()`.
         start_timeout_secs: How long to wait for the other tasks of the cluster.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions` for several
+            workers: which all-reduce, and how many bytes it sends at once. None lets TensorFlow
+            choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
 
     Returns:
         A `tf.distribute.Strategy`.
@@ -62,7 +66,9 @@ def make_strategy(
             "is no TF_CONFIG. Start the program on this machine with `python -m kerasdist launch "
             f"--workers {choice.num_workers} -- python ...`, or let the scheduler set TF_CONFIG."
         )
-    return _construct(choice, cluster, start_timeout_secs)
+    if choice.strategy == "MultiWorkerMirroredStrategy":
+        return _join_workers(choice, cluster, start_timeout_secs, communication_options)
+    return _construct(choice)
 
 
 def count_gpus() -> int:
@@ -95,24 +101,36 @@ def _facts(choice) -> dict[str, str]:
     }
 
 
-def _construct(choice: Choice, cluster: Cluster, start_timeout_secs: float):
-    from kerasdist.strategies.logical_cpus import make_logical_cpus, reserve_logical_cpus
-    from kerasdist.strategies.mirrored import MirroredStrategy
+def _join_workers(choice: Choice, cluster: Cluster, start_timeout_secs, communication_options):
+    from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
-    from kerasdist.strategies.one_device import OneDeviceStrategy
     from kerasdist.training import keras_adapter
 
-    num_cpus = sum("CPU" in device for device in choice.devices)
-    if choice.strategy == "MultiWorkerMirroredStrategy":
-        reserve_logical_cpus(num_cpus)
-        keras_adapter.check_not_started()
-        wait_for_peers(cluster, facts=_facts(choice), timeout_secs=start_timeout_secs)
-        return MultiWorkerMirroredStrategy(cluster, list(choice.devices), reason=choice.reason)
-    if num_cpus:
+    reserve_logical_cpus(_num_cpus(choice))
+    keras_adapter.check_not_started()
+    wait_for_peers(cluster, facts=_facts(choice), timeout_secs=start_timeout_secs)
+    return MultiWorkerMirroredStrategy(
+        cluster,
+        list(choice.devices),
+        reason=choice.reason,
+        communication_options=communication_options,
+    )
+
+
+def _construct(choice: Choice):
+    from kerasdist.strategies.logical_cpus import make_logical_cpus
+    from kerasdist.strategies.mirrored import MirroredStrategy
+    from kerasdist.strategies.one_device import OneDeviceStrategy
+
+    if num_cpus := _num_cpus(choice):
         make_logical_cpus(num_cpus)
     if choice.strategy == "MirroredStrategy":
         return MirroredStrategy(list(choice.devices), reason=choice.reason)
     return OneDeviceStrategy(choice.devices[0], reason=choice.reason)
+
+
+def _num_cpus(choice) -> int:
+    return sum("CPU" in device for device in choice.devices)
 
 
 def _check_backend():

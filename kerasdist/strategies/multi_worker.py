@@ -18,9 +18,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         devices: Device names of this worker, one replica each, such as ["GPU:0", "GPU:1"]; the same
             number on every worker.
         reason: Why it was chosen, for the plan.
-        communication: A `tf.distribute.experimental.CommunicationOptions`: the implementation of
-            the all-reduce, and how many bytes are sent in one. None lets TensorFlow choose (a ring,
-            or NCCL on GPUs) and sends each step's gradients in one.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions`; None lets
+            TensorFlow choose the all-reduce, and sends each step's gradients in one.
 
     Example:
         strategy = MultiWorkerMirroredStrategy(Cluster.from_env(), ["CPU:0"])
@@ -28,9 +27,9 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             model = make_model()
     """
 
-    def __init__(self, cluster: Cluster, devices, *, reason: str = "", communication=None):
+    def __init__(self, cluster: Cluster, devices, *, reason: str = "", communication_options=None):
         with peer_failure.TerminationKept(), keras_adapter.devices_of_worker(devices):
-            super().__init__(_resolver(cluster, devices), communication)
+            super().__init__(_resolver(cluster, devices), communication_options)
         self.cluster = cluster
         self.reason = reason
         routes.adapt(self)

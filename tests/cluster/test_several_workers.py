@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist import callbacks
+import kerasdist
+from kerasdist import callbacks, testing
 from kerasdist.parity import models
 from tests import strategies
 from tests.strategies import each_worker_deployment, run_on_workers
@@ -231,6 +232,17 @@ def test_one_worker_can_predict_alone(workers):
 
     assert first is None
     assert second == (NUM_EXAMPLES, 1)
+
+
+def collectives_of_small_messages() -> int:
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=64)
+    return collectives_of_a_step(kerasdist.make_strategy(communication_options=options))
+
+
+def test_messages_can_be_made_smaller():
+    outputs = testing.run_cluster(collectives_of_small_messages)
+
+    assert [output.value > 1 for output in outputs] == [True, True]
 
 
 def write_files(folder, strategy) -> list:
