@@ -18,6 +18,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -35,7 +36,13 @@ FIRST_STEP = "first step"
 
 def main() -> None:
     """Parses the flags, measures, prints and writes."""
-    parts = {"steps": steps, "memory": memory, "scaling": scaling, "launch": launch}
+    parts = {
+        "steps": steps,
+        "memory": memory,
+        "scaling": scaling,
+        "messages": messages,
+        "launch": launch,
+    }
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=parts, help="default: all")
     parser.add_argument("--rounds", type=int, default=8)
@@ -84,14 +91,36 @@ def scaling(rounds: int) -> dict:
     return {str(num_workers): times for num_workers, times in secs.items()}
 
 
+def messages(rounds: int) -> dict:
+    """Times the all-reduce of two workers, alone."""
+    print("\nAll-reduce of two workers", flush=True)
+    secs = _values(functools.partial(_time_messages, rounds, 0), num_workers=2)[0]
+    smallest, largest = min(secs), max(secs)
+    bytes_per_sec = (largest - smallest) / (secs[largest] - secs[smallest])
+    for size, measured in secs.items():
+        bound = secs[smallest] + (size - smallest) / bytes_per_sec
+        print(f"{size / 1e6:6.2f} MB  {measured * 1e3:6.2f} ms  bound {bound / measured:.2f} of it")
+    packs = {0: secs}
+    for megabytes in (1, 4):
+        arguments = rounds, megabytes * 10**6
+        packs[megabytes] = _values(functools.partial(_time_messages, *arguments), num_workers=2)[0]
+        ratio = packs[megabytes][largest] / secs[largest]
+        print(
+            f"{largest / 1e6:.0f} MB in messages of {megabytes} MB: {ratio:.2f} of the time in one"
+        )
+    return packs
+
+
 def launch(rounds: int) -> dict:
     """Compares the time to the first step under the launcher with two commands started by hand."""
     print("\nTime to the first step of two workers", flush=True)
     secs = {"by hand": [], "launch": []}
-    for _ in range(max(3, rounds // 2)):
-        secs["by hand"].append(_secs_to_first_step_by_hand())
-        command = [sys.executable, "-m", "kerasdist", "launch", "--workers", "2", "--"]
-        secs["launch"].append(_secs_to_first_step([*command, sys.executable, __file__]))
+    with tempfile.TemporaryDirectory() as logs:
+        command = [sys.executable, "-m", "kerasdist", "launch", "--workers", "2"]
+        command += ["--log-dir", logs, "--", sys.executable, __file__]
+        for _ in range(max(3, rounds // 2)):
+            secs["by hand"].append(_secs_to_first_step_by_hand())
+            secs["launch"].append(_secs_to_first_step(command))
     ratios = [ours / theirs for ours, theirs in zip(secs["launch"], secs["by hand"], strict=True)]
     print(
         f"launch / by hand {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}], "
@@ -167,6 +196,41 @@ def _fit(strategy, steps_per_execution):
     return lambda num_steps: model.fit(data, steps_per_epoch=num_steps, verbose=0, shuffle=False)
 
 
+def _time_messages(rounds, bytes_per_pack) -> dict:
+    """Returns the least seconds of an all-reduce of 4 tensors, by their bytes, on each worker."""
+    import tensorflow as tf
+
+    import kerasdist
+
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
+    strategy = kerasdist.make_strategy(communication_options=options)
+    secs = {}
+    for num_floats in (4, 250_000, 1_000_000, 4_000_000):
+        with tf.device("CPU:0"):
+            parts = [tf.Variable(tf.zeros([num_floats // 4])) for _ in range(4)]
+
+        @tf.function
+        def reduce(parts=parts):
+            def replica_fn():
+                values = [tf.identity(part) for part in parts]
+                context = tf.distribute.get_replica_context()
+                return tf.add_n(
+                    [tf.reduce_sum(part[:1]) for part in context.all_reduce("sum", values)]
+                )
+
+            return strategy.run(replica_fn)
+
+        reduce()
+        times = []
+        for _ in range(5 * rounds):
+            start = time.perf_counter()
+            reduce()
+            times.append(time.perf_counter() - start)
+        # The least: what the message takes, and not what else the machine was doing.
+        secs[4 * num_floats] = min(times)
+    return secs
+
+
 def _time_sleeping_steps() -> float:
     """Returns the median seconds of a step, on each worker."""
     strategy = _strategy()
@@ -180,7 +244,8 @@ def _time_sleeping_steps() -> float:
 
         def call(self, inputs):
             pause = tf.numpy_function(_sleep, [inputs], tf.float32)
-            return inputs + tf.reduce_sum(self.kernel) + tf.stop_gradient(pause)
+            pause = tf.stop_gradient(tf.reshape(pause, tf.shape(inputs)))
+            return inputs + tf.reduce_sum(self.kernel) + pause
 
     with strategy.scope():
         model = keras.Sequential([keras.Input((1,)), Sleeps()])

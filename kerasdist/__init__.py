@@ -17,6 +17,7 @@ from kerasdist.config import DeploymentConfig as DeploymentConfig
 from kerasdist.launcher import launch as launch
 from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
+from kerasdist.preflight import ClusterStartError as ClusterStartError
 from kerasdist.strategies.make_strategy import make_strategy as make_strategy
 
 

@@ -123,20 +123,23 @@ def plan_training(
     scope_checks.check_has_strategy(model, "The plan")
     strategy = model.distribute_strategy
     devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
+    num_replicas = strategy.num_replicas_in_sync
     return Plan(
         strategy=_strategy(strategy),
         devices=devices,
+        num_workers=num_replicas // len(devices),
         global_batch_size=global_batch_size,
         num_examples=num_examples,
         settings={
             "steps per call": _steps_per_call(model),
             "optimizer": _optimizer(model.optimizer),
-            "update": _update(callbacks, len(devices)),
+            "update": _update(callbacks, num_replicas),
+            "messages": _messages(strategy),
             "precision": model.dtype_policy.name,
-            "XLA": _xla(model, len(devices)),
+            "XLA": _xla(model, num_replicas),
         },
         files=files or {},
-        warnings=batch_statistics.notes(model, len(devices)),
+        warnings=batch_statistics.notes(model, num_replicas),
     )
 
 
@@ -185,6 +188,14 @@ def _update(callbacks, num_replicas):
     return ", ".join(
         [f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient", *steps]
     )
+
+
+def _messages(strategy):
+    options = getattr(strategy, "communication_options", None)
+    if options is None:
+        return ""
+    size = f"{options.bytes_per_pack:,} bytes at once" if options.bytes_per_pack else "in one"
+    return f"all-reduce {options.implementation.name}, the gradients of a step {size}"
 
 
 def _steps_per_call(model):

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
+import kerasdist
 from models.usage_error import UsageError
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
+_FAILURE = 1
 _MISTAKE = 2
 
 
@@ -22,7 +24,10 @@ def run(
     argv: Sequence[str],
     description: str | None,
 ) -> int:
-    """Parse `argv` and return the exit code of `action`, 2 for a mistake, 130 for Ctrl-C."""
+    """Parse `argv` and return the exit code of `action`.
+
+    Or 1 where the cluster does not come together, 2 for a mistake, 130 for Ctrl-C.
+    """
     values = flags.FlagValues()
     define_flags(values)
     flags.DEFINE_bool("help", False, "Print this list.", short_name="h", flag_values=values)
@@ -35,6 +40,9 @@ def run(
     except (flags.Error, UsageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _MISTAKE
+    except kerasdist.ClusterStartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _FAILURE
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -3,7 +3,9 @@
     python -m models.evaluate --checkpoint_path=runs/first --dataset_name=digits --dataset_dir=data
 
 Prints how often the right class is the first (Accuracy) and among the first five (Recall_5). Each
-example counts once.
+example counts once, also where several workers share the work:
+
+    python -m kerasdist launch --workers 2 -- python -m models.evaluate ...
 """
 
 import sys
@@ -13,13 +15,15 @@ from pathlib import Path
 import keras
 from absl import flags
 
-from models import command, datasets, input_pipeline, nets, preprocessing
+import kerasdist
+from models import command, datasets, deployment, input_pipeline, nets, preprocessing
+from models.chief_first import chief_first
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluate as the flags `argv` say and return the exit code: 0, 2 (bad flag), 130 (Ctrl-C)."""
+    """Evaluate as the flags `argv` say and return the exit code, one of docs/clusters.md."""
     return command.run(_evaluate, define_flags=_define_flags, argv=argv, description=__doc__)
 
 
@@ -36,6 +40,7 @@ def _define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "max_num_batches", None, "Default: all.", lower_bound=1, flag_values=values
     )
+    deployment.define_flags(values)
     input_pipeline.define_flags(values, split="test", batch_size=100)
 
 
@@ -46,37 +51,56 @@ def _evaluate(values: flags.FlagValues) -> int:
     if values.model_name:
         nets.find(values.model_name)
     path = _model_path(values)
-    model = _load_model(path)
-    dataset = datasets.load(
-        values.dataset_name, split=values.dataset_split_name, data_dir=values.dataset_dir
-    )
+    cluster = _cluster(values)
+    strategy = deployment.make_strategy(values, cluster)
+    with chief_first(strategy, cluster):
+        dataset = datasets.load(
+            values.dataset_name, split=values.dataset_split_name, data_dir=values.dataset_dir
+        )
+    with strategy.scope():
+        model = _load_model(path)
     _check_fit(model, dataset, values)
+    global_batch_size = values.batch_size * strategy.num_replicas_in_sync
     batches = input_pipeline.test_batches(
         dataset,
         preprocess=_preprocess(model, values),
         image_size=model.input_shape[1],
         labels_offset=values.labels_offset,
-        global_batch_size=values.batch_size,
+        global_batch_size=global_batch_size,
         num_threads=values.num_preprocessing_threads,
     )
     num_examples = dataset.num_examples
     if values.max_num_batches:
         batches = batches.take(values.max_num_batches)
-        num_examples = min(num_examples, values.max_num_batches * values.batch_size)
+        num_examples = min(num_examples, values.max_num_batches * global_batch_size)
 
-    model.compile(
-        loss=keras.losses.CategoricalCrossentropy(from_logits=True),
-        metrics=[
-            keras.metrics.CategoricalAccuracy(name="Accuracy"),
-            keras.metrics.TopKCategoricalAccuracy(5, name="Recall_5"),
-        ],
-    )
+    with strategy.scope():
+        model.compile(
+            loss=keras.losses.CategoricalCrossentropy(from_logits=True),
+            metrics=[
+                keras.metrics.CategoricalAccuracy(name="Accuracy"),
+                keras.metrics.TopKCategoricalAccuracy(5, name="Recall_5"),
+            ],
+        )
     results = model.evaluate(batches, return_dict=True)
+    if cluster.is_chief:
+        _print_results(values, path, num_examples, results)
+    return 0
+
+
+def _cluster(values: flags.FlagValues) -> kerasdist.Cluster:
+    cluster = deployment.cluster(values)
+    # An evaluator stands beside the cluster and works alone.
+    return kerasdist.Cluster.local() if cluster.task.job == "evaluator" else cluster
+
+
+def _print_results(
+    values: flags.FlagValues, path: Path, num_examples: int, results: dict[str, float]
+) -> None:
     split = values.dataset_split_name
     print(f"\n{path} on {num_examples} examples of {values.dataset_name}, split {split}:")
     for name in "Accuracy", "Recall_5":
         print(f"  {name}  {results[name]:.4f}")
-    return 0
 
 
 def _model_path(values: flags.FlagValues) -> Path:

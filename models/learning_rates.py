@@ -34,7 +34,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "num_epochs_per_decay",
         2.0,
         "Epochs of one clone, as if it read the data alone: with two clones, the learning rate "
-        "falls after twice as many epochs of the whole data.",
+        "falls after twice as many epochs of the whole data. Workers share the epochs.",
         lower_bound=0,
         flag_values=values,
     )
@@ -45,17 +45,19 @@ def check(values: flags.FlagValues) -> None:
     check_name("--learning_rate_decay_type", values.learning_rate_decay_type, SCHEDULES)
 
 
-def build(values: flags.FlagValues, *, num_examples: int) -> Schedule:
+def build(values: flags.FlagValues, *, num_examples: int, num_workers: int = 1) -> Schedule:
     """Return the learning rate for a Keras optimizer, a function of global steps.
 
     Args:
         values: the flags; --batch_size, per clone, sets the length of an epoch of one clone.
         num_examples: in the training split.
+        num_workers: that make each step together; as in slim, an epoch then has fewer steps.
     """
     decay_steps = kerasdist.schedules.decay_steps(
         num_examples=num_examples,
         num_epochs=values.num_epochs_per_decay,
         batch_size=values.batch_size,
+        replicas_to_aggregate=num_workers,
     )
     schedule = SCHEDULES[values.learning_rate_decay_type]
     return schedule(values, max(decay_steps, 1))

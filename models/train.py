@@ -7,6 +7,13 @@ r"""Train an image classifier: `python -m models.train --help` lists the flags.
 
 The flags and their defaults are those of slim's trainer; --batch_size is per clone. All flags are
 checked before anything is written. Ctrl-C ends training early and keeps the model trained so far.
+
+Two workers on this machine, each with the clones that the flags say:
+
+    python -m kerasdist launch --workers 2 -- python -m models.train ...
+
+On many machines the same command runs on each; TF_CONFIG, Slurm or --worker_hosts and --task_id say
+which worker it is. The chief alone writes and prints. Ctrl-C ends the workers without a model.
 """
 
 import math
@@ -14,26 +21,27 @@ import os
 import shlex
 import shutil
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 from absl import flags
 
 import kerasdist
 from models import (
     command,
     datasets,
+    deployment,
     input_pipeline,
     learning_rates,
     nets,
     optimizers,
     preprocessing,
 )
+from models.chief_first import chief_first
 from models.learning_curve import write_learning_curve
-from models.stop_at_step import StopAtStep
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
@@ -41,7 +49,7 @@ _TEST_SPLITS = ("test", "validation")  # The first that the dataset has.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train as the flags `argv` say and return the exit code: 0, 2 (bad flag), 130 (Ctrl-C)."""
+    """Train as the flags `argv` say and return the exit code, one of docs/clusters.md."""
     return command.run(_train, define_flags=_define_flags, argv=argv, description=__doc__)
 
 
@@ -56,15 +64,9 @@ def _define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("overwrite", False, "Replace the results in --train_dir.", flag_values=values)
     text("model_name", "inception_v3", f"One of {', '.join(sorted(nets.NETS))}.")
     count("train_image_size", None, "Height and width in pixels. Default: as the net wants it.")
-    count("max_number_of_steps", None, "Global steps. Default: train until Ctrl-C.")
+    count("max_number_of_steps", None, "Global steps. Default: train until Ctrl-C (one process).")
     count("log_every_n_steps", 10, "Global steps between two points in the event files.")
     count("seed", 0, "Draws weights, batches and distortions.", at_least=0)
-    # kerasdist checks these numbers and says what is wrong with them.
-    count("num_clones", 1, "Model copies on this machine; the loss is their mean.", None)
-    flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on the CPU.", flag_values=values)
-    count("worker_replicas", 1, "Worker processes, each with --num_clones clones.", None)
-    count("num_ps_tasks", 0, "Parameter servers.", None)
-    count("task", 0, "Which of the worker processes this is; 0 is the chief.", None)
     flags.DEFINE_float(
         "weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", 0, flag_values=values
     )
@@ -76,21 +78,23 @@ def _define_flags(values: flags.FlagValues) -> None:
         1,
         flag_values=values,
     )
+    deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
     learning_rates.define_flags(values)
 
 
 def _train(values: flags.FlagValues) -> int:
-    train_dir = _check(values)
+    cluster = deployment.cluster(values)
+    train_dir = _check(values, cluster)
     # First of all: TensorFlow cannot make logical devices once it has started.
-    strategy = _make_strategy(values)
-    train, test = _load(values)
+    strategy = deployment.make_strategy(values, cluster)
+    with chief_first(strategy, cluster):
+        train, test = _load(values)
     # After the data: the run that writes the dataset draws random file names.
     keras.utils.set_random_seed(values.seed)
     with strategy.scope():
-        model = _build(values, train)
-    train_dir.create()
+        model = _build(values, train, cluster)
     global_batch_size = values.batch_size * strategy.num_replicas_in_sync
     plan = kerasdist.plan_training(
         model,
@@ -98,39 +102,43 @@ def _train(values: flags.FlagValues) -> int:
         num_examples=train.num_examples,
         files=train_dir.files(),
     )
-    print(plan, flush=True)
+    if cluster.is_chief:
+        train_dir.create()
+        print(plan, flush=True)
     run = _fit(values, model, train, test, train_dir, global_batch_size)
-    return _finish(values, model, run, test, train_dir)
+    if run.interrupted:
+        return _finish(values, model, run, test, train_dir) if cluster.is_chief else run.exit_code
+    # The others wait: to the chief, one that is gone looks like one that crashed.
+    with chief_first(strategy, cluster):
+        return _finish(values, model, run, test, train_dir) if cluster.is_chief else run.exit_code
 
 
-def _check(values: flags.FlagValues) -> TrainDir:
+def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
     """Check all that can be checked without reading the data; write nothing."""
     preprocessing.find(values.preprocessing_name or nets.find(values.model_name).preprocessing)
+    _check_can_train(values, cluster)
     optimizers.check(values)
     learning_rates.check(values)
     input_pipeline.check(values)
     if not values.train_dir:
         raise UsageError("--train_dir is missing: where the model goes, such as runs/first.")
     train_dir = TrainDir(Path(values.train_dir))
-    train_dir.check(overwrite=values.overwrite)
+    if cluster.is_chief:  # The others need not even see it.
+        train_dir.check(overwrite=values.overwrite)
     return train_dir
 
 
-def _make_strategy(values: flags.FlagValues) -> tf.distribute.Strategy:
-    deployment = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
-    try:
-        if not any(values[name].present for name in deployment):
-            return kerasdist.make_strategy()  # The cluster and the local devices decide.
-        config = kerasdist.DeploymentConfig(
-            num_clones=values.num_clones,
-            clone_on_cpu=values.clone_on_cpu,
-            replica_id=values.task,
-            num_replicas=values.worker_replicas,
-            num_ps_tasks=values.num_ps_tasks,
+def _check_can_train(values: flags.FlagValues, cluster: kerasdist.Cluster) -> None:
+    if cluster.task.job == "evaluator":
+        raise UsageError(
+            f"{cluster.task} cannot train. Launch without --evaluator; `python -m models.evaluate` "
+            "measures the model afterwards."
         )
-        return kerasdist.make_strategy(config)
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(str(error)) from error
+    if not cluster.is_local and not values.max_number_of_steps:
+        raise UsageError(
+            "--max_number_of_steps is missing: several workers train for so many steps, since "
+            "Ctrl-C ends them without a model."
+        )
 
 
 def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset | None]:
@@ -146,7 +154,9 @@ def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset 
     return train, None
 
 
-def _build(values: flags.FlagValues, train: datasets.Dataset) -> keras.Model:
+def _build(
+    values: flags.FlagValues, train: datasets.Dataset, cluster: kerasdist.Cluster
+) -> keras.Model:
     image_size = _image_size(values)
     try:
         model = nets.build(
@@ -161,7 +171,9 @@ def _build(values: flags.FlagValues, train: datasets.Dataset) -> keras.Model:
             f"--model_name {values.model_name!r} cannot take images of {image_size} x {image_size} "
             f"pixels; change --train_image_size. {error}"
         ) from error
-    learning_rate = learning_rates.build(values, num_examples=train.num_examples)
+    learning_rate = learning_rates.build(
+        values, num_examples=train.num_examples, num_workers=cluster.num_workers
+    )
     model.compile(
         optimizer=optimizers.build(values, learning_rate=learning_rate),
         loss=keras.losses.CategoricalCrossentropy(
@@ -184,6 +196,10 @@ class _Run:
     step: int
     interrupted: bool
 
+    @property
+    def exit_code(self) -> int:
+        return command.INTERRUPTED if self.interrupted else 0
+
 
 def _fit(
     values: flags.FlagValues,
@@ -202,23 +218,30 @@ def _fit(
         "num_threads": values.num_preprocessing_threads,
     }
     last_step = values.max_number_of_steps or sys.maxsize
-    stop_at_step = StopAtStep(last_step)
+    steps_per_epoch = min(math.ceil(train.num_examples / global_batch_size), last_step)
+    # The data ends at the last step: with a callback, several workers would stop one step later.
+    batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
+    batches = batches.repeat().take(values.max_number_of_steps or -1)
     history = keras.callbacks.History()
     tensorboard = keras.callbacks.TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
     )
     interrupted = False
     try:
-        model.fit(
-            input_pipeline.train_batches(train, seed=values.seed, **pipeline),
-            validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
-            epochs=math.ceil(last_step / math.ceil(train.num_examples / global_batch_size)),
-            callbacks=[stop_at_step, history, tensorboard],
-            shuffle=False,  # The pipeline shuffles; Keras warns about the default.
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The data ended after")
+            model.fit(
+                batches,
+                validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
+                epochs=math.ceil(last_step / steps_per_epoch),
+                steps_per_epoch=steps_per_epoch,
+                callbacks=[history, tensorboard],
+                shuffle=False,  # The pipeline shuffles; Keras warns about the default.
+            )
     except KeyboardInterrupt:
         interrupted = True
-    return _Run(history=history.history, step=stop_at_step.step, interrupted=interrupted)
+    step = int(model.optimizer.iterations.numpy())
+    return _Run(history=history.history, step=step, interrupted=interrupted)
 
 
 def _finish(

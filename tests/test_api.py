@@ -20,6 +20,7 @@ METHOD_TYPES = (types.FunctionType, classmethod, staticmethod, property)
 
 PUBLIC_NAMES = [
     "Cluster",
+    "ClusterStartError",
     "DeploymentConfig",
     "Plan",
     "Task",

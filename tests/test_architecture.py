@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "plan": {"strategies", "training"},
     "parity": set(),
     "doctor": {"config", "cluster", "strategies", "parity"},
-    "__init__": {"config", "cluster", "launcher", "strategies", "plan"},
+    "__init__": {"config", "cluster", "launcher", "plan", "preflight", "strategies"},
     "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.

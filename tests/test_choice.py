@@ -147,14 +147,14 @@ def test_config_may_repeat_what_the_cluster_says(config, jobs):
     ],
 )
 def test_contradiction_names_what_both_sides_say(config, jobs, wanted, found):
-    with pytest.raises(ValueError, match=f"asks for {wanted}, and TF_CONFIG holds {found}"):
+    with pytest.raises(ValueError, match=f"asks for {wanted}, and the cluster has {found}"):
         choose(DeploymentConfig(**config), cluster_of(jobs), num_gpus=3)
 
 
 def test_replica_id_of_another_task_is_a_contradiction():
     config = DeploymentConfig(num_replicas=2, replica_id=1)
 
-    with pytest.raises(ValueError, match=r"replica_id=1, and TF_CONFIG says .* worker 0"):
+    with pytest.raises(ValueError, match=r"replica_id=1, and the cluster says .* worker 0"):
         choose(config, cluster_of(TWO_WORKERS), num_gpus=0)
 
 
@@ -206,7 +206,7 @@ print(*sys.modules)
 def test_a_cluster_of_one_worker_contradicts_two_replicas():
     cluster = Cluster(jobs={"worker": ["a:1"]}, task=Task("worker", 0))
 
-    with pytest.raises(ValueError, match=r"num_replicas=2.*holds 1 workers"):
+    with pytest.raises(ValueError, match=r"num_replicas=2.*has 1 workers"):
         choose(DeploymentConfig(num_replicas=2), cluster, num_gpus=0)
 
 

@@ -101,7 +101,7 @@ def test_left_over_tf_config_is_an_error_that_names_both(monkeypatch):
     task = {"type": "worker", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
 
-    with pytest.raises(ValueError, match=r"num_replicas=1.*TF_CONFIG holds 2 workers.*unset"):
+    with pytest.raises(ValueError, match=r"num_replicas=1.*the cluster has 2 workers.*unset"):
         kerasdist.make_strategy(DeploymentConfig(num_clones=2, clone_on_cpu=True))
 
 

@@ -1,7 +1,8 @@
 """What the README, CONTRIBUTING and docs tell people to type works as it stands.
 
 Every ```python block of a page runs, in one process from top to bottom, and every line of its
-```bash blocks is checked. Both run in an empty directory, so that files go there.
+```bash blocks is checked. Both run in a directory of their own, so that files go there; it holds
+`train.py`, which is what the README calls its first script.
 """
 
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/training.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/training.md"]
 
 # Each with the reason.
 NOT_RUN = {
@@ -52,6 +53,7 @@ def test_python_blocks_run(page, tmp_path):
 @pytest.mark.timeout(600)  # Each command loads TensorFlow.
 @pytest.mark.parametrize("block", BASH)
 def test_commands_work(block, tmp_path):
+    (tmp_path / "train.py").write_text(blocks("README.md", "python")[0])
     for line in block.splitlines():
         command = shlex.split(line, comments=True)
         match command:
@@ -73,6 +75,8 @@ def test_commands_work(block, tmp_path):
 def run(command: list[str], *, cwd: Path) -> None:
     environ = {key: os.environ[key] for key in os.environ if not key.startswith("MAKE")}
     environ["PYTHONPATH"] = str(ROOT)
+    # As in an environment that is activated: `launch -- python train.py` finds this Python.
+    environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     result = subprocess.run(
         command,
         cwd=cwd,

@@ -103,7 +103,7 @@ def _check_against_cluster(config, cluster):
         raise ValueError(
             "TensorFlow's strategies know the jobs 'worker' and 'ps' only. Received: "
             f"worker_job_name={names[0]!r}, ps_job_name={names[1]!r}. Use the default names, in "
-            "DeploymentConfig and in TF_CONFIG."
+            "DeploymentConfig and in the cluster."
         )
     if not cluster.jobs:
         return
@@ -112,13 +112,13 @@ def _check_against_cluster(config, cluster):
     if wanted != found:
         raise ValueError(
             f"DeploymentConfig asks for num_replicas={wanted[0]}, num_ps_tasks={wanted[1]}, and "
-            f"TF_CONFIG holds {found[0]} workers and {found[1]} ps tasks. Make them agree, give no "
+            f"the cluster has {found[0]} workers and {found[1]} ps tasks. Make them agree, give no "
             "DeploymentConfig, or unset TF_CONFIG where it is left over from another job."
         )
     if config.replica_id not in (0, _replica_id(cluster)):
         raise ValueError(
-            f"DeploymentConfig says replica_id={config.replica_id}, and TF_CONFIG says that this "
-            f"is {cluster.task}. Leave replica_id out: the cluster knows it."
+            f"DeploymentConfig says replica_id={config.replica_id}, and the cluster says that "
+            f"this is {cluster.task}. Leave replica_id out: the cluster knows it."
         )
 
 

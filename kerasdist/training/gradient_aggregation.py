@@ -55,7 +55,8 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
     if not step.weighs_loss:
         present = [_weigh(gradient, step) for gradient in present]
     riders = [name for name in step.riders if name not in step.sums]
-    values = [tf.identity(tf.cast(step.riders[name], present[0].dtype)) for name in riders]
+    # Made on the replica's device: TensorFlow asks for one.
+    values = [tf.identity(step.riders[name]) for name in riders]
     summed = _sum_over_replicas([*present, *values])
     step.sums.update(zip(riders, summed[len(present) :], strict=True))
     summed = iter(summed)

@@ -38,7 +38,8 @@ class ReplicaStep:
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
         callbacks: The update callbacks of the `fit` that runs.
-        riders: Scalars that are summed over the replicas together with the gradients, by name.
+        riders: float32 scalars that are summed over the replicas together with the gradients, by
+            name.
         losses: The mean losses of this replica by the names of their metrics, as they are tracked.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
@@ -125,8 +126,8 @@ def run(
             weighing every gradient.
         checks: Tensors that must be there before anything of the step runs.
         callbacks: See `ReplicaStep.callbacks`.
-        riders: Pairs of a name and a scalar of this worker, which is summed over the workers
-            together with the gradients.
+        riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
+            workers together with the gradients.
     """
     is_only_replica = strategy.num_replicas_in_sync == 1
     fractions = [

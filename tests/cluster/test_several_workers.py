@@ -234,15 +234,21 @@ def test_one_worker_can_predict_alone(workers):
     assert second == (NUM_EXAMPLES, 1)
 
 
-def collectives_of_small_messages() -> int:
+def train_with_small_messages() -> tuple[int, str]:
+    """Returns the messages of a step, and the plan."""
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=64)
-    return collectives_of_a_step(kerasdist.make_strategy(communication_options=options))
+    strategy = kerasdist.make_strategy(communication_options=options)
+    with strategy.scope():
+        plan = kerasdist.plan_training(models.regression(), global_batch_size=8)
+    return collectives_of_a_step(strategy), str(plan)
 
 
 def test_messages_can_be_made_smaller():
-    outputs = testing.run_cluster(collectives_of_small_messages)
-
-    assert [output.value > 1 for output in outputs] == [True, True]
+    for output in testing.run_cluster(train_with_small_messages):
+        num_collectives, plan = output.value
+        assert num_collectives > 1
+        assert "all-reduce AUTO, the gradients of a step 64 bytes at once" in plan
+        assert "on each of 2 workers" in plan
 
 
 def write_files(folder, strategy) -> list:

@@ -3,6 +3,7 @@
 import pytest
 from absl import flags
 
+import kerasdist
 from models import command
 from models.usage_error import UsageError
 
@@ -38,6 +39,14 @@ def test_a_mistake_found_by_the_action_ends_with_code_2(capsys):
 
     assert run([], action) == 2
     assert capsys.readouterr().err == "error: Unknown --model_name 'x'.\n"
+
+
+def test_a_cluster_that_does_not_start_ends_with_code_1(capsys):
+    def action(values):
+        raise kerasdist.ClusterStartError("worker 1 (b:1) never answered.")
+
+    assert run([], action) == 1
+    assert capsys.readouterr().err == "error: worker 1 (b:1) never answered.\n"
 
 
 def test_ctrl_c_ends_with_code_130(capsys):

@@ -25,6 +25,12 @@ def test_the_default_falls_in_stairs_counted_per_clone():
     assert rates(schedule, [80_071, 80_072]) == pytest.approx([0.01, 0.0094])
 
 
+def test_workers_that_step_together_share_the_epochs():
+    schedule = learning_rates.build(parse(), num_examples=1_281_167, num_workers=2)
+
+    assert rates(schedule, [40_035, 40_036]) == pytest.approx([0.01, 0.0094])
+
+
 def test_polynomial_goes_straight_to_the_end():
     values = parse("--learning_rate_decay_type=polynomial", "--num_epochs_per_decay=1")
     schedule = learning_rates.build(values, num_examples=3200)

@@ -49,7 +49,9 @@ def argv(tmp_path, data_dir):
         ("--batchsize=1", "Did you mean: batch_size ?"),
         ("--num_clones=0", "num_clones=0"),
         ("--num_clones=99", "99"),
-        ("--worker_replicas=2", "not in this version"),
+        ("--worker_replicas=2", "`python -m kerasdist launch --workers 2 --` before the command"),
+        ("--num_ps_tasks=1", "not in this version"),
+        ("--task_id=1", "--task_id=1 needs --worker_hosts"),
         ("--labels_offset=10", "Received: 10"),
         ("--train_image_size=2", "cannot take images of 2 x 2 pixels"),
     ],
@@ -112,19 +114,16 @@ def test_the_same_seed_gives_the_same_model(argv, tmp_path):
     assert abs(weights[0] - weights[2]).max() > 1e-2
 
 
-class Interrupt(train.StopAtStep):
-    """Ctrl-C after a number of steps."""
-
-    after = 2
+class InterruptingHistory(keras.callbacks.History):
+    """Ctrl-C after the second step."""
 
     def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        if self.step == self.after:
+        if batch == 1:
             raise KeyboardInterrupt
 
 
 def test_ctrl_c_keeps_the_model_trained_so_far(argv, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train, "StopAtStep", Interrupt)
+    monkeypatch.setattr(keras.callbacks, "History", InterruptingHistory)
 
     assert train.main(argv) == 130
 

@@ -1,0 +1,37 @@
+"""What one process has to do before the others: write what they read.
+
+with chief_first(strategy, cluster):
+    dataset = load()        # The chief writes its files; the others find them.
+"""
+
+import contextlib
+from collections.abc import Generator
+
+import tensorflow as tf
+
+import kerasdist
+
+
+@contextlib.contextmanager
+def chief_first(
+    strategy: tf.distribute.Strategy, cluster: kerasdist.Cluster
+) -> Generator[None, None, None]:
+    """Let the chief run the body first, and then the other workers; all of them must come here.
+
+    Where the chief fails, the others end as its peers do when it is lost.
+    """
+    if not cluster.is_chief:
+        _meet(strategy)
+    yield
+    if cluster.is_chief and not cluster.is_local:
+        _meet(strategy)
+
+
+def _meet(strategy: tf.distribute.Strategy) -> None:
+    """Wait for all workers: a sum has its value when everybody has given his part."""
+
+    def replica_fn():
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+    tf.function(lambda: strategy.run(replica_fn), autograph=False)()

@@ -1,0 +1,126 @@
+"""The flags that say on what a command runs, with slim's names, and the strategy they give.
+
+    cluster = deployment.cluster(values)        # Without TensorFlow: who are we?
+    strategy = deployment.make_strategy(values, cluster)
+
+Without flags, the environment decides: TF_CONFIG, Slurm, or the devices of this machine.
+"""
+
+import os
+
+import tensorflow as tf
+from absl import flags
+
+import kerasdist
+from models.usage_error import UsageError
+
+_CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
+_HOSTS = ("ps_hosts", "job_name", "task_id")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Define slim's flags of clones and replicas, and those of the distributed Inception."""
+
+    def text(name: str, default: str, help: str) -> None:
+        flags.DEFINE_string(name, default, help, flag_values=values)
+
+    # kerasdist checks these numbers and says what is wrong with them.
+    def count(name: str, default: int | None, help: str) -> None:
+        flags.DEFINE_integer(name, default, help, flag_values=values)
+
+    count("num_clones", 1, "Model copies of each worker; the loss is their mean.")
+    flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on the CPU.", flag_values=values)
+    count("worker_replicas", None, "Worker processes. Default: those of the cluster, or 1.")
+    count("num_ps_tasks", None, "Parameter servers. Default: those of the cluster, or 0.")
+    count("task", 0, "Which of the worker processes this is; 0 is the chief. Need not be given.")
+    text("worker_hosts", "", "host:port of each worker, with commas; without, TF_CONFIG decides.")
+    text("ps_hosts", "", "host:port of each parameter server. Needs --worker_hosts.")
+    text("job_name", "worker", "worker or ps: what this process is. Needs --worker_hosts.")
+    count("task_id", 0, "Which one of its job this process is. Needs --worker_hosts.")
+
+
+def cluster(values: flags.FlagValues) -> kerasdist.Cluster:
+    """Return the cluster of --worker_hosts, or else the one that the environment describes.
+
+    Raises:
+        UsageError: flags or environment describe no cluster that can work, or both describe one.
+    """
+    try:
+        if not values["worker_hosts"].present:
+            _check_no_hosts(values)
+            return kerasdist.Cluster.from_env()
+        if os.environ.get("TF_CONFIG", "").strip():
+            raise UsageError(
+                f"--worker_hosts={values.worker_hosts} and TF_CONFIG both say what the cluster is. "
+                "Leave --worker_hosts out, or unset TF_CONFIG."
+            )
+        return kerasdist.Cluster.from_hosts(
+            worker_hosts=values.worker_hosts,
+            ps_hosts=values.ps_hosts,
+            job_name=values.job_name,
+            task_id=values.task_id,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.distribute.Strategy:
+    """Return the strategy for the flags in this cluster; several workers wait for each other.
+
+    Raises:
+        UsageError: the flags cannot be had, or contradict the cluster.
+        kerasdist.ClusterStartError: the other workers did not come, or do not fit.
+    """
+    try:
+        config = _config(values, cluster)
+        return kerasdist.make_strategy(config, cluster=cluster)
+    except kerasdist.ClusterStartError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _check_no_hosts(values: flags.FlagValues) -> None:
+    for name in _HOSTS:
+        if values[name].present:
+            raise UsageError(
+                f"--{name}={values[name].value} needs --worker_hosts, the addresses of all "
+                "workers. Leave it out where TF_CONFIG says what this process is."
+            )
+
+
+def _config(
+    values: flags.FlagValues, cluster: kerasdist.Cluster
+) -> kerasdist.DeploymentConfig | None:
+    """Return what the flags ask for; None where they leave it to the cluster and the devices."""
+    if not any(values[name].present for name in _CONFIG):
+        return None
+    config = kerasdist.DeploymentConfig(
+        num_clones=values.num_clones,
+        clone_on_cpu=values.clone_on_cpu,
+        replica_id=values.task,
+        num_replicas=_given_or(values.worker_replicas, cluster.num_workers),
+        num_ps_tasks=_given_or(values.num_ps_tasks, cluster.num_ps),
+    )
+    _check_launched_clones(config)
+    if config.num_replicas > 1 and config.num_ps_tasks == 0 and cluster.is_local:
+        raise UsageError(
+            f"--worker_replicas={config.num_replicas} needs a cluster, and this process is alone. "
+            f"Put `python -m kerasdist launch --workers {config.num_replicas} --` before the "
+            "command to run it on this machine; on many machines, set TF_CONFIG or --worker_hosts."
+        )
+    return config
+
+
+def _given_or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _check_launched_clones(config: kerasdist.DeploymentConfig) -> None:
+    launched = os.environ.get("KERASDIST_NUM_CLONES", "1")
+    if launched not in ("1", str(config.num_clones)):
+        raise UsageError(
+            f"--num_clones={config.num_clones} (1 where it is not given), and the launch has "
+            f"--clones {launched}. Give --num_clones={launched}, on a machine without GPUs with "
+            "--clone_on_cpu, or leave --clones out."
+        )

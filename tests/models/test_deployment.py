@@ -1,0 +1,119 @@
+"""The flags of clones, replicas and hosts: the cluster and the strategy that they give."""
+
+import json
+
+import pytest
+from absl import flags
+
+import kerasdist
+from models import deployment
+from models.usage_error import UsageError
+
+TWO_WORKERS = {"worker": ["a:1", "b:1"]}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def parse(*argv):
+    values = flags.FlagValues()
+    deployment.define_flags(values)
+    values(["", *argv])
+    return values
+
+
+def set_tf_config(monkeypatch):
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": TWO_WORKERS, "task": task}))
+
+
+def two_workers():
+    return kerasdist.Cluster(jobs=TWO_WORKERS, task=kerasdist.Task("worker", 1))
+
+
+def test_without_flags_tf_config_decides(monkeypatch):
+    set_tf_config(monkeypatch)
+
+    assert deployment.cluster(parse()) == two_workers()
+
+
+def test_hosts_and_a_task_make_a_cluster():
+    cluster = deployment.cluster(
+        parse("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--job_name=ps", "--task_id=0")
+    )
+
+    assert cluster.jobs == {
+        **{job: tuple(hosts) for job, hosts in TWO_WORKERS.items()},
+        "ps": ("c:1",),
+    }
+    assert cluster.task == kerasdist.Task("ps", 0)
+
+
+def test_empty_hosts_are_the_legacy_way_to_be_alone():
+    assert deployment.cluster(parse("--worker_hosts=", "--task_id=0")).is_local
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--worker_hosts=a:1,b"], "The port is missing"),
+        (["--worker_hosts=a:1,b:1", "--task_id=2"], "index=2"),
+        (["--ps_hosts=a:1"], "--ps_hosts=a:1 needs --worker_hosts"),
+    ],
+)
+def test_hosts_that_cannot_work_are_mistakes(argv, message):
+    with pytest.raises(UsageError, match=message):
+        deployment.cluster(parse(*argv))
+
+
+def test_hosts_and_tf_config_contradict_each_other(monkeypatch):
+    set_tf_config(monkeypatch)
+
+    with pytest.raises(UsageError, match=r"--worker_hosts=a:1,b:1 and TF_CONFIG .* unset"):
+        deployment.cluster(parse("--worker_hosts=a:1,b:1"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--worker_replicas=3"], "num_replicas=3, .*the cluster has 2 workers"),
+        (["--worker_replicas=2", "--num_ps_tasks=1"], "num_ps_tasks=1, .*0 ps tasks"),
+        (["--task=0", "--worker_replicas=1"], "num_replicas=1, .*the cluster has 2 workers"),
+    ],
+)
+def test_flags_that_contradict_the_cluster_name_both(argv, message):
+    with pytest.raises(UsageError, match=message):
+        deployment.make_strategy(parse(*argv), two_workers())
+
+
+def test_clones_of_flags_and_of_the_launch_must_agree(monkeypatch):
+    monkeypatch.setenv("KERASDIST_NUM_CLONES", "2")
+
+    with pytest.raises(UsageError, match=r"--num_clones=1 .*--clones 2.*Give --num_clones=2"):
+        deployment.make_strategy(parse("--worker_replicas=2"), two_workers())
+
+
+def test_flags_of_clones_leave_the_number_of_workers_to_the_cluster(monkeypatch):
+    seen = []
+    monkeypatch.setattr(kerasdist, "make_strategy", lambda config, cluster: seen.append(config))
+
+    deployment.make_strategy(parse("--num_clones=2", "--clone_on_cpu"), two_workers())
+
+    assert seen == [kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True, num_replicas=2)]
+
+
+def test_several_workers_without_a_cluster_are_told_the_command():
+    with pytest.raises(UsageError, match=r"worker_replicas=2 .* launch --workers 2 --"):
+        deployment.make_strategy(parse("--worker_replicas=2"), kerasdist.Cluster.local())
+
+
+def test_a_cluster_that_does_not_start_is_no_mistake_of_the_flags(monkeypatch):
+    def fail(*args, **kwargs):
+        raise kerasdist.ClusterStartError("worker 0 never answered")
+
+    monkeypatch.setattr(kerasdist, "make_strategy", fail)
+
+    with pytest.raises(kerasdist.ClusterStartError):
+        deployment.make_strategy(parse(), two_workers())

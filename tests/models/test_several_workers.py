@@ -1,0 +1,148 @@
+"""`models.train` and `models.evaluate` as two processes of a cluster."""
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from kerasdist.testing import run_cluster
+from models import evaluate, nets, train
+
+ROOT = Path(__file__).parents[2]
+STEPS_OF_AN_EPOCH = 5  # 150 examples in batches of 32.
+
+
+def arguments(tmp_path, name):
+    (tmp_path / "data").mkdir(exist_ok=True)
+    return [
+        f"--train_dir={tmp_path / name}",
+        f"--dataset_dir={tmp_path / 'data'}",
+        "--dataset_name=digits",
+        "--dataset_split_name=train[:150]",
+        "--model_name=lenet",
+        "--batch_size=16",
+        f"--max_number_of_steps={STEPS_OF_AN_EPOCH + 2}",
+        "--optimizer=adam",
+        "--opt_epsilon=1e-8",
+        "--learning_rate=0.001",
+        "--learning_rate_decay_type=fixed",
+    ]
+
+
+def weights(path):
+    model = keras.saving.load_model(path / "model.keras")
+    assert int(model.optimizer.iterations) == STEPS_OF_AN_EPOCH + 2
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+def accuracy(output):
+    (value,) = re.findall(r"Test accuracy: (0\.\d+) \(360 examples\)", output)
+    return value
+
+
+def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys):
+    argv = arguments(tmp_path, "workers")
+
+    def by_hand():
+        config = json.loads(os.environ.pop("TF_CONFIG"))
+        hosts = ",".join(config["cluster"]["worker"])
+        index = config["task"]["index"]
+        flags = ["--worker_replicas=2", f"--worker_hosts={hosts}", f"--task_id={index}"]
+        return train.main([*argv, *flags])
+
+    chief, other = run_cluster(by_hand, num_workers=2)
+    clones = [*arguments(tmp_path, "clones"), "--num_clones=2", "--clone_on_cpu"]
+    assert train.main(clones) == 0
+
+    assert (chief.value, other.value) == (0, 0), chief.output + other.output
+    assert "CPU:0 on each of 2 workers" in chief.output
+    assert chief.output.count("Writing the dataset 'digits'") == 1
+    assert "Plan" not in other.output
+    assert "Writ" not in other.output
+    assert accuracy(chief.output) == accuracy(capsys.readouterr().out)
+    np.testing.assert_allclose(
+        weights(tmp_path / "workers"), weights(tmp_path / "clones"), atol=1e-5
+    )
+    files = sorted(path.name for path in (tmp_path / "workers").iterdir())
+    assert files == ["learning_curve.png", "model.keras", "train", "validation"]
+    assert len(list((tmp_path / "workers/train").iterdir())) == 1
+
+
+def launch(tmp_path, *command):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "kerasdist",
+            "launch",
+            "--workers=2",
+            "--",
+            sys.executable,
+            *command,
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
+    argv = [*arguments(tmp_path, "run"), "--max_number_of_steps=1000000"]
+
+    with launch(tmp_path, "-m", "models.train", *argv) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "Epoch 2/" in line:
+                process.send_signal(signal.SIGINT)
+    output = "".join(lines)
+
+    assert process.returncode == 130, output
+    assert "Stopping all tasks." in output
+    assert "Traceback" not in output
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["train", "validation"]
+
+
+def test_workers_evaluate_each_example_once(tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    keras.utils.set_random_seed(0)
+    nets.build("lenet", num_classes=10, weight_decay=0).save(tmp_path / "model.keras")
+    argv = [
+        f"--checkpoint_path={tmp_path / 'model.keras'}",
+        f"--dataset_dir={tmp_path / 'data'}",
+        "--dataset_name=digits",
+    ]
+
+    chief, other = run_cluster(functools.partial(evaluate.main, argv), num_workers=2)
+    capsys.readouterr()
+    assert evaluate.main(argv) == 0
+
+    assert (chief.value, other.value) == (0, 0), chief.output + other.output
+    assert "on 360 examples of digits" in chief.output
+    assert "Accuracy" not in other.output
+    assert results(chief.output) == results(capsys.readouterr().out) != []
+
+
+def results(output):
+    return re.findall(r"^  \w+  0\.\d+$", output, flags=re.MULTILINE)
+
+
+def test_a_mistake_of_a_launched_training_is_one_line_and_code_2(tmp_path):
+    argv = [*arguments(tmp_path, "run"), "--worker_replicas=3"]
+
+    with launch(tmp_path, "-m", "models.train", *argv) as process:
+        output = process.stdout.read()
+
+    assert process.returncode == 2, output
+    assert "num_replicas=3, num_ps_tasks=0, and the cluster has 2 workers" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "run").exists()
