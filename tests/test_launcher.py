@@ -391,7 +391,7 @@ def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():
         open("ready", "w").close()
         time.sleep(600)
     """
-    result = kerasdist.launch(python(source))
+    result = kerasdist.launch(python(source), grace_secs=1)
 
     assert root_cause(result) == "worker 1"
     assert result.exit_code == 5
@@ -400,7 +400,7 @@ def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():
 def test_failed_peer_is_the_root_cause_if_nothing_else_failed():
     source = "task == 'worker 0' and sys.exit(138); time.sleep(600)"
 
-    result = kerasdist.launch(python(source))
+    result = kerasdist.launch(python(source), grace_secs=1)
 
     assert root_cause(result) == "worker 0"
     assert result.exit_code == 138

@@ -67,7 +67,8 @@ def launch(
         num_clones: Replicas of each worker, told to `make_strategy` by KERASDIST_NUM_CLONES.
         max_restarts: How often the whole cluster is started again after a failure. Exit code 2
             and the same error of the program twice in a row end the launch at once.
-        grace_secs: Time to end after TERM, before KILL.
+        grace_secs: Time to end after TERM, before KILL. Also the time that the others have to end
+            by themselves where a task says that a peer failed: one of them had the error.
         timeout_secs: Time for everything, restarts included; no limit by default.
         frozen_timeout_secs: How long a task may be halted (SIGSTOP) before it is killed.
         log_dir: Directory of the log files; `kerasdist_logs/<run id>` by default.

@@ -6,14 +6,14 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from kerasdist.cluster import Task
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.result import TIMED_OUT, USAGE, LaunchResult
+from kerasdist.launcher.result import PEER_FAILED, TIMED_OUT, USAGE, LaunchResult, TaskResult
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_environment import addresses_of, task_environment, tasks_of
 from kerasdist.launcher.task_group import TaskGroup
@@ -131,6 +131,8 @@ class Supervisor:
         exit_code = 0
         if root_cause:
             exit_code = root_cause.result().exit_code
+            if exit_code == PEER_FAILED and (done := _names(_done(tasks))):
+                also = f"; ended before it without an error: {done}{also}"
             reason = f"{root_cause.describe_failure()} after {secs}, the first to fail{also}."
         elif unfinished:
             exit_code = TIMED_OUT
@@ -218,6 +220,10 @@ def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
         "can run programs as you. Close them with a firewall, or allow user namespaces "
         "(docs/clusters.md)."
     )
+
+
+def _done(results: Iterable[TaskResult]) -> Iterator[Task]:
+    return (each.task for each in results if each.exit_code == 0 and not each.was_stopped)
 
 
 def _names(tasks) -> str:

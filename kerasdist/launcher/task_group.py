@@ -33,6 +33,7 @@ class TaskGroup:
         self._processes: list[TaskProcess] = []
         self._readers: dict[Task, LogReader] = {}
         self._failures: list[TaskProcess] = []  # In order of time.
+        self._failed_at = 0.0
         self._frozen_since: dict[Task, float] = {}
         self._frozen_checked = 0.0
 
@@ -82,7 +83,7 @@ class TaskGroup:
             # Asked before looking: a task that fails in between must not pass for done.
             is_over = not any(process.is_running for process in awaited)
             self._look()
-            if is_over or (self._failures and not for_all):
+            if is_over or (self._failures and not for_all and self._is_cause_out()):
                 return True
             time.sleep(_POLL_SECS)
         return False
@@ -121,6 +122,18 @@ class TaskGroup:
         is_served = self._settings.num_ps and self._settings.chief
         return process.task.job not in (("ps", "worker") if is_served else ("ps",))
 
+    def _is_cause_out(self) -> bool:
+        """Whether a task has failed by itself, or none does within the grace time.
+
+        Peers hear of an error in milliseconds; the process that had it takes seconds to end, and to
+        stop it meanwhile would hide its exit code.
+        """
+        return (
+            any(process.exit_code != PEER_FAILED for process in self._failures)
+            or any(process.is_running and process.is_frozen for process in self._processes)
+            or time.monotonic() > self._failed_at + self._settings.grace_secs
+        )
+
     def _look(self) -> None:
         """Shows new output and notes which tasks failed."""
         new = [
@@ -128,6 +141,8 @@ class TaskGroup:
             for process in self._processes
             if process.failed and process not in self._failures
         ]
+        if new and not self._failures:
+            self._failed_at = time.monotonic()
         # Of those that failed since the last look, the order is not known.
         self._failures += sorted(new, key=lambda process: process.exit_code == PEER_FAILED)
         for task, reader in self._readers.items():

@@ -14,6 +14,7 @@ def make_strategy(
     *,
     cluster: Cluster | None = None,
     start_timeout_secs: float = 300,
+    heartbeat_timeout_secs: float = 10,
     communication_options=None,
 ):
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
@@ -25,7 +26,10 @@ def make_strategy(
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
             CPU (KERASDIST_NUM_CLONES of them where `python -m kerasdist launch` has set it).
         cluster: Where this process stands. Defaults to `Cluster.from_env()`.
-        start_timeout_secs: How long to wait for the other tasks of the cluster.
+        start_timeout_secs: How long to wait for the other tasks of the cluster, and then for
+            TensorFlow to connect them.
+        heartbeat_timeout_secs: How long a worker that trains may be silent (halted, cut off) before
+            the others give it up and end with exit code 138.
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for several
             workers: which all-reduce, and how many bytes it sends at once. None lets TensorFlow
             choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
@@ -67,7 +71,13 @@ def make_strategy(
             f"--workers {choice.num_workers} -- python ...`, or let the scheduler set TF_CONFIG."
         )
     if choice.strategy == "MultiWorkerMirroredStrategy":
-        return _join_workers(choice, cluster, start_timeout_secs, communication_options)
+        return _join_workers(
+            choice,
+            cluster,
+            start_timeout_secs=start_timeout_secs,
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            communication_options=communication_options,
+        )
     return _construct(choice)
 
 
@@ -101,7 +111,7 @@ def _facts(choice) -> dict[str, str]:
     }
 
 
-def _join_workers(choice: Choice, cluster: Cluster, start_timeout_secs, communication_options):
+def _join_workers(choice: Choice, cluster: Cluster, *, start_timeout_secs, **arguments):
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
     from kerasdist.training import keras_adapter
@@ -113,7 +123,8 @@ def _join_workers(choice: Choice, cluster: Cluster, start_timeout_secs, communic
         cluster,
         list(choice.devices),
         reason=choice.reason,
-        communication_options=communication_options,
+        start_timeout_secs=start_timeout_secs,
+        **arguments,
     )
 
 

@@ -20,6 +20,9 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         reason: Why it was chosen, for the plan.
         communication_options: A `tf.distribute.experimental.CommunicationOptions`; None lets
             TensorFlow choose the all-reduce, and sends each step's gradients in one.
+        start_timeout_secs: How long TensorFlow may take to connect the workers, which all run by
+            now; then this process ends with exit code 138.
+        heartbeat_timeout_secs: How long a worker may be silent before the others give it up.
 
     Example:
         strategy = MultiWorkerMirroredStrategy(Cluster.from_env(), ["CPU:0"])
@@ -27,9 +30,25 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             model = make_model()
     """
 
-    def __init__(self, cluster: Cluster, devices, *, reason: str = "", communication_options=None):
-        with peer_failure.TerminationKept(), keras_adapter.devices_of_worker(devices):
-            super().__init__(_resolver(cluster, devices), communication_options)
+    def __init__(
+        self,
+        cluster: Cluster,
+        devices,
+        *,
+        reason: str = "",
+        communication_options=None,
+        start_timeout_secs: float = 300,
+        heartbeat_timeout_secs: float = 10,
+    ):
+        keras_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
+        with (
+            peer_failure.TerminationKept(),
+            peer_failure.StartLimit(cluster, start_timeout_secs),
+            keras_adapter.devices_of_worker(devices),
+        ):
+            options = communication_options or tf.distribute.experimental.CommunicationOptions()
+            super().__init__(_resolver(cluster, devices), options)
+        self.communication_options = options
         self.cluster = cluster
         self.reason = reason
         routes.adapt(self)

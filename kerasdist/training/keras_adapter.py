@@ -24,9 +24,12 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import get_data_adapter, tf_dataset_adapter
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.distribute import collective_all_reduce_strategy
 from tensorflow.python.eager import context
+
+from kerasdist.cluster import Cluster
 
 # What can be routed: (owner, name), each with the reason why Keras' own does not do.
 ROUTABLE = {
@@ -256,6 +259,27 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         create = _create_variable_on_workers
     extended._create_variable = functools.partial(create, extended._create_variable)
+
+
+def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:
+    """Sets how long a worker may be silent; call it before the strategy is made.
+
+    TensorFlow has no other way than its private one, and leaves alone what is set already.
+    """
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{cluster.chief.job}/replica:0/task:{cluster.chief.index}",
+        heartbeat_timeout_in_ms=int(secs * 1000),
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(addresses))
+            for job, addresses in cluster.jobs.items()
+        ],
+    )
+
+
+def report_error(message: str) -> None:
+    """Lets the collectives of all other workers fail with a message."""
+    context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
 def check_not_started() -> None:
