@@ -271,7 +271,10 @@ def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:
         service_leader=f"/job:{cluster.chief.job}/replica:0/task:{cluster.chief.index}",
         heartbeat_timeout_in_ms=int(secs * 1000),
         coordinated_jobs=[
-            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(addresses))
+            # Protocol buffers make their classes at run time.
+            coordination_config_pb2.CoordinatedJob(  # ty: ignore[missing-attribute]
+                name=job, num_tasks=len(addresses)
+            )
             for job, addresses in cluster.jobs.items()
         ],
     )

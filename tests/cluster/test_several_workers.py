@@ -324,9 +324,10 @@ def examples_of_files() -> list:
 def write_records(folder) -> list[str]:
     paths = [str(folder / f"{index}.tfrecord") for index in range(len(SIZES))]
     for path, rows in zip(paths, examples_of_files(), strict=True):
-        with tf.io.TFRecordWriter(path) as writer:
-            for row in rows:
-                writer.write(row.tobytes())
+        writer = tf.io.TFRecordWriter(path)
+        for row in rows:
+            writer.write(row.tobytes())
+        writer.close()
     return paths
 
 

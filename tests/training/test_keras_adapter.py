@@ -1,6 +1,8 @@
 """Every private name that kerasdist relies on is still where it was, and does what it did."""
 
 import inspect
+import subprocess
+import sys
 
 import keras
 import pytest
@@ -126,3 +128,28 @@ def test_class_weight_function_looks_up_the_class():
     _, _, weights = weigh(tf.zeros([2, 1]), tf.constant([1, 0]))
 
     assert weights.numpy().tolist() == [2.0, 0.5]
+
+
+HEARTBEAT = """
+from tensorflow.python.eager import context
+from kerasdist import Cluster, Task
+from kerasdist.training import keras_adapter
+
+cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:2", "c:2"]}, task=Task("worker", 1))
+keras_adapter.set_heartbeat_timeout(cluster, 2.5)
+settings = context.context().coordination_service
+print(settings.heartbeat_timeout_in_ms, settings.service_leader)
+print([(job.name, job.num_tasks) for job in settings.coordinated_job_list])
+"""
+
+
+def test_heartbeat_timeout_reaches_tensorflow():
+    # In a process of its own: it is set once and for all.
+    result = subprocess.run(
+        [sys.executable, "-c", HEARTBEAT], capture_output=True, text=True, timeout=60
+    )
+
+    assert result.stdout.splitlines() == [
+        "2500 /job:chief/replica:0/task:0",
+        "[('chief', 1), ('worker', 2)]",
+    ]
