@@ -24,7 +24,7 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.testing import run_cluster
 from kerasdist.training import peer_failure
 
-NUM_AT_ONCE = 3
+NUM_AT_ONCE = 2
 MARK = "KERASDIST_TEST_FAULTS"
 LOST = r"worker {} \(127\.0\.0\.1:\d+\) ends because worker {} \(127\.0\.0\.1:\d+\) "
 
@@ -91,7 +91,7 @@ class Outcome:
 def alone(source: str, *, num_workers: int = 2) -> Outcome:
     """Runs workers that nobody stops."""
     results = run_cluster(
-        PROGRAM + source, num_workers=num_workers, timeout_secs=60, stop_on_failure=False
+        PROGRAM + source, num_workers=num_workers, timeout_secs=150, stop_on_failure=False
     )
     codes, outputs = zip(*((result.returncode, result.output) for result in results), strict=True)
     return Outcome(codes=list(codes), outputs=list(outputs), ended_at=time.time())
@@ -105,7 +105,7 @@ def launched(source: str, *options: str) -> Outcome:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=tempfile.mkdtemp(),  # For the logs.
-        timeout=60,
+        timeout=150,
         text=True,
     )
     return Outcome(codes=[result.returncode], outputs=[result.stdout], ended_at=time.time())

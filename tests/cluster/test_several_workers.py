@@ -142,6 +142,26 @@ def fit_without_synchronized_statistics(strategy) -> list:
     return [*map(np.array, layer.non_trainable_variables), *averages.values(), losses["loss"]]
 
 
+def fit_with_decisions(strategy) -> dict:
+    """Trains with Keras' callbacks that look at the logs and change the training."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.regression()
+    return model.fit(
+        *data(),
+        batch_size=8,
+        epochs=30,
+        shuffle=False,
+        verbose=0,
+        validation_data=data(11),
+        callbacks=[
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.98),
+            keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=0.01, cooldown=1),
+            keras.callbacks.EarlyStopping(patience=4, min_delta=0.01, restore_best_weights=True),
+        ],
+    ).history
+
+
 def collectives_of_a_step(strategy) -> int:
     """Returns how many messages the compiled training step sends."""
     with strategy.scope():
@@ -177,6 +197,7 @@ CHECKS = [
     fit_differently,
     fit_pipelines_of_different_length,
     fit_without_synchronized_statistics,
+    fit_with_decisions,
     collectives_of_a_step,
     predict_on_the_second_alone,
 ]
@@ -217,6 +238,20 @@ def test_moving_statistics_are_the_same_on_all_workers(workers):
     assert len(first) == 5
     for ours, theirs in zip(first, second, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@each_worker_deployment
+def test_callbacks_that_decide_do_the_same_on_all_workers(workers):
+    truth = fit_with_decisions(strategies.get("one device"))
+    rates = truth["learning_rate"]
+    assert len(rates) < 30
+    assert min(later / earlier for earlier, later in itertools.pairwise(rates)) < 0.5
+
+    for outcome in outcomes(workers):
+        history = outcome[fit_with_decisions]
+        assert history.keys() == truth.keys()
+        for name, values in history.items():
+            np.testing.assert_allclose(values, truth[name], atol=1e-5, err_msg=name)
 
 
 @each_worker_deployment

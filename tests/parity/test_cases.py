@@ -2,6 +2,8 @@
 
 import functools
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +32,22 @@ def test_equals_one_device(index, strategy):
     assert difference(outcome, truth(index)) <= case.tolerance
 
 
-@functools.cache
-def outcomes_on(workers: str) -> list[list]:
-    """Returns the outcome of every case, or its error, on each worker of a deployment."""
-    return run_on_workers(train_all, workers, timeout_secs=600)
+@pytest.fixture(scope="module", autouse=True)
+def clusters(request):
+    """The outcomes of every case on each worker, by deployment.
+
+    The clusters run while this process tests the other deployments.
+    """
+    names = dict.fromkeys(
+        item.callspec.params["workers"]
+        for item in request.session.items
+        if item.path == Path(__file__) and "workers" in item.fixturenames
+    )
+    with ThreadPoolExecutor(1) as pool:
+        yield {
+            name: pool.submit(run_on_workers, train_all, name, timeout_secs=900) for name in names
+        }
+        pool.shutdown(cancel_futures=True)
 
 
 def train_all(strategy) -> list:
@@ -49,10 +63,11 @@ def _outcome_or_error(case, strategy):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+@pytest.mark.timeout(600)  # The first one waits for the cluster to be done.
 @each_worker_deployment
 @pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
-def test_equals_one_device_on_every_worker(index, workers):
-    for outcome in [outcomes[index] for outcomes in outcomes_on(workers)]:
+def test_equals_one_device_on_every_worker(index, workers, clusters):
+    for outcome in [outcomes[index] for outcomes in clusters[workers].result()]:
         assert not isinstance(outcome, str), outcome
         assert difference(outcome, truth(index)) <= CASES[index].tolerance
 
