@@ -60,7 +60,16 @@ def whole_data() -> Generator[None]:
 def _with_next_size(dataset):
     empty = tf.nest.map_structure(_empty, dataset.element_spec)
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
-    return endless.scan(empty, lambda last, batch: (batch, (last, _size(batch))))
+    return endless.scan(empty, _look_ahead)
+
+
+def _look_ahead(last, batch):
+    size = _size(batch)
+    # Empty batches have the shape of the last one: of images of 0 x 0 a layer might make nothing.
+    batch = tf.cond(
+        size > 0, lambda: batch, lambda: tf.nest.map_structure(lambda part: part[:0], last)
+    )
+    return batch, (last, size)
 
 
 def _size(batch):

@@ -190,7 +190,7 @@ def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
     """Returns the part of a dataset that is in every `num_shards`-th of its files, or None.
 
     None where the texts at its source are no file names, where its batch size cannot be found, and
-    for batches of anything but dense tensors.
+    for batches of anything but dense tensors of known rank.
 
     Args:
         dataset: Yields global batches.
@@ -202,7 +202,8 @@ def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
     """
     batch_size = int(tf_distribute.compute_batch_size(dataset))
     leaves = tf.nest.flatten(dataset.element_spec)
-    if batch_size < num_shards or not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
+    is_dense = all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves)
+    if batch_size < num_shards or not is_dense:
         return None
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE

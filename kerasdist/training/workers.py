@@ -4,12 +4,13 @@ Every worker runs the same program, and whatever adds up over the workers must b
 them, in the same order: a worker that does not call leaves the others waiting.
 """
 
+import functools
 import weakref
 
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.cluster import Cluster, Task
+from kerasdist.cluster import Cluster
 
 _sums = weakref.WeakKeyDictionary()
 
@@ -34,13 +35,6 @@ def index_of(strategy) -> int:
 def is_chief(strategy) -> bool:
     """Whether this process is the one that writes files and shows progress."""
     return cluster_of(strategy).is_chief
-
-
-def task_at(cluster: Cluster, index: int) -> Task:
-    """Returns the task of the worker at a position."""
-    if "chief" not in cluster.jobs:
-        return Task("worker", index)
-    return Task("chief", 0) if index == 0 else Task("worker", index - 1)
 
 
 def local_replicas(strategy) -> range:
@@ -97,4 +91,5 @@ def assign_mean(strategy, variables: list) -> None:
         ):
             variable.assign(mean)
 
-    tf.function(lambda: strategy.run(replica_fn), autograph=False)()
+    # A partial has no code by which TensorFlow would count, and warn of, its traces.
+    tf.function(functools.partial(strategy.run, replica_fn), autograph=False)()
