@@ -1,0 +1,50 @@
+"""Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster
+from kerasdist.training import routes
+
+
+class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
+    """TensorFlow's ParameterServerStrategy, in whose scope stock `fit` trains asynchronously.
+
+    The chief makes it and runs the program; workers and ps tasks serve (see `serve`).
+
+    Args:
+        cluster: The chief, workers and ps tasks; this process is the chief.
+        reason: Why it was chosen, for the plan.
+
+    Example:
+        strategy = ParameterServerStrategy(Cluster.from_env())
+        with strategy.scope():
+            model = make_model()
+    """
+
+    def __init__(self, cluster: Cluster, *, reason: str = ""):
+        super().__init__(_resolver(cluster))
+        self.served_cluster = cluster
+        self.reason = reason
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
+        routes.adapt(self)
+        _seed()
+
+
+def _resolver(cluster):
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
+        task_type=cluster.task.job,
+        task_id=cluster.task.index,
+        rpc_layer="grpc",
+    )
+
+
+def _seed() -> None:
+    """Sets a random seed, unless the user has given one.
+
+    Every worker shuffles the same data and takes its part of it, so the order must agree.
+    """
+    if tf.compat.v1.random.get_seed(None)[0] is None:
+        keras.utils.set_random_seed(int(np.random.randint(2**31)))
