@@ -23,9 +23,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             model = make_model()
     """
 
-    def __init__(self, cluster: Cluster, *, reason: str = ""):
+    def __init__(self, cluster: Cluster, *, reason: str = "", steps_per_call: int | None = None):
         super().__init__(_resolver(cluster))
         self.served_cluster = cluster
+        self.steps_per_call = steps_per_call
         self.reason = reason
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
         routes.adapt(self)

@@ -23,11 +23,17 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import get_data_adapter, tf_dataset_adapter
+from keras.src.trainers.data_adapters import (
+    array_data_adapter,
+    get_data_adapter,
+    tf_dataset_adapter,
+)
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
-from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.distribute import collective_all_reduce_strategy, input_lib
+from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context
+from tensorflow.python.ops import resource_variable_ops
 
 from kerasdist.cluster import Cluster
 
@@ -73,6 +79,8 @@ ROUTABLE = {
     "moments": (keras.layers.BatchNormalization, "_moments"),
     # The same masks on every replica.
     "next_seed": (keras.random.SeedGenerator, "next"),
+    # Reads, adds and writes: workers that share a variable overwrite what others have added.
+    "assign_add": (keras.Variable, "assign_add"),
 }
 
 _collective_key_bases = itertools.count(1000, 1000)
@@ -150,6 +158,19 @@ def build_from_spec(model, spec) -> None:
 def make_data_adapter(**kwargs):
     """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
     return get_data_adapter(**kwargs)
+
+
+def num_bytes(adapter) -> int:
+    """Returns the size of the arrays that Keras' reader holds; 0 where it holds none."""
+    arrays = keras.tree.flatten(getattr(adapter, "_inputs", None))
+    return sum(getattr(getattr(array, "array", array), "nbytes", 0) for array in arrays)
+
+
+def is_python(adapter) -> bool:
+    """Whether Keras' reader calls Python for every batch."""
+    return not isinstance(
+        adapter, (tf_dataset_adapter.TFDatasetAdapter, array_data_adapter.ArrayDataAdapter)
+    )
 
 
 def class_weight_function(class_weight: dict) -> Callable:
@@ -254,12 +275,113 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     """
     _adapted.add(strategy)
     extended = strategy.extended
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        _adapt_parameter_servers(extended, is_local_update)
+        return
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
     create = _create_variable
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         create = _create_variable_on_workers
     extended._create_variable = functools.partial(create, extended._create_variable)
+
+
+def _adapt_parameter_servers(extended, is_local_update):
+    # An update runs where its variable lives, with no other replica to ask: see `adapt`.
+    if extended._num_replicas_in_sync == 1:
+        extended._use_merge_call = lambda: not is_local_update()
+        extended._replica_ctx_update = _update_in_place
+
+
+def _update_in_place(variable, function, args=(), kwargs=None, group=True):
+    with tf.device(variable.device):
+        return function(variable, *args, **(kwargs or {}))
+
+
+def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
+    """Returns a variable of the worker that runs the function which is being traced.
+
+    TensorFlow's PerWorkerVariable has no automatic control dependencies, so that reads may come
+    before writes.
+
+    Args:
+        like: A variable with its shape and dtype.
+        name: Which one it is, among all of that worker's process.
+    """
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=like.dtype, shape=like.shape, shared_name=name, container=""
+    )
+    return resource_variable_ops.BaseResourceVariable(
+        handle=handle,
+        handle_name=name,
+        unique_id=name,
+        shape=like.shape,
+        dtype=like.dtype,
+        trainable=False,
+        in_graph_mode=True,
+    )
+
+
+@contextlib.contextmanager
+def standing_in(variables: list[keras.Variable], values: list[tf.Variable]) -> Generator[None]:
+    """Lets other variables of TensorFlow's stand in for those that Keras' variables hold."""
+    own = [variable._value for variable in variables]
+    for variable, value in zip(variables, values, strict=False):
+        variable._value = value
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, own, strict=True):
+            variable._value = value
+
+
+def copier(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset] | None:
+    """Returns a function that makes a copy of a dataset, on whichever task it is called.
+
+    Returns:
+        The function; None where the dataset calls Python functions, which other tasks do not have.
+    """
+    graph = coordinator_values.serialize_dataset_to_graph(dataset)
+    if b"PyFunc" in graph.numpy():
+        return None
+    spec = dataset.element_spec
+    return lambda: coordinator_values.deserialize_dataset_from_graph(graph, spec)
+
+
+def iterators_of_workers(coordinator, makers: list[Callable]):
+    """Returns an iterator on each worker, as one value to be passed to what is scheduled.
+
+    TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them, and a worker
+    that is started again gets its own anew.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        makers: For each worker a function that returns its dataset.
+    """
+    functions = {id(make): tf.function(make).get_concrete_function() for make in makers}
+    iterators = []
+    for worker, make in zip(coordinator._cluster.workers, makers, strict=True):
+        function = functions[id(make)]
+        iterator = worker.create_resource(functools.partial(_iterator_over, function))
+        iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
+            coordinator.strategy, function.structured_outputs
+        )
+        iterators.append(iterator)
+    return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))
+
+
+def _iterator_over(make):
+    return iter(make())
+
+
+def wait_for(result, secs: float) -> bool:
+    """Waits until what was scheduled has ended, at most so long; returns whether it has."""
+    return result._status_available_event.wait(secs)
+
+
+def add_in_place(variable: keras.Variable, value) -> None:
+    """Adds to a variable where it lives, in one operation."""
+    variable._value.assign_add(tf.cast(value, variable._value.dtype), read_value=False)
 
 
 def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:

@@ -31,6 +31,21 @@ def check(model) -> None:
             )
 
 
+def check_on_parameter_servers(model) -> None:
+    """Checks that the variables of `model` live on parameter servers.
+
+    Raises:
+        RuntimeError: One was created outside the scope of its strategy; names it.
+    """
+    for variable in [*model.variables, *model.metrics_variables]:
+        if "/job:ps/" not in variable.value.device:
+            raise RuntimeError(
+                f"Variable '{variable.path}' of model '{model.name}' was created outside its "
+                "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
+                "model inside the same `with strategy.scope():` block."
+            )
+
+
 def check_optimizer_scope(optimizer) -> None:
     """Checks that an optimizer of ours is not applied to a model outside our strategies.
 

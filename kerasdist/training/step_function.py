@@ -91,7 +91,7 @@ class StepFunction:
                 self._run_or_restart(data)
             else:
                 for batch in data:
-                    self._run_batch(_as_tensors(batch))
+                    self._run_batch(as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
         if workers.count(self._strategy) == 1:
@@ -158,7 +158,7 @@ class StepFunction:
             return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
 
-    def _run_shares(self, batch, shares, *, checks, riders=()):
+    def _run_shares(self, batch, shares, *, checks, riders=(), counter=None):
         with contextlib.ExitStack() as stack:
             for callback in self.callbacks:
                 stack.enter_context(callback.tracing(self._model))
@@ -173,7 +173,8 @@ class StepFunction:
                 riders=(*self._riders(), *riders),
             )
         with replica_step.after(batch, checks):
-            self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
+            counter = self.num_examples if counter is None else counter
+            counter.assign_add(tf.cast(result.num_examples, tf.int64))
             if _STOP in result.sums:
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
             self._observe([losses for _, losses in result.outputs], result.shares)
@@ -267,7 +268,8 @@ def _warn_of_differences(model):
         )
 
 
-def _as_tensors(batch):
+def as_tensors(batch):
+    """Returns a batch with tensors for its arrays and numbers."""
     return tf.nest.map_structure(
         lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.convert_to_tensor(leaf),
         batch,

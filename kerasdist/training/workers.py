@@ -20,6 +20,11 @@ def cluster_of(strategy) -> Cluster:
     return getattr(strategy, "cluster", None) or Cluster.local()
 
 
+def are_asynchronous(strategy) -> bool:
+    """Whether workers train the variables of parameter servers, each for itself."""
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
 def count(strategy) -> int:
     """Returns the number of workers that a strategy spans."""
     return cluster_of(strategy).num_workers

@@ -1,0 +1,219 @@
+"""The function that `fit` and `evaluate` call where asynchronous workers run the steps.
+
+It keeps every worker busy: a few calls of some steps each are on their way, and each time `fit`
+asks, the oldest of them has ended. The numbers that it reports are those of steps that are done.
+"""
+
+import contextlib
+import time
+
+import tensorflow as tf
+
+from kerasdist.training import (
+    batches,
+    data_checks,
+    graph_errors,
+    keras_adapter,
+    local_counts,
+    scope_checks,
+)
+from kerasdist.training.lazy_logs import RecentLogs
+from kerasdist.training.step_function import StepFunction, as_tensors
+from kerasdist.training.step_logs import StepLogs, graph_function
+from kerasdist.training.worker_epochs import Call, Calls
+
+# Age of the logs at which they are read again: that takes milliseconds.
+_LOGS_SECS = 1.0
+
+
+class AsynchronousStep(StepFunction):
+    """Runs the steps of a model on the workers of a ParameterServerStrategy.
+
+    Args: those of `StepFunction`.
+    """
+
+    def __init__(self, model, step, *, returns_metrics, weighs_loss, callbacks=()):
+        _check(model)
+        super().__init__(
+            model,
+            step,
+            returns_metrics=returns_metrics,
+            weighs_loss=weighs_loss,
+            callbacks=callbacks,
+        )
+        self._coordinator = self._strategy.coordinator
+        with self._strategy.scope():
+            self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._logs = StepLogs(
+            model,
+            returns_metrics=returns_metrics,
+            callbacks=callbacks,
+            scope=self._strategy.scope,
+        )
+        self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
+        self._running: list = []
+        self._recent: dict | None = None
+        self._recent_at = 0.0
+        self._run_at = graph_function(self._steps_at)
+        self._run_next = graph_function(self._next_steps)
+        self._run_given = graph_function(self._given_step, reduce_retracing=True)
+
+    def restart(self):
+        self.finish()
+        super().restart()
+
+    def __call__(self, data) -> RecentLogs:
+        """Runs the steps that `data` asks for.
+
+        Args:
+            data: `Calls`, of which the oldest ends; or (from `train_on_batch`) an iterator over
+                batches, which run one after the other.
+        """
+        try:
+            if isinstance(data, Calls):
+                self._advance(data)
+            else:
+                for batch in data:
+                    self._wait(self._schedule_batch(as_tensors(batch), is_first=False))
+        except tf.errors.OpError as error:
+            self._abandon()
+            raise graph_errors.explained(_of_user(error)) from None
+        return RecentLogs(self._read_recent, read_exact=self._read_exact)
+
+    def finish(self) -> None:
+        """Waits for the steps that still run."""
+        running, self._running = self._running, []
+        for call in running:
+            self._end(call)
+
+    def _advance(self, calls: Calls):
+        while call := calls.take():
+            self._start(call)
+        self._end(self._running.pop(0))
+
+    def _start(self, call: Call):
+        data = call.calls.data
+        if call.batch is not None:
+            call.result = self._schedule_batch(as_tensors(call.batch), is_first=call.is_first)
+        else:
+            request = tf.constant([call.position, call.num_steps, call.is_first], tf.int64)
+            run = self._run_at if data.is_strict else self._run_next
+            call.result = self._coordinator.schedule(run, args=(data.iterators, request))
+        self._running.append(call)
+
+    def _end(self, call: Call):
+        num_run = self._wait(call.result)
+        if call.calls.data.is_strict and num_run < call.num_steps:
+            for batch in call.calls.data.reread(call.position, call.num_steps):
+                self._wait(self._schedule_batch(batch, is_first=False))
+        call.calls.end(call)
+
+    def _schedule_batch(self, batch, *, is_first: bool):
+        return self._coordinator.schedule(self._run_given, args=(batch, tf.constant(is_first)))
+
+    def _wait(self, result):
+        while not keras_adapter.wait_for(result, 1.0):
+            self._coordinator.done()  # Raises what has failed elsewhere.
+        return result.fetch()
+
+    def _abandon(self):
+        """Lets the coordinator forget what was scheduled, after an error."""
+        self._running = []
+        with contextlib.suppress(tf.errors.OpError):
+            self._coordinator.join()
+
+    def _read_recent(self) -> dict:
+        if self._recent is None or time.monotonic() > self._recent_at + _LOGS_SECS:
+            self._recent = self._logs.read()
+            self._recent_at = time.monotonic()
+        return dict(self._recent)
+
+    def _read_exact(self) -> dict:
+        self.finish()
+        self._recent = None
+        return self._logs.read()
+
+    # What follows is traced by the chief and runs on a worker.
+
+    def _steps_at(self, iterator, request):
+        """Runs the steps at a position; returns how many: all, or 0 where it is passed."""
+        position, num_steps, is_first = tf.unstack(request)
+        index, batch = _at(iterator, position)
+        return tf.cond(
+            tf.equal(index, position),
+            lambda: self._strict_steps(iterator, batch, num_steps, is_first),
+            lambda: tf.constant(0, tf.int64),
+        )
+
+    def _strict_steps(self, iterator, batch, num_steps, is_first):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, is_first > 0, num_examples)
+            self._repeat(
+                num_steps - 1,
+                lambda: self._one_step_on_worker(
+                    next(iterator)[1], tf.constant(False), num_examples
+                ),
+            )
+        return num_steps
+
+    def _next_steps(self, iterator, request):
+        _, num_steps, is_first = tf.unstack(request)
+        with self._counts.collected() as num_examples:
+            self._repeat(
+                num_steps,
+                lambda: self._one_step_on_worker(next(iterator), is_first > 0, num_examples),
+            )
+
+    def _given_step(self, batch, is_first):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, is_first, num_examples)
+        return tf.constant(1, tf.int64)
+
+    def _one_step_on_worker(self, batch, is_first, num_examples):
+        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        shares = batches.shares_of(batch, self._strategy)
+        self._run_shares(batch, shares, checks=checks, counter=num_examples)
+
+    def _repeat(self, num_steps, run):
+        def body(step):
+            run()
+            return step + 1
+
+        start = tf.constant(0, tf.int64)
+        tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
+
+
+def _at(iterator, position):
+    """Returns (index, batch) of the first batch at a position or behind it."""
+
+    def body(*_):
+        index, batch = next(iterator)
+        return index, batch
+
+    return tf.while_loop(
+        lambda index, _: index < position,
+        body,
+        next(iterator),
+        shape_invariants=iterator.element_spec,
+        parallel_iterations=1,
+    )
+
+
+def _of_user(error):
+    if isinstance(error, tf.errors.OutOfRangeError):
+        return ValueError(
+            "The data of a worker ended in the middle of an epoch. Call `repeat()` on it, so that "
+            "it never ends, or give fewer `steps_per_epoch`."
+        )
+    return error
+
+
+def _check(model):
+    if model.run_eagerly:
+        raise ValueError(
+            "`run_eagerly=True` cannot be had with parameter servers: the workers run what the "
+            "chief has compiled, and Python of a train_step would run on the chief once. Compile "
+            "with run_eagerly=False; to debug, run on one device: `make_strategy(cluster="
+            "kerasdist.Cluster.local())`."
+        )
+    scope_checks.check_on_parameter_servers(model)
