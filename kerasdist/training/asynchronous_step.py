@@ -6,6 +6,7 @@ asks, the oldest of them has ended. The numbers that it reports are those of ste
 
 import contextlib
 import time
+import uuid
 
 import tensorflow as tf
 
@@ -54,8 +55,11 @@ class AsynchronousStep(StepFunction):
         self._running: list = []
         self._recent: dict | None = None
         self._recent_at = 0.0
-        self._run_at = graph_function(self._steps_at)
-        self._run_next = graph_function(self._next_steps)
+        self._checked = f"kerasdist_{uuid.uuid4().hex}"
+        self._run_step_at = graph_function(self._step_at)
+        self._run_steps_at = graph_function(self._steps_at)
+        self._run_next_step = graph_function(self._next_step_of_worker)
+        self._run_next_steps = graph_function(self._next_steps)
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
 
     def restart(self):
@@ -74,7 +78,7 @@ class AsynchronousStep(StepFunction):
                 self._advance(data)
             else:
                 for batch in data:
-                    self._wait(self._schedule_batch(as_tensors(batch), is_first=False))
+                    self._wait(self._schedule_batch(batch))
         except tf.errors.OpError as error:
             self._abandon()
             raise graph_errors.explained(_of_user(error)) from None
@@ -92,24 +96,34 @@ class AsynchronousStep(StepFunction):
         self._end(self._running.pop(0))
 
     def _start(self, call: Call):
-        data = call.calls.data
-        if call.batch is not None:
-            call.result = self._schedule_batch(as_tensors(call.batch), is_first=call.is_first)
-        else:
-            request = tf.constant([call.position, call.num_steps, call.is_first], tf.int64)
-            run = self._run_at if data.is_strict else self._run_next
-            call.result = self._coordinator.schedule(run, args=(data.iterators, request))
+        call.result = self._schedule(call)
         self._running.append(call)
 
-    def _end(self, call: Call):
-        num_run = self._wait(call.result)
-        if call.calls.data.is_strict and num_run < call.num_steps:
-            for batch in call.calls.data.reread(call.position, call.num_steps):
-                self._wait(self._schedule_batch(batch, is_first=False))
-        call.calls.end(call)
+    def _schedule(self, call):
+        data = call.calls.data
+        if call.batch is not None:
+            return self._schedule_batch(call.batch)
+        run, numbers = self._run_next_step, []
+        if data.is_strict:
+            run = self._run_step_at if call.num_steps == 1 else self._run_steps_at
+            numbers = [call.position]
+        elif call.num_steps > 1:
+            run = self._run_next_steps
+        if call.num_steps > 1:
+            numbers.append(call.num_steps)
+        arguments = (tf.constant(numbers, tf.int64),) if numbers else ()
+        return self._coordinator.schedule(run, args=(data.iterators, *arguments))
 
-    def _schedule_batch(self, batch, *, is_first: bool):
-        return self._coordinator.schedule(self._run_given, args=(batch, tf.constant(is_first)))
+    def _schedule_batch(self, batch):
+        return self._coordinator.schedule(self._run_given, args=(as_tensors(batch),))
+
+    def _end(self, call: Call):
+        position = self._wait(call.result)
+        if call.calls.data.is_strict and position != call.position:
+            # It was lost with a worker, and this one had read on. What it did instead is extra.
+            for batch in call.calls.data.reread(call.position, call.num_steps):
+                self._wait(self._schedule_batch(batch))
+        call.calls.end(call)
 
     def _wait(self, result):
         while not keras_adapter.wait_for(result, 1.0):
@@ -135,52 +149,48 @@ class AsynchronousStep(StepFunction):
 
     # What follows is traced by the chief and runs on a worker.
 
-    def _steps_at(self, iterator, request):
-        """Runs the steps at a position; returns how many: all, or 0 where it is passed."""
-        position, num_steps, is_first = tf.unstack(request)
+    def _step_at(self, iterator, position):
+        index, batch = _at(iterator, position[0])
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, num_examples)
+        return index
+
+    def _steps_at(self, iterator, numbers):
+        position, num_steps = tf.unstack(numbers)
         index, batch = _at(iterator, position)
-        return tf.cond(
-            tf.equal(index, position),
-            lambda: self._strict_steps(iterator, batch, num_steps, is_first),
-            lambda: tf.constant(0, tf.int64),
-        )
-
-    def _strict_steps(self, iterator, batch, num_steps, is_first):
         with self._counts.collected() as num_examples:
-            self._one_step_on_worker(batch, is_first > 0, num_examples)
-            self._repeat(
-                num_steps - 1,
-                lambda: self._one_step_on_worker(
-                    next(iterator)[1], tf.constant(False), num_examples
-                ),
+            self._one_step_on_worker(batch, num_examples)
+            _repeat(
+                num_steps - 1, lambda: self._one_step_on_worker(next(iterator)[1], num_examples)
             )
-        return num_steps
+        return index
 
-    def _next_steps(self, iterator, request):
-        _, num_steps, is_first = tf.unstack(request)
+    def _next_step_of_worker(self, iterator):
         with self._counts.collected() as num_examples:
-            self._repeat(
-                num_steps,
-                lambda: self._one_step_on_worker(next(iterator), is_first > 0, num_examples),
-            )
+            self._one_step_on_worker(next(iterator), num_examples)
 
-    def _given_step(self, batch, is_first):
+    def _next_steps(self, iterator, num_steps):
         with self._counts.collected() as num_examples:
-            self._one_step_on_worker(batch, is_first, num_examples)
-        return tf.constant(1, tf.int64)
+            _repeat(num_steps[0], lambda: self._one_step_on_worker(next(iterator), num_examples))
 
-    def _one_step_on_worker(self, batch, is_first, num_examples):
+    def _given_step(self, batch):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, num_examples)
+
+    def _one_step_on_worker(self, batch, num_examples):
+        is_first = keras_adapter.is_first_on_worker(self._checked)
         checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
         shares = batches.shares_of(batch, self._strategy)
         self._run_shares(batch, shares, checks=checks, counter=num_examples)
 
-    def _repeat(self, num_steps, run):
-        def body(step):
-            run()
-            return step + 1
 
-        start = tf.constant(0, tf.int64)
-        tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
+def _repeat(num_steps, run):
+    def body(step):
+        run()
+        return step + 1
+
+    start = tf.constant(0, tf.int64)
+    tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
 
 
 def _at(iterator, position):

@@ -322,6 +322,20 @@ def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
     )
 
 
+def is_first_on_worker(name: str) -> tf.Tensor:
+    """Returns whether a worker has not come by here before: bool scalar, true once per process.
+
+    Args:
+        name: Of the place, unique among all.
+    """
+    with tf.device("/device:CPU:0"):
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=name)
+        is_first = ~tf.raw_ops.VarIsInitializedOp(resource=handle)
+        with tf.control_dependencies([is_first]):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(True))
+    return is_first
+
+
 @contextlib.contextmanager
 def standing_in(variables: list[keras.Variable], values: list[tf.Variable]) -> Generator[None]:
     """Lets other variables of TensorFlow's stand in for those that Keras' variables hold."""

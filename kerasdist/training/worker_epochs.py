@@ -28,7 +28,6 @@ class Call:
     Attributes:
         position: Of their first batch in the data, from 0, over all epochs.
         num_steps: How many.
-        is_first: Whether they begin an epoch.
         calls: Of the same epoch.
         batch: The batch of the one step, where the chief reads it; None where the worker does.
         result: What the coordinator promises, once it is scheduled.
@@ -36,7 +35,6 @@ class Call:
 
     position: int
     num_steps: int
-    is_first: bool
     calls: "Calls"
     batch: Any = None
     result: Any = None
@@ -104,7 +102,6 @@ class Calls:
         call = Call(
             position=self._first + self._num_planned,
             num_steps=1 if batch is not None else min(left, self._length(left)),
-            is_first=self._num_planned == 0,
             calls=self,
             batch=batch,
         )
