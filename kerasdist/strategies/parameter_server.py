@@ -1,11 +1,13 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.training import routes
+from kerasdist.training import routes, sharded_variables
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -23,8 +25,16 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             model = make_model()
     """
 
-    def __init__(self, cluster: Cluster, *, reason: str = "", steps_per_call: int | None = None):
-        super().__init__(_resolver(cluster))
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        reason: str = "",
+        steps_per_call: int | None = None,
+        variable_partitioner: Callable | None = None,
+    ):
+        partitioner = variable_partitioner and sharded_variables.checked(variable_partitioner)
+        super().__init__(_resolver(cluster), partitioner)
         self.served_cluster = cluster
         self.steps_per_call = steps_per_call
         self.reason = reason

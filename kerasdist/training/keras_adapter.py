@@ -30,7 +30,11 @@ from keras.src.trainers.data_adapters import (
 )
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
-from tensorflow.python.distribute import collective_all_reduce_strategy, input_lib
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    input_lib,
+    sharded_variable,
+)
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context
 from tensorflow.python.ops import resource_variable_ops
@@ -81,7 +85,16 @@ ROUTABLE = {
     "next_seed": (keras.random.SeedGenerator, "next"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
     "assign_add": (keras.Variable, "assign_add"),
+    # Asks for a method that variables in several parts do not have; `save` uses it.
+    "as_array": (keras.Variable, "__array__"),
+    # Has no gradient for a variable in several parts.
+    "gradient": (tf.GradientTape, "gradient"),
+    # Reads a whole table, of another machine, for a few rows.
+    "embed": (keras.layers.Embedding, "call"),
 }
+
+# What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
+ShardedVariable = sharded_variable.ShardedVariable
 
 _collective_key_bases = itertools.count(1000, 1000)
 _adapted = weakref.WeakSet()
@@ -275,9 +288,6 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     """
     _adapted.add(strategy)
     extended = strategy.extended
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        _adapt_parameter_servers(extended, is_local_update)
-        return
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
     create = _create_variable
@@ -286,16 +296,40 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     extended._create_variable = functools.partial(create, extended._create_variable)
 
 
-def _adapt_parameter_servers(extended, is_local_update):
-    # An update runs where its variable lives, with no other replica to ask: see `adapt`.
+def adapt_parameter_servers(
+    strategy, *, is_local_update: Callable[[], bool], update: Callable, create: Callable
+) -> None:
+    """Adapts the variables and updates of a ParameterServerStrategy; see `adapt`.
+
+    Args:
+        strategy: A ParameterServerStrategy of TensorFlow's.
+        is_local_update: As in `adapt`.
+        update: Called as update(variable, function, args, kwargs, group) for such an update.
+        create: Called as create(create_whole, create_parts, next_creator, **kwargs) for variables.
+    """
+    _adapted.add(strategy)
+    extended = strategy.extended
     if extended._num_replicas_in_sync == 1:
         extended._use_merge_call = lambda: not is_local_update()
-        extended._replica_ctx_update = _update_in_place
+        extended._replica_ctx_update = update
+    stock, partitioner = extended._create_variable, extended._variable_partitioner
+
+    def create_parts(next_creator, **kwargs):
+        extended._variable_partitioner = partitioner
+        return stock(next_creator, **kwargs)
+
+    def create_whole(next_creator, **kwargs):
+        extended._variable_partitioner = None
+        return stock(next_creator, **kwargs)
+
+    extended._create_variable = functools.partial(create, create_whole, create_parts)
 
 
-def _update_in_place(variable, function, args=(), kwargs=None, group=True):
-    with tf.device(variable.device):
-        return function(variable, *args, **(kwargs or {}))
+def know_parts(optimizer, variable) -> None:
+    """Lets an optimizer find the slots of a sharded variable by each of its parts."""
+    indices = optimizer._trainable_variables_indices
+    for part in variable.variables:
+        indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
 
 
 def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:

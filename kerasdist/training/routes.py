@@ -20,6 +20,7 @@ from kerasdist.training import (
     randomness,
     replica_step,
     scope_checks,
+    sharded_variables,
     update_callback,
     workers,
 )
@@ -36,7 +37,16 @@ from kerasdist.training.worker_epochs import WorkerEpochs
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
     _lay()
-    keras_adapter.adapt(strategy, is_local_update=gradient_aggregation.is_aggregated)
+    is_local_update = gradient_aggregation.is_aggregated
+    if workers.are_asynchronous(strategy):
+        keras_adapter.adapt_parameter_servers(
+            strategy,
+            is_local_update=is_local_update,
+            update=gradient_aggregation.update_in_place,
+            create=sharded_variables.create,
+        )
+    else:
+        keras_adapter.adapt(strategy, is_local_update=is_local_update)
 
 
 @functools.cache
@@ -67,6 +77,9 @@ def _lay():
         "moments": batch_statistics.moments,
         "next_seed": randomness.next_seed,
         "assign_add": _assign_add,
+        "gradient": sharded_variables.gradient,
+        "embed": _embed,
+        "as_array": sharded_variables.as_array,
     }.items():
         keras_adapter.route(name, function)
 
@@ -190,6 +203,13 @@ def _assign_add(stock, variable, value):
     if replica_step.current() is None or not workers.are_asynchronous(tf.distribute.get_strategy()):
         return stock(variable, value)
     return keras_adapter.add_in_place(variable, value)
+
+
+def _embed(stock, layer, inputs):
+    is_plain = not layer.lora_enabled and layer.quantization_mode is None
+    if is_plain and workers.are_asynchronous(tf.distribute.get_strategy()):
+        return sharded_variables.embed(layer, inputs)
+    return stock(layer, inputs)
 
 
 def _make_callback_list(stock, cls, *args, model=None, **kwargs):

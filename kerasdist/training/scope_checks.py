@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import keras_adapter, sharded_variables
 
 
 def check(model) -> None:
@@ -38,7 +38,9 @@ def check_on_parameter_servers(model) -> None:
         RuntimeError: One was created outside the scope of its strategy; names it.
     """
     for variable in [*model.variables, *model.metrics_variables]:
-        if "/job:ps/" not in variable.value.device:
+        if not all(
+            "/job:ps/" in part.device for part in sharded_variables.parts_of(variable.value)
+        ):
             raise RuntimeError(
                 f"Variable '{variable.path}' of model '{model.name}' was created outside its "
                 "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
