@@ -22,7 +22,7 @@ _QUEUE = "kerasdist_last_word"
 
 
 class LastWord:
-    """Tells every task that serves, once, how the job ended; at the end of the process if not before.
+    """Tells every task that serves, once, how the job ended; at the latest when this process ends.
 
     Args:
         cluster: Its workers and ps tasks are told.
