@@ -15,9 +15,11 @@ import time
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.preflight.tensorflow_server import find_problem
 
-# A task that is dead, halted or cut off must not delay the end of the chief.
-_TELL_SECS = 5.0
+# A task that is halted or cut off must not delay the end of the chief.
+_TELL_SECS = 3.0
+_WAIT_SECS = 5.0
 _QUEUE = "kerasdist_last_word"
 
 
@@ -54,13 +56,15 @@ class LastWord:
         if not self._is_spoken.is_set():
             self._cause = cause
             self._is_spoken.set()
-        deadline = time.monotonic() + _TELL_SECS
+        deadline = time.monotonic() + _WAIT_SECS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _tell_in_time(self, task: Task, address: str) -> None:
         self._is_spoken.wait()
-        with contextlib.suppress(tf.errors.OpError):  # It has gone before.
+        if find_problem(address):  # It is gone, and may not be waited for.
+            return
+        with contextlib.suppress(tf.errors.OpError):  # It has ended meanwhile.
             _tell(f"grpc://{address}", task, self._cause)
 
 
