@@ -164,7 +164,12 @@ def _join_parameter_servers(
     keras_adapter.check_not_started()
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
     if not cluster.is_chief:
-        serving.serve(cluster, chief_timeout_secs=chief_timeout_secs, wait_for_chief=wait_for_chief)
+        serving.serve(
+            cluster,
+            num_gpus=sum("GPU" in device for device in choice.devices),
+            chief_timeout_secs=chief_timeout_secs,
+            wait_for_chief=wait_for_chief,
+        )
     peer_failure.handle(cluster, tell=last_word.LastWord(cluster).tell)
     with peer_failure.StartLimit(cluster, start_timeout_secs):
         return parameter_server.ParameterServerStrategy(cluster, reason=choice.reason)

@@ -20,17 +20,21 @@ from kerasdist.training import peer_failure
 _POLL_SECS = 1.0
 
 
-def serve(cluster: Cluster, *, chief_timeout_secs: float, wait_for_chief: bool) -> NoReturn:
+def serve(
+    cluster: Cluster, *, num_gpus: int, chief_timeout_secs: float, wait_for_chief: bool
+) -> NoReturn:
     """Serves the chief and ends the process with it.
 
     Args:
         cluster: This process is one of its workers or ps tasks.
+        num_gpus: How many GPUs a worker uses, with a replica on each. A ps uses none.
         chief_timeout_secs: How long the chief may be gone or silent.
         wait_for_chief: Whether the program then starts over, to meet the chief that comes back.
 
     Raises:
         SystemExit: The job is over, with code 0; or the chief failed or is gone, with 138.
     """
+    _use_gpus(num_gpus if cluster.task.job == "worker" else 0)
     server = tf.distribute.Server(
         tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
         job_name=cluster.task.job,
@@ -48,6 +52,11 @@ def serve(cluster: Cluster, *, chief_timeout_secs: float, wait_for_chief: bool) 
         sys.exit(0)
     print(peer_failure.message(cause, cluster), file=sys.stderr, flush=True)
     sys.exit(peer_failure.EXIT_CODE)
+
+
+def _use_gpus(number: int) -> None:
+    # TensorFlow would use all that it finds, and take their memory on ps tasks too.
+    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU")
 
 
 def _watch_chief(cluster: Cluster, timeout_secs: float) -> str:
