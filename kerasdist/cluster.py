@@ -112,6 +112,7 @@ class Cluster:
         *,
         worker_hosts: str | Sequence[str],
         ps_hosts: str | Sequence[str] = "",
+        chief_host: str = "",
         job_name: str = "worker",
         task_id: int = 0,
     ) -> "Cluster":
@@ -121,7 +122,8 @@ class Cluster:
             worker_hosts: "host:port" of each worker, as a list or as text with commas. The same on
                 every task, in the same order. Empty where this process trains alone.
             ps_hosts: "host:port" of each parameter server, likewise.
-            job_name: The job of this process: "worker", "ps" or "evaluator".
+            chief_host: "host:port" of the chief beside the workers; parameter servers need one.
+            job_name: The job of this process: "chief", "worker", "ps" or "evaluator".
             task_id: Index of this process in its job, from 0.
 
         Raises:
@@ -132,7 +134,11 @@ class Cluster:
             Cluster.from_hosts(worker_hosts="a:2222,b:2222", task_id=1).task  # worker 1
             ```
         """
-        jobs = {"worker": _split(worker_hosts), "ps": _split(ps_hosts)}
+        jobs = {
+            "chief": _split(chief_host),
+            "worker": _split(worker_hosts),
+            "ps": _split(ps_hosts),
+        }
         with _errors_of(f"from_hosts(job_name={job_name!r}, task_id={task_id!r})"):
             task = Task(job_name, _read_index(task_id))
             return cls(jobs={job: hosts for job, hosts in jobs.items() if hosts}, task=task)

@@ -15,7 +15,7 @@ import kerasdist
 from models.usage_error import UsageError
 
 _CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
-_HOSTS = ("ps_hosts", "job_name", "task_id")
+_HOSTS = ("ps_hosts", "chief_host", "job_name", "task_id")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -35,7 +35,8 @@ def define_flags(values: flags.FlagValues) -> None:
     count("task", 0, "Which of the worker processes this is; 0 is the chief. Need not be given.")
     text("worker_hosts", "", "host:port of each worker, with commas; without, TF_CONFIG decides.")
     text("ps_hosts", "", "host:port of each parameter server. Needs --worker_hosts.")
-    text("job_name", "worker", "worker or ps: what this process is. Needs --worker_hosts.")
+    text("chief_host", "", "host:port of the chief, which ps need. Needs --worker_hosts.")
+    text("job_name", "worker", "chief, worker or ps: what this process is. Needs --worker_hosts.")
     count("task_id", 0, "Which one of its job this process is. Needs --worker_hosts.")
 
 
@@ -57,6 +58,7 @@ def cluster(values: flags.FlagValues) -> kerasdist.Cluster:
         return kerasdist.Cluster.from_hosts(
             worker_hosts=values.worker_hosts,
             ps_hosts=values.ps_hosts,
+            chief_host=values.chief_host,
             job_name=values.job_name,
             task_id=values.task_id,
         )

@@ -13,7 +13,7 @@ from kerasdist.strategies.choice import choose
 ONE_WORKER = {"worker": ["a:2222"]}
 TWO_WORKERS = {"worker": ["a:2222", "b:2222"]}
 WITH_CHIEF = {"chief": ["a:2222"], "worker": ["b:2222"]}
-WITH_PS = {"worker": ["a:2222", "b:2222"], "ps": ["c:2222"]}
+WITH_PS = {"chief": ["d:2222"], "worker": ["a:2222", "b:2222"], "ps": ["c:2222"]}
 
 
 def cluster_of(jobs, job="worker", index=0):
@@ -149,6 +149,30 @@ def test_config_may_repeat_what_the_cluster_says(config, jobs):
 def test_contradiction_names_what_both_sides_say(config, jobs, wanted, found):
     with pytest.raises(ValueError, match=f"asks for {wanted}, and the cluster has {found}"):
         choose(DeploymentConfig(**config), cluster_of(jobs), num_gpus=3)
+
+
+@pytest.mark.parametrize("config", [None, DeploymentConfig(num_replicas=2, num_ps_tasks=1)])
+def test_parameter_servers_without_a_chief_say_how_to_get_one(config):
+    jobs = {job: hosts for job, hosts in WITH_PS.items() if job != "chief"}
+
+    with pytest.raises(ValueError, match=r'jobs worker, ps\. Add "chief".*--workers 2 --ps 1`'):
+        choose(config, cluster_of(jobs), num_gpus=0)
+
+
+def test_parameter_servers_and_several_clones_on_cpu_are_a_contradiction():
+    with pytest.raises(ValueError, match=r"num_clones=2, clone_on_cpu=True.*Use num_clones=1"):
+        choose_alone(num_clones=2, clone_on_cpu=True, num_ps_tasks=1)
+
+
+@pytest.mark.parametrize("job", ["chief", "ps"])
+def test_gpus_are_wanted_of_the_workers_alone(job):
+    config = DeploymentConfig(num_replicas=2, num_clones=2, num_ps_tasks=1)
+
+    choice = choose(config, cluster_of(WITH_PS, job), num_gpus=0)
+
+    assert choice.devices == ("GPU:0", "GPU:1")
+    with pytest.raises(ValueError, match="num_clones=2; GPUs that TensorFlow sees: none"):
+        choose(config, cluster_of(WITH_PS), num_gpus=0)
 
 
 def test_replica_id_of_another_task_is_a_contradiction():

@@ -104,7 +104,7 @@ def root_cause(result) -> str:
     ("settings", "names"),
     [
         ({}, ["worker 0", "worker 1"]),
-        ({"num_workers": 1, "num_ps": 2}, ["worker 0", "ps 0", "ps 1"]),
+        ({"num_workers": 1, "num_ps": 2}, ["chief 0", "worker 0", "ps 0", "ps 1"]),
         (
             {"num_workers": 1, "chief": True, "evaluator": True},
             ["chief 0", "worker 0", "evaluator 0"],
@@ -510,21 +510,91 @@ def test_timeout_ends_the_launch(capsys):
 # Parameter servers.
 
 
-def test_parameter_servers_are_stopped_when_the_workers_are_done():
-    result = kerasdist.launch(python("task == 'ps 0' and time.sleep(600)"), num_ps=1)
+def test_what_serves_ends_by_itself_or_is_stopped_when_the_chief_is_done():
+    source = """
+        task == "chief 0" or wait_for("done")
+        task == "ps 0" and time.sleep(600)
+        open("done", "w").close()
+    """
+    result = kerasdist.launch(python(source), num_ps=1, grace_secs=1)
 
     assert result.exit_code == 0
-    assert [ended.exit_code for ended in result.tasks] == [0, 0, 143]
+    assert [str(ended.task) for ended in result.tasks] == [
+        "chief 0",
+        "worker 0",
+        "worker 1",
+        "ps 0",
+    ]
+    assert [ended.exit_code for ended in result.tasks] == [0, 0, 0, 143]
     assert result.reason.endswith("stopped: ps 0.")
 
 
-def test_workers_that_serve_a_chief_are_stopped_with_it():
-    source = "task == 'chief 0' or time.sleep(600)"
+# Worker 1 is killed when it is started first.
+LOSE_A_WORKER = """
+import pathlib
+if task == "worker 1":
+    print("at work")
+    wait_for("begun")
+    number = len(list(pathlib.Path().glob("killed *")))
+    if number < int(os.environ["NUM_KILLS"]):
+        open(f"killed {number}", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    open("served", "w").close()
+open("begun", "w").close()
+task == "chief 0" or time.sleep(600)
+"""
 
-    result = kerasdist.launch(python(source), chief=True, num_ps=1)
+
+def test_job_with_parameter_servers_goes_on_without_a_lost_worker(monkeypatch, capsys):
+    monkeypatch.setenv("NUM_KILLS", "1")
+
+    result = kerasdist.launch(
+        python(LOSE_A_WORKER + "wait_for('killed 0'); time.sleep(1)"), num_ps=1, grace_secs=1
+    )
 
     assert result.exit_code == 0
-    assert [ended.was_stopped for ended in result.tasks] == [False, True, True, True]
+    assert "; lost: worker 1; stopped: worker 0, ps 0." in result.reason
+    assert (
+        "\nworker 1 was ended by a signal: Killed (exit code 137). The job goes on without it. "
+        "--max-restarts starts it again.\n"
+    ) in capsys.readouterr().out
+
+
+def test_lost_worker_is_started_again_alone(monkeypatch, capsys):
+    monkeypatch.setenv("NUM_KILLS", "2")
+
+    result = kerasdist.launch(
+        python(LOSE_A_WORKER + "wait_for('served')"), num_ps=1, grace_secs=1, max_restarts=2
+    )
+
+    assert (result.exit_code, result.num_restarts) == (0, 0)
+    assert "lost" not in result.reason
+    assert logs_of(result)["worker 1"].splitlines() == ["at work"] * 3
+    printed = capsys.readouterr().out
+    assert "The job goes on, and this worker starts again, 1 of 2.\n" in printed
+    assert "The job goes on, and this worker starts again, 2 of 2.\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "cause", "end", "exit_code"),
+    [
+        (1, "worker 0", "os.kill(os.getpid(), signal.SIGKILL)", 137),
+        (2, "ps 0", "os.kill(os.getpid(), signal.SIGKILL)", 137),
+        (2, "worker 1", "sys.exit('a mistake')", 1),
+        (2, "worker 1", "sys.exit(138)", 138),
+    ],
+    ids=["the last worker", "a ps", "a worker that fails at its start", "a failed peer"],
+)
+def test_job_with_parameter_servers_does_not_go_on_without(num_workers, cause, end, exit_code):
+    result = kerasdist.launch(
+        python(f"task == '{cause}' and {end}; time.sleep(600)"),
+        num_workers=num_workers,
+        num_ps=1,
+        grace_secs=1,
+    )
+
+    assert result.exit_code == exit_code
+    assert root_cause(result) == cause
 
 
 def test_evaluator_is_waited_for():
@@ -780,7 +850,9 @@ def test_stopped_task_has_no_value():
             time.sleep(1)
         return "trained"
 
-    assert kerasdist.launch(serve, num_workers=1, num_ps=1) == ["trained", None]
+    values = kerasdist.launch(serve, num_workers=1, num_ps=1, grace_secs=1)
+
+    assert values == ["trained", "trained", None]
 
 
 def test_failed_function_names_the_root_cause_and_its_last_lines():

@@ -44,6 +44,11 @@ class Settings:
                 f"Received: network={self.network!r}."
             )
 
+    @property
+    def has_chief(self) -> bool:
+        """Whether there is a chief; with parameter servers there always is one."""
+        return self.chief or self.num_ps > 0
+
 
 def _check_count(name: str, value: object, *, minimum: int) -> None:
     # True and False are ints to Python; `num_workers=True` is a slip, not one worker.

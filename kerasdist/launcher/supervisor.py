@@ -128,6 +128,7 @@ class Supervisor:
         stopped = _names(result.task for result in tasks if result.was_stopped)
         secs = f"{time.monotonic() - self._start:.1f} s"
         also = f"; stopped: {stopped}" if stopped else ""
+        also = f"; lost: {_names(group.lost)}{also}" if group.lost else also
         exit_code = 0
         if root_cause:
             exit_code = root_cause.result().exit_code

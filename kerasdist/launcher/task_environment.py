@@ -18,7 +18,7 @@ _MOST_TRIES = 1000
 def tasks_of(settings: Settings) -> list[Task]:
     """Returns the tasks in the order chief, workers, ps, evaluator."""
     counts = {
-        "chief": int(settings.chief),
+        "chief": int(settings.has_chief),
         "worker": settings.num_workers,
         "ps": settings.num_ps,
         "evaluator": int(settings.evaluator),

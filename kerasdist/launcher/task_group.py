@@ -2,19 +2,21 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
 from kerasdist.launcher import guard
 from kerasdist.launcher.console import Console
-from kerasdist.launcher.result import PEER_FAILED
+from kerasdist.launcher.result import PEER_FAILED, USAGE
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_log import LogReader
 from kerasdist.launcher.task_process import TaskProcess
 
 _POLL_SECS = 0.05
 _FROZEN_POLL_SECS = 0.25
+_LEAVE_SECS = 5.0  # For tasks that the chief has told to end.
+_PROGRAM_ERRORS = (1, USAGE)
 
 
 class TaskGroup:
@@ -33,6 +35,9 @@ class TaskGroup:
         self._processes: list[TaskProcess] = []
         self._readers: dict[Task, LogReader] = {}
         self._failures: list[TaskProcess] = []  # In order of time.
+        self._lost: list[TaskProcess] = []  # Workers without which the job goes on.
+        self._num_restarts: dict[Task, int] = {}
+        self._start: Callable[[Task], TaskProcess]
         self._failed_at = 0.0
         self._frozen_since: dict[Task, float] = {}
         self._frozen_checked = 0.0
@@ -47,6 +52,11 @@ class TaskGroup:
         """Whether a task failed until now."""
         return bool(self._failures)
 
+    @property
+    def lost(self) -> Sequence[Task]:
+        """Workers that failed and were not started again, while the job went on."""
+        return [process.task for process in self._lost if process in self._processes]
+
     def start(
         self,
         program: Sequence[str],
@@ -56,40 +66,42 @@ class TaskGroup:
         guard_pid: int,
     ) -> None:
         """Starts the program once for each task."""
-        for task, environment in environments.items():
+
+        def start(task: Task) -> TaskProcess:
+            environ = {**os.environ, **environments[task]}
+            return TaskProcess(task, program, environ=environ, log=logs[task], guard_pid=guard_pid)
+
+        self._start = start
+        for task in environments:
             self._readers[task] = LogReader(logs[task])
-            process = TaskProcess(
-                task,
-                program,
-                environ={**os.environ, **environment},
-                log=logs[task],
-                guard_pid=guard_pid,
-            )
-            self._processes.append(process)
+            self._processes.append(start(task))
 
     def wait(self, deadline: float, *, for_all: bool = False) -> bool:
         """Waits until the cluster is done or a task fails.
 
         Args:
             deadline: Time of `time.monotonic` at which to give up.
-            for_all: Whether to wait for the other tasks where one fails.
+            for_all: Whether to wait for the other tasks where one fails, and for those that serve.
 
         Returns:
             Whether this was before the deadline.
         """
-        awaited = [process for process in self._processes if self._is_awaited(process)]
         while time.monotonic() < deadline:
             self._kill_long_frozen()
             # Asked before looking: a task that fails in between must not pass for done.
-            is_over = not any(process.is_running for process in awaited)
+            is_over = self._is_over(for_all=for_all)
             self._look()
             if is_over or (self._failures and not for_all and self._is_cause_out()):
                 return True
+            self._replace_lost_workers()
             time.sleep(_POLL_SECS)
         return False
 
     def stop(self) -> None:
         """Ends what still runs: TERM, after the grace time KILL; also what the tasks started."""
+        if self._is_over() and not self._failures:
+            # What serves hears from the chief, and ends by itself.
+            self._look_until_ended(self._processes, min(_LEAVE_SECS, self._settings.grace_secs))
         running = [process for process in self._processes if process.is_running]
         for process in running:
             # Where a peer failed, one that is halted is the cause; and it would not hear TERM.
@@ -97,10 +109,7 @@ class TaskGroup:
                 process.kill_frozen()
             else:
                 process.terminate()
-        deadline = time.monotonic() + self._settings.grace_secs
-        while any(process.is_running for process in running) and time.monotonic() < deadline:
-            self._look()
-            time.sleep(_POLL_SECS)
+        self._look_until_ended(running, self._settings.grace_secs)
         for process in running:
             process.kill()
         guard.kill_all(self._run_id)
@@ -117,10 +126,66 @@ class TaskGroup:
             self._failures, key=lambda process: process.exit_code == PEER_FAILED, default=None
         )
 
-    def _is_awaited(self, process: TaskProcess) -> bool:
-        # With parameter servers the workers serve the chief: they do not end by themselves.
-        is_served = self._settings.num_ps and self._settings.chief
-        return process.task.job not in (("ps", "worker") if is_served else ("ps",))
+    def _is_over(self, *, for_all: bool = False) -> bool:
+        # Beside parameter servers the workers serve the chief, as these do.
+        serving = ("ps", "worker") if self._settings.num_ps and not for_all else ()
+        return not any(
+            process.is_running for process in self._processes if process.task.job not in serving
+        )
+
+    def _look_until_ended(self, processes: Sequence[TaskProcess], secs: float) -> None:
+        deadline = time.monotonic() + secs
+        while any(process.is_running for process in processes) and time.monotonic() < deadline:
+            self._look()
+            time.sleep(_POLL_SECS)
+
+    def _replace_lost_workers(self) -> None:
+        """Starts workers of a job with parameter servers again, alone, or says that they miss."""
+        for position, process in enumerate(self._processes):
+            if not self._is_lost(process) or process in self._lost:
+                continue
+            self._lost.append(process)
+            if not self._may_start_again(process):
+                hint = "" if self._settings.max_restarts else " --max-restarts starts it again."
+                self._console.say(
+                    f"{process.describe_failure()}. The job goes on without it.{hint}"
+                )
+                continue
+            count = self._num_restarts.get(process.task, 0) + 1
+            self._num_restarts[process.task] = count
+            self._console.say(
+                f"{process.describe_failure()}. The job goes on, and this worker starts again, "
+                f"{count} of {self._settings.max_restarts}."
+            )
+            self._processes[position] = self._start(process.task)
+
+    def _is_lost(self, process: TaskProcess) -> bool:
+        """Whether a worker has failed, and the job goes on nevertheless.
+
+        So it is beside parameter servers, while any worker is left. Not where it says that a peer
+        failed, which is the cause then, or where the program fails before it first serves: the
+        chief would wait for it in vain.
+        """
+        is_restarted = process.task in self._num_restarts
+        return (
+            self._settings.num_ps > 0
+            and process.task.job == "worker"
+            and process.failed
+            and process.exit_code != PEER_FAILED
+            and (is_restarted or process.exit_code not in _PROGRAM_ERRORS)
+            and any(self._has_future(other) for other in self._processes)
+        )
+
+    def _has_future(self, process: TaskProcess) -> bool:
+        is_worker = process.task.job == "worker"
+        return is_worker and (process.is_running or self._may_start_again(process))
+
+    def _may_start_again(self, process: TaskProcess) -> bool:
+        return (
+            process.failed
+            and process.exit_code not in (USAGE, PEER_FAILED)
+            and self._num_restarts.get(process.task, 0) < self._settings.max_restarts
+        )
 
     def _is_cause_out(self) -> bool:
         """Whether a task has failed by itself, or none does within the grace time.
@@ -139,12 +204,14 @@ class TaskGroup:
         new = [
             process
             for process in self._processes
-            if process.failed and process not in self._failures
+            if process.failed and process not in self._failures and not self._is_lost(process)
         ]
         if new and not self._failures:
             self._failed_at = time.monotonic()
         # Of those that failed since the last look, the order is not known.
-        self._failures += sorted(new, key=lambda process: process.exit_code == PEER_FAILED)
+        self._failures += sorted(
+            new, key=lambda each: (each.exit_code == PEER_FAILED, each not in self._lost)
+        )
         for task, reader in self._readers.items():
             for line in reader.new_lines():
                 self._console.show_line(task, line)

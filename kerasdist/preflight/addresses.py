@@ -42,7 +42,7 @@ def _describe_taken_port(error: OSError, port: int, task: str) -> str:
 
 def call(address: str) -> Future[socket.socket]:
     """Connects to an address, in the background."""
-    return in_background(_connect, address)
+    return in_background(connect, address)
 
 
 def in_background(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -67,7 +67,13 @@ def abandon(attempt: Future[socket.socket]) -> None:
     attempt.add_done_callback(lambda done: None if done.exception() else done.result().close())
 
 
-def _connect(address: str) -> socket.socket:
+def connect(address: str) -> socket.socket:
+    """Connects to an address; the socket has a timeout of some seconds.
+
+    Raises:
+        OSError: There is no connection.
+        UnicodeError: The name cannot be one.
+    """
     problem = OSError(f"{address} has no address")
     for family, _, _, _, place in _resolve(address):
         try:

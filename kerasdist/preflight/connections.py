@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kerasdist.preflight.hello import Hello
+from kerasdist.preflight.tensorflow_server import is_greeting
+
+RUNS_TENSORFLOW = "it runs TensorFlow already, for a job that has not ended"
 
 # Enough for the addresses of 20,000 tasks; what is longer comes from no task.
 _LINE_BYTES = 1 << 20
@@ -25,6 +28,7 @@ class Connection:
         hello: What the other side says of itself; None before it does.
         heard_at: When it said so last, in seconds of `time.monotonic`.
         answer_by: When silence ends the connection; None where nothing is due.
+        is_tensorflow: Whether a server of TensorFlow has answered.
         end: Why it ended; "" while it is open.
     """
 
@@ -34,6 +38,7 @@ class Connection:
         self.is_call = is_call
         self.hello: Hello | None = None
         self.heard_at = 0.0
+        self.is_tensorflow = False
         self.end = ""
         self._unread = b""
         self.expect_answer()
@@ -66,7 +71,11 @@ class Connection:
             received = self.socket.recv(1 << 16)
         except OSError:
             received = b""
-        *lines, self._unread = (self._unread + received).split(b"\n")
+        unread = self._unread + received
+        self.is_tensorflow = self.hello is None and is_greeting(unread)
+        if self.is_tensorflow:
+            raise ValueError
+        *lines, self._unread = unread.split(b"\n")
         if not received or len(self._unread) > _LINE_BYTES:
             raise ValueError
         return [_read_message(line) for line in lines]
@@ -185,4 +194,6 @@ def _describe_silence(connection: Connection) -> str:
 def _describe_end(connection: Connection) -> str:
     if connection.hello:
         return "it answered and then went away"
+    if connection.is_tensorflow:
+        return RUNS_TENSORFLOW
     return "something answers there, but not as a task that waits for its cluster"

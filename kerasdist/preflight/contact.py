@@ -5,7 +5,7 @@ import time
 from concurrent.futures import Future
 
 from kerasdist.preflight.addresses import UNRESOLVED, abandon, call, describe_problem
-from kerasdist.preflight.connections import Connection, Connections
+from kerasdist.preflight.connections import RUNS_TENSORFLOW, Connection, Connections
 from kerasdist.preflight.hello import Hello
 
 # Between two calls, doubled from the first to the longest.
@@ -46,6 +46,11 @@ class Contact:
     def is_unresolved(self) -> bool:
         """Whether its name was unknown at the last call."""
         return self.status == UNRESOLVED
+
+    @property
+    def runs_tensorflow(self) -> bool:
+        """Whether a server of TensorFlow has answered the last call."""
+        return self.status == RUNS_TENSORFLOW
 
     def call_soon(self) -> None:
         """Calls without a pause: the task has just shown that it is there."""

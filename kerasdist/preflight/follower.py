@@ -7,8 +7,12 @@ from kerasdist.preflight.meeting import Meeting
 _VERDICT_SECS = 5.0
 
 
-def follow(meeting: Meeting) -> None:
+def follow(meeting: Meeting, *, may_be_late: bool) -> None:
     """Returns when the leader says that every task is there.
+
+    Args:
+        meeting: This task among the others.
+        may_be_late: Whether it may also join a job that runs already.
 
     Raises:
         ClusterStartError: The leader says that the cluster cannot start, or says nothing.
@@ -21,6 +25,9 @@ def follow(meeting: Meeting) -> None:
             # What the leader waits for is worth knowing, unless the way to it is the problem.
             if message["kerasdist"] == "waiting" and leader.is_answered:
                 leader.status = f"it waits for {message.get('names')}"
+        if may_be_late and leader.runs_tensorflow:
+            meeting.report(f"{meeting.name} joins the job, which runs already.")
+            return
         meeting.report_progress([leader])
     raise ClusterStartError(meeting.describe_missing([leader]))
 

@@ -29,6 +29,7 @@ class Meeting:
         hello: What this task says of itself.
         connections: All that is open.
         contacts: Whom this task calls, by name: the leader calls all, the others call the leader.
+        report: Takes a line of progress.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Meeting:
             if task != cluster.task and cluster.chief in (task, cluster.task)
         }
         self._address = cluster.addresses[cluster.task]
-        self._report = report
+        self.report = report
         self._started_at = time.monotonic()
         self._next_report_at = PROGRESS_SECS
         self._reported_unresolved: set[str] = set()
@@ -125,13 +126,13 @@ class Meeting:
         self._reported_unresolved |= unresolved
         self._next_report_at = self.secs + PROGRESS_SECS
         names = _list(missing)
-        self._report(f"Waiting for {names}, {self.secs:.0f} s of {self.timeout_secs:g} s.")
+        self.report(f"Waiting for {names}, {self.secs:.0f} s of {self.timeout_secs:g} s.")
         self.tell_all("waiting", names=names)
 
     def _report_own_address(self) -> None:
         if not self._has_reported_address and self.describe_own_address():
             self._has_reported_address = True
-            self._report(self.describe_own_address())
+            self.report(self.describe_own_address())
 
     def describe_missing(self, missing: Sequence[Contact]) -> str:
         """Returns why this task gives up: for whom it waited, and what to do."""

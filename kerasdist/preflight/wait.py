@@ -26,7 +26,8 @@ def wait_for_peers(
     task for ever, and hears neither Ctrl-C nor TERM meanwhile. The leader (the chief, or worker 0)
     calls every other task, the others call the leader, all at the addresses and ports that
     TensorFlow will use, which are free again when this returns. Tasks may start in any order, as
-    far apart as the timeout.
+    far apart as the timeout. A worker of a job with parameter servers that comes back later finds
+    TensorFlow at the chief's address, and does not wait.
 
     Args:
         cluster: The tasks, and which one this is. A process alone and an evaluator need not wait.
@@ -51,4 +52,9 @@ def wait_for_peers(
     if cluster.is_local or cluster.task not in cluster.addresses:
         return
     with Meeting(cluster, facts, timeout_secs=timeout_secs, report=report) as meeting:
-        lead(meeting) if cluster.is_chief else follow(meeting)
+        if cluster.is_chief:
+            lead(meeting)
+        else:
+            # A ps that comes back has lost its variables: it waits for a chief that starts anew.
+            is_replaceable = cluster.num_ps > 0 and cluster.task.job == "worker"
+            follow(meeting, may_be_late=is_replaceable)

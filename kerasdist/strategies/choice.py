@@ -54,7 +54,8 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
         num_gpus: GPUs that TensorFlow sees on this machine.
 
     Raises:
-        ValueError: The config contradicts the cluster, or asks for more GPUs than there are.
+        ValueError: The config contradicts the cluster, or asks for more GPUs than there are; or
+            there are parameter servers and no chief, or several clones on CPU.
 
     Example:
         choose(None, Cluster.local(), num_gpus=0).strategy      # "OneDeviceStrategy"
@@ -65,7 +66,9 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
     else:
         wish = f"num_clones={config.num_clones}"
     _check_against_cluster(config, cluster)
-    devices = _devices(config, num_gpus)
+    if config.num_ps_tasks > 0:
+        _check_clones_of_asynchronous_workers(config)
+    devices = _devices(config, _num_gpus_of_worker(config, cluster, num_gpus))
     kind = _kind_of(devices, is_forced=config.clone_on_cpu)
     if config.num_ps_tasks > 0:
         return Choice(
@@ -115,11 +118,39 @@ def _check_against_cluster(config, cluster):
             f"the cluster has {found[0]} workers and {found[1]} ps tasks. Make them agree, give no "
             "DeploymentConfig, or unset TF_CONFIG where it is left over from another job."
         )
+    if cluster.num_ps and "chief" not in cluster.jobs:
+        raise ValueError(_describe_missing_chief(cluster))
     if config.replica_id not in (0, _replica_id(cluster)):
         raise ValueError(
             f"DeploymentConfig says replica_id={config.replica_id}, and the cluster says that "
             f"this is {cluster.task}. Leave replica_id out: the cluster knows it."
         )
+
+
+def _describe_missing_chief(cluster):
+    return (
+        "With parameter servers a chief runs the program, beside the workers, which serve it. "
+        f'Received: jobs {", ".join(cluster.jobs)}. Add "chief": ["host:port"] to the cluster in '
+        "TF_CONFIG, or `chief_host` to addresses given by hand, and start one process more. On this "
+        f"machine, `python -m kerasdist launch --workers {cluster.num_workers} --ps "
+        f"{cluster.num_ps}` starts a chief too."
+    )
+
+
+def _check_clones_of_asynchronous_workers(config):
+    if config.clone_on_cpu and config.num_clones > 1:
+        raise ValueError(
+            "Beside parameter servers a worker has one replica on its CPU, or one on each of its "
+            "GPUs: TensorFlow's ParameterServerStrategy knows no clones on logical CPUs. Received: "
+            f"num_clones={config.num_clones}, clone_on_cpu=True, num_ps_tasks="
+            f"{config.num_ps_tasks}. Use num_clones=1, and more workers."
+        )
+
+
+def _num_gpus_of_worker(config, cluster, num_gpus):
+    # The machines of chief and ps need no GPUs, and do not know those of the workers.
+    is_worker = cluster.task.job == "worker"
+    return num_gpus if is_worker or config.num_clones == 1 else config.num_clones
 
 
 def _replica_id(cluster):

@@ -15,12 +15,15 @@ def make_strategy(
     cluster: Cluster | None = None,
     start_timeout_secs: float = 300,
     heartbeat_timeout_secs: float = 10,
+    chief_timeout_secs: float = 30,
+    wait_for_chief: bool = False,
     communication_options=None,
 ):
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
     Call it first in the program: TensorFlow fixes its devices with the first tensor. Over several
-    workers, all of them call it and continue together.
+    workers, all of them call it and continue together. With parameter servers, the chief alone
+    continues: on the workers and ps tasks, this call serves the chief and then ends the process.
 
     Args:
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
@@ -30,6 +33,10 @@ def make_strategy(
             TensorFlow to connect them.
         heartbeat_timeout_secs: How long a worker that trains may be silent (halted, cut off) before
             the others give it up and end with exit code 138.
+        chief_timeout_secs: With parameter servers, how long the chief may be gone or silent before
+            the workers and ps tasks give it up and end with exit code 138.
+        wait_for_chief: Whether they start their program over instead, and wait for a chief that
+            is started again, for `start_timeout_secs`.
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for several
             workers: which all-reduce, and how many bytes it sends at once. None lets TensorFlow
             choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
@@ -40,11 +47,12 @@ def make_strategy(
     Raises:
         ValueError: The config contradicts the cluster or asks for GPUs that do not exist.
         RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
-            with too few logical CPUs or without the cluster; several workers are asked for and
-            there is no cluster; or the deployment has parameter servers, which this version does
-            not know yet.
+            with too few logical CPUs or without the cluster; or several workers or parameter
+            servers are asked for and there is no cluster.
         ClusterStartError: A task of the cluster never answered, or differs from the others; names
             it.
+        SystemExit: This is a worker or ps task that has served: with code 0 where the job is done,
+            and 138 where the chief failed.
 
     Example:
         strategy = kerasdist.make_strategy(kerasdist.DeploymentConfig(num_clones=2))
@@ -57,18 +65,18 @@ def make_strategy(
     cluster = Cluster.from_env() if cluster is None else cluster
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
-    choice = choose(config or _config_of_launcher(cluster), cluster, num_gpus=count_gpus())
+    config = config or _config_of_launcher(cluster)
+    choice = choose(config, cluster, num_gpus=count_gpus())
+    if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
+        raise RuntimeError(_describe_missing_cluster(choice))
     if choice.strategy == "ParameterServerStrategy":
-        raise RuntimeError(
-            f"{choice.strategy} is not in this version of kerasdist yet. Chosen because of "
-            f"{choice.reason}. What works now: one device, several devices of one machine "
-            "(num_clones), and synchronous workers (num_replicas)."
-        )
-    if choice.num_workers > 1 and cluster.is_local:
-        raise RuntimeError(
-            f"num_replicas={choice.num_workers} needs a cluster, and this process is alone: there "
-            "is no TF_CONFIG. Start the program on this machine with `python -m kerasdist launch "
-            f"--workers {choice.num_workers} -- python ...`, or let the scheduler set TF_CONFIG."
+        return _join_parameter_servers(
+            choice,
+            cluster,
+            facts=_facts("as found" if config is None else str(config.num_clones)),
+            start_timeout_secs=start_timeout_secs,
+            chief_timeout_secs=chief_timeout_secs,
+            wait_for_chief=wait_for_chief,
         )
     if choice.strategy == "MultiWorkerMirroredStrategy":
         return _join_workers(
@@ -101,12 +109,23 @@ def _config_of_launcher(cluster) -> DeploymentConfig | None:
     )
 
 
-def _facts(choice) -> dict[str, str]:
+def _describe_missing_cluster(choice: Choice) -> str:
+    wish, options = f"num_replicas={choice.num_workers}", f"--workers {choice.num_workers}"
+    if choice.num_ps:
+        wish, options = f"num_ps_tasks={choice.num_ps}", f"{options} --ps {choice.num_ps}"
+    return (
+        f"{wish} needs a cluster, and this process is alone: there is no TF_CONFIG. Start the "
+        f"program on this machine with `python -m kerasdist launch {options} -- python ...`, or "
+        "let the scheduler set TF_CONFIG."
+    )
+
+
+def _facts(num_clones: str) -> dict[str, str]:
     """Returns what all tasks of a cluster must agree on, by its name in their error message."""
     names = ("KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT")
     return {
         **{name: importlib.metadata.version(name) for name in ("kerasdist", "keras", "tensorflow")},
-        "number of clones": str(len(choice.devices)),
+        "number of clones": num_clones,
         **{name: os.environ[name] for name in names if name in os.environ},
     }
 
@@ -118,7 +137,7 @@ def _join_workers(choice: Choice, cluster: Cluster, *, start_timeout_secs, **arg
 
     reserve_logical_cpus(_num_cpus(choice))
     keras_adapter.check_not_started()
-    wait_for_peers(cluster, facts=_facts(choice), timeout_secs=start_timeout_secs)
+    wait_for_peers(cluster, facts=_facts(str(len(choice.devices))), timeout_secs=start_timeout_secs)
     return MultiWorkerMirroredStrategy(
         cluster,
         list(choice.devices),
@@ -126,6 +145,34 @@ def _join_workers(choice: Choice, cluster: Cluster, *, start_timeout_secs, **arg
         start_timeout_secs=start_timeout_secs,
         **arguments,
     )
+
+
+def _join_parameter_servers(
+    choice: Choice,
+    cluster: Cluster,
+    *,
+    facts,
+    start_timeout_secs,
+    chief_timeout_secs,
+    wait_for_chief,
+):
+    # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
+    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    from kerasdist.strategies import last_word, parameter_server, serving
+    from kerasdist.training import keras_adapter, peer_failure
+
+    keras_adapter.check_not_started()
+    wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
+    if not cluster.is_chief:
+        serving.serve(
+            cluster,
+            num_gpus=sum("GPU" in device for device in choice.devices),
+            chief_timeout_secs=chief_timeout_secs,
+            wait_for_chief=wait_for_chief,
+        )
+    peer_failure.handle(cluster, tell=last_word.LastWord(cluster).tell)
+    with peer_failure.StartLimit(cluster, start_timeout_secs):
+        return parameter_server.ParameterServerStrategy(cluster, reason=choice.reason)
 
 
 def _construct(choice: Choice):

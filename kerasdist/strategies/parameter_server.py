@@ -38,9 +38,17 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.served_cluster = cluster
         self.steps_per_call = steps_per_call
         self.reason = reason
-        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
+        self.coordinator = _Coordinator(self)
         routes.adapt(self)
         _seed()
+
+
+class _Coordinator(tf.distribute.coordinator.ClusterCoordinator):
+    """TensorFlow's coordinator, which lets the process end though a worker is lost."""
+
+    def __del__(self):
+        # TensorFlow's waits for every lost worker to come back. What it stops ends anyway.
+        pass
 
 
 def _resolver(cluster):

@@ -1,4 +1,4 @@
-"""What a worker says and does when another one has died: exit code 138, and who it was.
+"""What a task says and does when another one has died: exit code 138, and who it was.
 
 TensorFlow reports a lost peer with a page of text from its transport, and with three workers or
 more often names one that only followed. So the first worker that knows the cause tells the others.
@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from subprocess import PIPE, Popen
 
 import tensorflow as tf
@@ -55,23 +55,28 @@ if not select.select([0], [], [], secs)[0]:
 """
 
 
-def handle(cluster: Cluster) -> None:
+def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> None:
     """Makes this process end with exit code 138 where an error says that a peer is gone.
 
     An error of its own ends it as ever, and ends the others with the reason.
+
+    Args:
+        cluster: The tasks, and which one this is.
+        tell: Tells the others the reason. By default their collectives fail with it.
     """
     previous = sys.excepthook
+    tell = tell or _tell
 
     def hook(error_class, error, traceback):
         lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
         if lost is None or lost is not error:  # The program's own; or what it made of the loss.
             previous(error_class, error, traceback)
         if lost is None:
-            _tell(f"{_name(cluster.task, cluster)} failed: {_in_a_line(error)}")
+            tell(f"{_name(cluster.task, cluster)} failed: {_in_a_line(error)}")
             return
         print(describe(lost, cluster), file=sys.stderr, flush=True)
-        _tell(cause_of(lost, cluster))
-        if cluster.is_chief and cluster.num_workers > 2:
+        tell(cause_of(lost, cluster))
+        if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
             # The others hear it through this process; that it ends must not come first.
             time.sleep(_SPREAD_SECS)
         sys.stdout.flush()
@@ -83,13 +88,14 @@ def handle(cluster: Cluster) -> None:
 
 def describe(error: BaseException, cluster: Cluster) -> str:
     """Returns in two or three lines what a page of TensorFlow's error text says of the peers."""
-    message = _message(cause_of(error, cluster), cluster)
+    said = message(cause_of(error, cluster), cluster)
     if _TOLD in str(error):  # TensorFlow has carried it and adds nothing.
-        return message
-    return f"{message}\n  TensorFlow: {_in_a_line(error)}"
+        return said
+    return f"{said}\n  TensorFlow: {_in_a_line(error)}"
 
 
-def _message(cause: str, cluster: Cluster) -> str:
+def message(cause: str, cluster: Cluster) -> str:
+    """Returns what a task says that ends because of another."""
     return (
         f"{_name(cluster.task, cluster)} ends because {cause}\n"
         f"  Exit code {EXIT_CODE}: a peer failed, and {cluster.task} did nothing wrong. "
@@ -112,6 +118,8 @@ def cause_of(error: BaseException, cluster: Cluster) -> str:
     named = _tasks(text) - {cluster.task}
     if not named:  # A file system or a data service is unavailable, say.
         return ""
+    # A worker without which the chief goes on may be named for what it could not reach.
+    named = {task for task in named if task.job == "ps"} or named
     return f"{_names(named, cluster)} is gone: the connection to it broke."
 
 
@@ -185,7 +193,7 @@ class StartLimit:
             f"TensorFlow did not connect the cluster within {secs:g} s, although every task had "
             "answered before. Look in the logs of the others for one that ended meanwhile."
         )
-        self._arguments = [str(os.getpid()), str(secs), _message(cause, cluster)]
+        self._arguments = [str(os.getpid()), str(secs), message(cause, cluster)]
 
     def __enter__(self):
         command = [sys.executable, "-I", "-S", "-c", _WATCHER, *self._arguments]

@@ -51,6 +51,22 @@ def test_hosts_and_a_task_make_a_cluster():
     assert cluster.task == kerasdist.Task("ps", 0)
 
 
+def test_hosts_may_name_a_chief_beside_the_workers():
+    cluster = deployment.cluster(
+        parse("--worker_hosts=a:1", "--ps_hosts=c:1", "--chief_host=d:1", "--job_name=chief")
+    )
+
+    assert cluster.jobs["chief"] == ("d:1",)
+    assert cluster.task == cluster.chief == kerasdist.Task("chief", 0)
+
+
+def test_parameter_servers_without_a_chief_are_a_mistake():
+    cluster = deployment.cluster(parse("--worker_hosts=a:1,b:1", "--ps_hosts=c:1"))
+
+    with pytest.raises(UsageError, match=r"`chief_host` to addresses.*--workers 2 --ps 1`"):
+        deployment.make_strategy(parse(), cluster)
+
+
 def test_empty_hosts_are_the_legacy_way_to_be_alone():
     assert deployment.cluster(parse("--worker_hosts=", "--task_id=0")).is_local
 
@@ -61,6 +77,7 @@ def test_empty_hosts_are_the_legacy_way_to_be_alone():
         (["--worker_hosts=a:1,b"], "The port is missing"),
         (["--worker_hosts=a:1,b:1", "--task_id=2"], "index=2"),
         (["--ps_hosts=a:1"], "--ps_hosts=a:1 needs --worker_hosts"),
+        (["--chief_host=a:1"], "--chief_host=a:1 needs --worker_hosts"),
     ],
 )
 def test_hosts_that_cannot_work_are_mistakes(argv, message):

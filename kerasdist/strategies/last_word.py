@@ -1,0 +1,109 @@
+"""How the chief of a cluster with parameter servers tells the other tasks that the job is over.
+
+TensorFlow's servers serve for ever. So every task that serves has a queue, and waits for what the
+chief puts there at its end: nothing where all is done, or what went wrong.
+
+    LastWord(cluster)                               # On the chief, which then trains and ends.
+    cause = hear(server.target, cluster.task)       # On the others. "" where the job is done.
+"""
+
+import atexit
+import contextlib
+import threading
+import time
+
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.preflight.tensorflow_server import find_problem
+
+# A task that is halted or cut off must not delay the end of the chief.
+_TELL_SECS = 3.0
+_WAIT_SECS = 5.0
+_QUEUE = "kerasdist_last_word"
+
+
+class LastWord:
+    """Tells every task that serves, once, how the job ended; at the latest when this process ends.
+
+    Args:
+        cluster: Its workers and ps tasks are told.
+
+    Example:
+        last_word = LastWord(cluster)
+        last_word.tell("chief 0 (a:2222) failed: ValueError: no data")
+    """
+
+    def __init__(self, cluster: Cluster):
+        self._cause = ""
+        self._is_spoken = threading.Event()
+        # Started now: a process that ends can start no thread any more.
+        self._threads = [
+            threading.Thread(target=self._tell_in_time, args=(task, address), daemon=True)
+            for task, address in cluster.addresses.items()
+            if task != cluster.task
+        ]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self.tell)
+
+    def tell(self, cause: str = "") -> None:
+        """Tells what ended the job, and returns when all have heard it or some seconds have passed.
+
+        Args:
+            cause: What failed, in a sentence; "" where the job is done. The first one counts.
+        """
+        if not self._is_spoken.is_set():
+            self._cause = cause
+            self._is_spoken.set()
+        deadline = time.monotonic() + _WAIT_SECS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _tell_in_time(self, task: Task, address: str) -> None:
+        self._is_spoken.wait()
+        if find_problem(address):  # It is gone, and may not be waited for.
+            return
+        with contextlib.suppress(tf.errors.OpError):  # It has ended meanwhile.
+            _tell(f"grpc://{address}", task, self._cause)
+
+
+def _tell(target: str, task: Task, cause: str) -> None:
+    graph, queue = _queue()
+    with graph.as_default():
+        enqueue = queue.enqueue([cause])
+    # A session of its own: it reaches also a task that was started again, and is no part of what
+    # the strategy does.
+    with _session(target, task, graph, timeout_secs=_TELL_SECS) as session:
+        session.run(enqueue)
+
+
+def hear(target: str, task: Task) -> str:
+    """Waits for what the chief says at its end.
+
+    Args:
+        target: The server of this task.
+        task: This task.
+
+    Returns:
+        What failed, in a sentence; "" where the job is done.
+    """
+    graph, queue = _queue()
+    with graph.as_default():
+        dequeue = queue.dequeue()
+    with _session(target, task, graph) as session:
+        return session.run(dequeue).decode()
+
+
+def _queue() -> tuple[tf.Graph, tf.queue.FIFOQueue]:
+    with tf.Graph().as_default() as graph, tf.device("CPU:0"):
+        return graph, tf.queue.FIFOQueue(8, [tf.string], shapes=[()], shared_name=_QUEUE)
+
+
+def _session(target, task, graph, *, timeout_secs: float = 0) -> tf.compat.v1.Session:
+    config = tf.compat.v1.ConfigProto(
+        # Without it, a session waits for every task of the cluster.
+        device_filters=[f"/job:{task.job}/task:{task.index}"],
+        operation_timeout_in_ms=int(timeout_secs * 1000),
+    )
+    return tf.compat.v1.Session(target, graph=graph, config=config)
