@@ -5,6 +5,7 @@ asks, the oldest of them has ended. The numbers that it reports are those of ste
 """
 
 import contextlib
+import threading
 import time
 import uuid
 
@@ -25,6 +26,7 @@ from kerasdist.training.worker_epochs import Call, Calls
 
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0
+_FORGET_SECS = 5.0
 
 
 class AsynchronousStep(StepFunction):
@@ -43,6 +45,7 @@ class AsynchronousStep(StepFunction):
             callbacks=callbacks,
         )
         self._coordinator = self._strategy.coordinator
+        self._watch = self._strategy.watch
         with self._strategy.scope():
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._logs = StepLogs(
@@ -118,34 +121,52 @@ class AsynchronousStep(StepFunction):
         return self._coordinator.schedule(self._run_given, args=(as_tensors(batch),))
 
     def _end(self, call: Call):
-        position = self._wait(call.result)
+        position = self._wait(call.result, call)
         if call.calls.data.is_strict and position != call.position:
             # It was lost with a worker, and this one had read on. What it did instead is extra.
             for batch in call.calls.data.reread(call.position, call.num_steps):
                 self._wait(self._schedule_batch(batch))
         call.calls.end(call)
 
-    def _wait(self, result):
-        while not keras_adapter.wait_for(result, 1.0):
-            self._coordinator.done()  # Raises what has failed elsewhere.
-        return result.fetch()
+    def _wait(self, result, call: Call | None = None):
+        """Returns what came of a call, or of a second try where its worker is given up."""
+        results, given_up = [result], set()
+        with self._watch.waiting():
+            while not any(keras_adapter.wait_for(each, 1 / len(results)) for each in results):
+                self._coordinator.done()  # Raises what has failed elsewhere.
+                silent = self._watch.silent_workers()
+                if call and silent - given_up:
+                    results.append(self._schedule(call))
+                given_up |= silent
+            ended = next(each for each in results if keras_adapter.wait_for(each, 0))
+            return ended.fetch()
 
     def _abandon(self):
         """Lets the coordinator forget what was scheduled, after an error."""
         self._running = []
+        # In a thread: it waits for every worker, also for one that is halted.
+        thread = threading.Thread(target=self._forget, daemon=True)
+        thread.start()
+        thread.join(_FORGET_SECS)
+
+    def _forget(self):
         with contextlib.suppress(tf.errors.OpError):
             self._coordinator.join()
 
     def _read_recent(self) -> dict:
         if self._recent is None or time.monotonic() > self._recent_at + _LOGS_SECS:
-            self._recent = self._logs.read()
+            self._recent = self._read_logs()
             self._recent_at = time.monotonic()
         return dict(self._recent)
 
     def _read_exact(self) -> dict:
         self.finish()
         self._recent = None
-        return self._logs.read()
+        return self._read_logs()
+
+    def _read_logs(self) -> dict:
+        with self._watch.waiting():
+            return self._logs.read()
 
     # What follows is traced by the chief and runs on a worker.
 

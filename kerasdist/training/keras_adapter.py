@@ -12,6 +12,7 @@ tests/training/test_keras_adapter.py fails when one of these names moves. Writte
 import contextlib
 import functools
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Generator
 
@@ -93,6 +94,14 @@ ROUTABLE = {
     "embed": (keras.layers.Embedding, "call"),
 }
 
+# How TensorFlow's coordinator begins what it logs of lost workers.
+_LOST_WORKER_MESSAGES = (
+    "Worker %s failed with",
+    "Remote function on worker",
+    "Cluster update failed with error",
+    " /job:worker/task:%d encountered the following error",
+    "Start cancelling closures due to error",
+)
 # What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
 ShardedVariable = sharded_variable.ShardedVariable
 
@@ -420,6 +429,37 @@ def iterators_of_workers(coordinator, makers: list[Callable]):
 
 def _iterator_over(make):
     return iter(make())
+
+
+def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) -> None:
+    """Calls functions of a worker's index where TensorFlow logs pages of its transport's errors.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        on_lost: Called once when a worker is lost.
+        on_back: Called when it is there again.
+    """
+    for worker in coordinator._cluster.workers:
+        _report_lost_worker(worker, on_lost, on_back)
+    logger = tf.get_logger()
+    logger.addFilter(lambda record: not str(record.msg).startswith(_LOST_WORKER_MESSAGES))
+
+
+def _report_lost_worker(worker, on_lost, on_back):
+    is_lost = threading.Event()
+
+    def after(stock, report, *, if_lost):
+        def method(*args):
+            if is_lost.is_set() == if_lost:
+                (is_lost.clear if if_lost else is_lost.set)()
+                report(worker.worker_index)
+            return stock(*args)
+
+        return method
+
+    for name in ("_on_closure_failure", "_on_resource_closure_failure"):
+        setattr(worker, name, after(getattr(worker, name), on_lost, if_lost=False))
+    worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
 
 
 def wait_for(result, secs: float) -> bool:
