@@ -138,6 +138,12 @@ class WorkerEpochs(EpochIterator):
         if _is_function(x):
             self._make_dataset = _checked(x, class_weight)
             x = x(tf.distribute.InputContext(num_workers, 0, 1))
+        elif isinstance(x, tf.distribute.DistributedDataset):
+            raise ValueError(
+                "With parameter servers the data is the dataset itself, or a function of "
+                "tf.distribute.InputContext that returns one. Received: a distributed dataset. "
+                "Leave out `experimental_distribute_dataset` or `distribute_datasets_from_function`."
+            )
         super().__init__(
             x,
             *args,
