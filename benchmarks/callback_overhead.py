@@ -41,10 +41,9 @@ ONE_BY_ONE = {
     "clipping, value": lambda: callbacks.GradientClipping(value=0.1),
     "moving average": callbacks.MovingAverage,
     "loss averages": callbacks.LossAverages,
-    "noise": lambda: callbacks.GradientNoise(stddev=0.001),
     "accumulation of 2": lambda: callbacks.GradientAccumulation(steps=2),
 }
-# Accumulation saves updates, and would hide what the others cost; noise draws a number per weight.
+# Accumulation saves updates, and would hide what the others cost.
 ALL = (
     "multipliers",
     "scopes",
@@ -93,7 +92,7 @@ def against_off(size: str, deployment: str, rounds: int) -> dict:
     strategy = fit_overhead.our_strategy(deployment)
     arms = {"off": fit(strategy, size), "off again (A/A)": fit(strategy, size)}
     arms |= {name: fit(strategy, size, [make()]) for name, make in ONE_BY_ONE.items()}
-    arms["all but noise, accumulation"] = fit(strategy, size, [ONE_BY_ONE[name]() for name in ALL])
+    arms["all but accumulation"] = fit(strategy, size, [ONE_BY_ONE[name]() for name in ALL])
     times = compare(f"{size} steps, {deployment}: time / off", arms, size, rounds)
     return {f"{size}, {deployment}": times}
 
