@@ -5,7 +5,7 @@ import warnings
 import tensorflow as tf
 
 from kerasdist import gradients
-from kerasdist.training import keras_adapter, replica_step
+from kerasdist.training import keras_adapter, replica_step, workers
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -47,6 +47,12 @@ class GradientAccumulation(UpdateCallback):
         self._sums: dict = {}
 
     def prepare(self, model):
+        if workers.are_asynchronous(model.distribute_strategy):
+            raise ValueError(
+                "GradientAccumulation cannot act with parameter servers: workers that train the "
+                "same variables would apply what another has half added. Leave it out, and use "
+                "larger batches."
+            )
         if model.optimizer.gradient_accumulation_steps:
             raise ValueError(
                 "The optimizer accumulates gradients already: gradient_accumulation_steps="
