@@ -45,7 +45,8 @@ def make_strategy(
         A `tf.distribute.Strategy`.
 
     Raises:
-        ValueError: The config contradicts the cluster or asks for GPUs that do not exist.
+        ValueError: The config contradicts the cluster or asks for GPUs that do not exist; or there
+            are parameter servers and no chief, or several clones on CPU.
         RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
             with too few logical CPUs or without the cluster; or several workers or parameter
             servers are asked for and there is no cluster.
@@ -161,6 +162,11 @@ def _join_parameter_servers(
     from kerasdist.strategies import last_word, parameter_server, serving
     from kerasdist.training import keras_adapter, peer_failure
 
+    if chief_timeout_secs <= 0:
+        raise ValueError(
+            "`chief_timeout_secs` must be positive. Received: "
+            f"chief_timeout_secs={chief_timeout_secs}."
+        )
     keras_adapter.check_not_started()
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
     if not cluster.is_chief:
