@@ -1,18 +1,15 @@
 """What stock `fit` does over parameter servers when a task is killed or halted: real processes."""
 
 import functools
-import os
-import signal
-import sys
+import re
 import tempfile
-import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from kerasdist import testing
+
+NUM_AT_ONCE = 2
 
 PROGRAM = """
 import os, signal, sys, time
@@ -63,17 +60,58 @@ def run(fault: str) -> list:
     with tempfile.TemporaryDirectory() as folder:
         program = f"import os; os.environ['KERASDIST_TEST_FOLDER'] = {folder!r}\n"
         program += PROGRAM.replace("ACT", FAULTS[fault])
-        try:
-            return testing.run_cluster(
-                program, num_workers=2, num_ps=1, timeout_secs=150, stop_on_failure=False
-            )
-        finally:
-            for path in Path(folder).iterdir():
-                _end(int(path.read_text()))
+        return testing.run_cluster(program, num_workers=2, num_ps=1, timeout_secs=150)
 
 
-def _end(pid: int):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+@functools.cache
+def outcomes() -> dict:
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        return dict(zip(FAULTS, pool.map(run, FAULTS), strict=True))
+
+
+def chief_of(fault: str) -> testing.TaskOutput:
+    return outcomes()[fault][0]
+
+
+def secs(output: str) -> float:
+    """Returns the seconds between the fault and the end of the training."""
+    acted, ended = (re.search(rf"{word} at ([\d.]+)", output) for word in ("acts", "ended"))
+    return float(ended[1]) - float(acted[1])
+
+
+@pytest.mark.parametrize("fault", ["a killed worker", "a halted worker"])
+def test_training_goes_on_without_a_worker(fault):
+    chief = chief_of(fault)
+
+    assert chief.returncode == 0, chief.output[-4000:]
+    assert 600 <= int(re.search(r"steps (\d+)", chief.output)[1]) < 700
+    assert secs(chief.output) < 60
+
+
+def test_lost_worker_is_named_in_one_line():
+    lines = chief_of("a killed worker").output.splitlines()
+
+    (line,) = [line for line in lines if "worker 1" in line or "worker/replica:0/task:1" in line]
+    assert re.fullmatch(
+        r"worker 1 \(127\.0\.0\.1:\d+\) is lost: its steps go to the others, "
+        "until it is there again\\.",
+        line,
+    )
+
+
+def test_halted_worker_is_named():
+    assert re.search(
+        r"worker 1 \(127\.0\.0\.1:\d+\) gives no sign of life: its steps go to the others\.",
+        chief_of("a halted worker").output,
+    )
+
+
+@pytest.mark.parametrize("fault", ["a killed ps", "a halted ps"])
+def test_lost_parameter_server_ends_the_chief(fault):
+    chief = chief_of(fault)
+
+    assert chief.returncode == 138, chief.output[-4000:]
+    assert re.search(
+        r"chief 0 \(127\.0\.0\.1:\d+\) ends because ps 0 \(127\.0\.0\.1:\d+\) ", chief.output
+    )
+    assert "steps" not in chief.output.partition("acts at")[0]
