@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "cluster": {"slurm"},
     "preflight": {"cluster"},
     "schedules": set(),
-    "training": {"cluster"},
+    "training": {"cluster", "preflight"},
     "gradients": {"training"},
     "strategies": {"config", "cluster", "preflight", "training"},
     "callbacks": {"cluster", "gradients", "training"},

@@ -18,6 +18,8 @@ def make_strategy(
     chief_timeout_secs: float = 30,
     wait_for_chief: bool = False,
     communication_options=None,
+    steps_per_call: int | None = None,
+    variable_partitioner=None,
 ):
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
@@ -40,6 +42,12 @@ def make_strategy(
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for several
             workers: which all-reduce, and how many bytes it sends at once. None lets TensorFlow
             choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
+        steps_per_call: With parameter servers, how many steps a worker runs at once where the
+            model's `steps_per_execution` is 1. None chooses while it trains, so that a call takes
+            about a tenth of a second and the chief keeps up.
+        variable_partitioner: With parameter servers, one of
+            `tf.distribute.experimental.partitioners`, such as `MinSizePartitioner(min_shard_bytes,
+            max_shards)`: divides large weights, and their slots, over the ps tasks.
 
     Returns:
         A `tf.distribute.Strategy`.
@@ -71,13 +79,19 @@ def make_strategy(
     if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
     if choice.strategy == "ParameterServerStrategy":
+        _check_arguments(chief_timeout_secs, steps_per_call)
         return _join_parameter_servers(
             choice,
             cluster,
             facts=_facts("as found" if config is None else str(config.num_clones)),
             start_timeout_secs=start_timeout_secs,
-            chief_timeout_secs=chief_timeout_secs,
-            wait_for_chief=wait_for_chief,
+            serving={
+                "chief_timeout_secs": chief_timeout_secs,
+                "wait_for_chief": wait_for_chief,
+            },
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            steps_per_call=steps_per_call,
+            variable_partitioner=variable_partitioner,
         )
     if choice.strategy == "MultiWorkerMirroredStrategy":
         return _join_workers(
@@ -108,6 +122,18 @@ def _config_of_launcher(cluster) -> DeploymentConfig | None:
         num_replicas=cluster.num_workers,
         num_ps_tasks=cluster.num_ps,
     )
+
+
+def _check_arguments(chief_timeout_secs, steps_per_call):
+    if chief_timeout_secs <= 0:
+        raise ValueError(
+            "`chief_timeout_secs` must be positive. Received: "
+            f"chief_timeout_secs={chief_timeout_secs}."
+        )
+    if steps_per_call is not None and steps_per_call < 1:
+        raise ValueError(
+            f"`steps_per_call` must be at least 1, or None. Received: {steps_per_call=}."
+        )
 
 
 def _describe_missing_cluster(choice: Choice) -> str:
@@ -154,31 +180,28 @@ def _join_parameter_servers(
     *,
     facts,
     start_timeout_secs,
-    chief_timeout_secs,
-    wait_for_chief,
+    serving,
+    **arguments,
 ):
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-    from kerasdist.strategies import last_word, parameter_server, serving
+    from kerasdist.strategies.last_word import LastWord
+    from kerasdist.strategies.parameter_server import ParameterServerStrategy
+    from kerasdist.strategies.serving import serve
     from kerasdist.training import keras_adapter, peer_failure
 
-    if chief_timeout_secs <= 0:
-        raise ValueError(
-            "`chief_timeout_secs` must be positive. Received: "
-            f"chief_timeout_secs={chief_timeout_secs}."
-        )
     keras_adapter.check_not_started()
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
     if not cluster.is_chief:
-        serving.serve(
-            cluster,
-            num_gpus=sum("GPU" in device for device in choice.devices),
-            chief_timeout_secs=chief_timeout_secs,
-            wait_for_chief=wait_for_chief,
-        )
-    peer_failure.handle(cluster, tell=last_word.LastWord(cluster).tell)
+        serve(cluster, num_gpus=sum("GPU" in device for device in choice.devices), **serving)
+    peer_failure.handle(cluster, tell=LastWord(cluster).tell)
     with peer_failure.StartLimit(cluster, start_timeout_secs):
-        return parameter_server.ParameterServerStrategy(cluster, reason=choice.reason)
+        return ParameterServerStrategy(
+            cluster,
+            reason=choice.reason,
+            start_timeout_secs=start_timeout_secs,
+            **arguments,
+        )
 
 
 def _construct(choice: Choice):

@@ -1,11 +1,14 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.training import routes
+from kerasdist.training import routes, sharded_variables
+from kerasdist.training.worker_watch import WorkerWatch
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -16,6 +19,10 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     Args:
         cluster: The chief, workers and ps tasks; this process is the chief.
         reason: Why it was chosen, for the plan.
+        steps_per_call: Steps that a worker runs at once; None chooses while it trains.
+        variable_partitioner: Divides weights into parts; see `make_strategy`.
+        heartbeat_timeout_secs: How long a task may be silent before it counts as lost.
+        start_timeout_secs: How long to wait where no worker is left.
 
     Example:
         strategy = ParameterServerStrategy(Cluster.from_env())
@@ -23,11 +30,28 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             model = make_model()
     """
 
-    def __init__(self, cluster: Cluster, *, reason: str = ""):
-        super().__init__(_resolver(cluster))
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        reason: str = "",
+        steps_per_call: int | None = None,
+        variable_partitioner: Callable | None = None,
+        heartbeat_timeout_secs: float = 10,
+        start_timeout_secs: float = 300,
+    ):
+        partitioner = variable_partitioner and sharded_variables.checked(variable_partitioner)
+        super().__init__(_resolver(cluster), partitioner)
         self.served_cluster = cluster
+        self.steps_per_call = steps_per_call
         self.reason = reason
         self.coordinator = _Coordinator(self)
+        self.watch = WorkerWatch(
+            cluster,
+            self.coordinator,
+            silent_secs=heartbeat_timeout_secs,
+            no_worker_secs=start_timeout_secs,
+        )
         routes.adapt(self)
         _seed()
 

@@ -34,7 +34,7 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         with the size of the first one, and empty batches of size 0 after the last one.
     """
     num_workers = workers.count(strategy)
-    if num_workers == 1 or getattr(_local, "is_whole", False):
+    if num_workers == 1 or is_whole():
         return None
     if not isinstance(dataset, tf.data.Dataset):
         return None
@@ -55,6 +55,11 @@ def whole_data() -> Generator[None]:
         yield
     finally:
         _local.is_whole = False
+
+
+def is_whole() -> bool:
+    """Whether inside of `whole_data`."""
+    return getattr(_local, "is_whole", False)
 
 
 def _with_next_size(dataset):

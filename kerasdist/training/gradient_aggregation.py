@@ -12,7 +12,13 @@ import threading
 import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, replica_step, scope_checks, update_callback
+from kerasdist.training import (
+    keras_adapter,
+    replica_step,
+    scope_checks,
+    sharded_variables,
+    update_callback,
+)
 
 _local = threading.local()
 
@@ -35,7 +41,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     gradients = aggregate(gradients, step)
-    with _local_updates():
+    with _local_updates(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
 
 
@@ -97,9 +103,14 @@ def is_aggregated() -> bool:
     return getattr(_local, "is_aggregated", False)
 
 
+def update_in_place(variable, function, args=(), kwargs=None, group=True):
+    """Runs an update of a variable on its parameter server, for the optimizer that applies."""
+    return sharded_variables.update(_local.optimizer, variable, function, args, kwargs, group)
+
+
 @contextlib.contextmanager
-def _local_updates():
-    _local.is_aggregated = True
+def _local_updates(optimizer):
+    _local.is_aggregated, _local.optimizer = True, optimizer
     try:
         yield
     finally:

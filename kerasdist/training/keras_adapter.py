@@ -12,6 +12,7 @@ tests/training/test_keras_adapter.py fails when one of these names moves. Writte
 import contextlib
 import functools
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Generator
 
@@ -23,11 +24,21 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import get_data_adapter, tf_dataset_adapter
+from keras.src.trainers.data_adapters import (
+    array_data_adapter,
+    get_data_adapter,
+    tf_dataset_adapter,
+)
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
-from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    input_lib,
+    sharded_variable,
+)
+from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context
+from tensorflow.python.ops import resource_variable_ops
 
 from kerasdist.cluster import Cluster
 
@@ -73,7 +84,26 @@ ROUTABLE = {
     "moments": (keras.layers.BatchNormalization, "_moments"),
     # The same masks on every replica.
     "next_seed": (keras.random.SeedGenerator, "next"),
+    # Reads, adds and writes: workers that share a variable overwrite what others have added.
+    "assign_add": (keras.Variable, "assign_add"),
+    # Asks for a method that variables in several parts do not have; `save` uses it.
+    "as_array": (keras.Variable, "__array__"),
+    # Has no gradient for a variable in several parts.
+    "gradient": (tf.GradientTape, "gradient"),
+    # Reads a whole table, of another machine, for a few rows.
+    "embed": (keras.layers.Embedding, "call"),
 }
+
+# How TensorFlow's coordinator begins what it logs of lost workers.
+_LOST_WORKER_MESSAGES = (
+    "Worker %s failed with",
+    "Remote function on worker",
+    "Cluster update failed with error",
+    " /job:worker/task:%d encountered the following error",
+    "Start cancelling closures due to error",
+)
+# What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
+ShardedVariable = sharded_variable.ShardedVariable
 
 _collective_key_bases = itertools.count(1000, 1000)
 _adapted = weakref.WeakSet()
@@ -99,6 +129,13 @@ def is_stock_train_step(model) -> bool:
     return type(model).train_step is keras_trainer.TensorFlowTrainer.train_step
 
 
+def has_stock_total_loss(model) -> bool:
+    """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
+    return (
+        is_stock_train_step(model) and type(model).compute_loss is base_trainer.Trainer.compute_loss
+    )
+
+
 def returns_stock_metrics(model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
@@ -117,6 +154,11 @@ def stock_metric_names(model) -> set[str]:
     """Returns the names of those metrics of `model` that are Keras' own."""
     metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
     return {metric.name for metric in metrics if _is_stock(metric)}
+
+
+def masked_weights(sample_weight, mask):
+    """Returns `sample_weight` with 0 where `mask` (or None) is False, broadcast as Keras does."""
+    return keras_loss.apply_mask(sample_weight, mask, dtype="float32", reduction="sum")
 
 
 def strategy_of(model_or_optimizer):
@@ -150,6 +192,19 @@ def build_from_spec(model, spec) -> None:
 def make_data_adapter(**kwargs):
     """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
     return get_data_adapter(**kwargs)
+
+
+def num_bytes(adapter) -> int:
+    """Returns the size of the arrays that Keras' reader holds; 0 where it holds none."""
+    arrays = keras.tree.flatten(getattr(adapter, "_inputs", None))
+    return sum(getattr(getattr(array, "array", array), "nbytes", 0) for array in arrays)
+
+
+def is_python(adapter) -> bool:
+    """Whether Keras' reader calls Python for every batch."""
+    return not isinstance(
+        adapter, (tf_dataset_adapter.TFDatasetAdapter, array_data_adapter.ArrayDataAdapter)
+    )
 
 
 def class_weight_function(class_weight: dict) -> Callable:
@@ -260,6 +315,173 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         create = _create_variable_on_workers
     extended._create_variable = functools.partial(create, extended._create_variable)
+
+
+def adapt_parameter_servers(
+    strategy, *, is_local_update: Callable[[], bool], update: Callable, create: Callable
+) -> None:
+    """Adapts the variables and updates of a ParameterServerStrategy; see `adapt`.
+
+    Args:
+        strategy: A ParameterServerStrategy of TensorFlow's.
+        is_local_update: As in `adapt`.
+        update: Called as update(variable, function, args, kwargs, group) for such an update.
+        create: Called as create(create_whole, create_parts, next_creator, **kwargs) for variables.
+    """
+    _adapted.add(strategy)
+    extended = strategy.extended
+    if extended._num_replicas_in_sync == 1:
+        extended._use_merge_call = lambda: not is_local_update()
+        extended._replica_ctx_update = update
+    stock, partitioner = extended._create_variable, extended._variable_partitioner
+
+    def create_parts(next_creator, **kwargs):
+        extended._variable_partitioner = partitioner
+        return stock(next_creator, **kwargs)
+
+    def create_whole(next_creator, **kwargs):
+        extended._variable_partitioner = None
+        return stock(next_creator, **kwargs)
+
+    extended._create_variable = functools.partial(create, create_whole, create_parts)
+
+
+def know_parts(optimizer, variable) -> None:
+    """Lets an optimizer find the slots of a sharded variable by each of its parts."""
+    indices = optimizer._trainable_variables_indices
+    for part in variable.variables:
+        indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
+
+
+def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
+    """Returns a variable of the worker that runs the function which is being traced.
+
+    TensorFlow's PerWorkerVariable has no automatic control dependencies, so that reads may come
+    before writes.
+
+    Args:
+        like: A variable with its shape and dtype.
+        name: Which one it is, among all of that worker's process.
+    """
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=like.dtype, shape=like.shape, shared_name=name, container=""
+    )
+    return resource_variable_ops.BaseResourceVariable(
+        handle=handle,
+        handle_name=name,
+        unique_id=name,
+        shape=like.shape,
+        dtype=like.dtype,
+        trainable=False,
+        in_graph_mode=True,
+    )
+
+
+def is_first_on_worker(name: str) -> tf.Tensor:
+    """Returns whether a worker has not come by here before: bool scalar, true once per process.
+
+    Args:
+        name: Of the place, unique among all.
+    """
+    with tf.device("/device:CPU:0"):
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=name)
+        is_first = ~tf.raw_ops.VarIsInitializedOp(resource=handle)
+        with tf.control_dependencies([is_first]):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(True))
+    return is_first
+
+
+@contextlib.contextmanager
+def standing_in(variables: list[keras.Variable], values: list[tf.Variable]) -> Generator[None]:
+    """Lets other variables of TensorFlow's stand in for those that Keras' variables hold."""
+    own = [variable._value for variable in variables]
+    for variable, value in zip(variables, values, strict=False):
+        variable._value = value
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, own, strict=True):
+            variable._value = value
+
+
+def copier(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset] | None:
+    """Returns a function that makes a copy of a dataset, on whichever task it is called.
+
+    Returns:
+        The function; None where the dataset calls Python functions, which other tasks do not have.
+    """
+    graph = coordinator_values.serialize_dataset_to_graph(dataset)
+    if b"PyFunc" in graph.numpy():
+        return None
+    spec = dataset.element_spec
+    return lambda: coordinator_values.deserialize_dataset_from_graph(graph, spec)
+
+
+def iterators_of_workers(coordinator, makers: list[Callable]):
+    """Returns an iterator on each worker, as one value to be passed to what is scheduled.
+
+    TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them, and a worker
+    that is started again gets its own anew.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        makers: For each worker a function that returns its dataset.
+    """
+    functions = {id(make): tf.function(make).get_concrete_function() for make in makers}
+    iterators = []
+    for worker, make in zip(coordinator._cluster.workers, makers, strict=True):
+        function = functions[id(make)]
+        iterator = worker.create_resource(functools.partial(_iterator_over, function))
+        iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
+            coordinator.strategy, function.structured_outputs
+        )
+        iterators.append(iterator)
+    return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))
+
+
+def _iterator_over(make):
+    return iter(make())
+
+
+def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) -> None:
+    """Calls functions of a worker's index where TensorFlow logs pages of its transport's errors.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        on_lost: Called once when a worker is lost.
+        on_back: Called when it is there again.
+    """
+    for worker in coordinator._cluster.workers:
+        _report_lost_worker(worker, on_lost, on_back)
+    logger = tf.get_logger()
+    logger.addFilter(lambda record: not str(record.msg).startswith(_LOST_WORKER_MESSAGES))
+
+
+def _report_lost_worker(worker, on_lost, on_back):
+    is_lost = threading.Event()
+
+    def after(stock, report, *, if_lost):
+        def method(*args):
+            if is_lost.is_set() == if_lost:
+                (is_lost.clear if if_lost else is_lost.set)()
+                report(worker.worker_index)
+            return stock(*args)
+
+        return method
+
+    for name in ("_on_closure_failure", "_on_resource_closure_failure"):
+        setattr(worker, name, after(getattr(worker, name), on_lost, if_lost=False))
+    worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
+
+
+def wait_for(result, secs: float) -> bool:
+    """Waits until what was scheduled has ended, at most so long; returns whether it has."""
+    return result._status_available_event.wait(secs)
+
+
+def add_in_place(variable: keras.Variable, value) -> None:
+    """Adds to a variable where it lives, in one operation."""
+    variable._value.assign_add(tf.cast(value, variable._value.dtype), read_value=False)
 
 
 def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:

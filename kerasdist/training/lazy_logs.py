@@ -50,6 +50,23 @@ class LazyLogs(collections.UserDict):
         return {**other, **self}
 
 
+class RecentLogs(LazyLogs):
+    """Logs of workers that go on meanwhile: as they were at the last look, a second ago at most.
+
+    Args:
+        read: Returns the numbers of the last look.
+        read_exact: Waits for the workers and returns the numbers of all steps.
+    """
+
+    def __init__(self, read: Callable[[], dict], *, read_exact: Callable[[], dict]):
+        super().__init__(read)
+        self._read_exact = read_exact
+
+    def exact(self) -> dict:
+        """Returns the numbers of all steps; waits for them."""
+        return dict(sorted(self._read_exact().items()))
+
+
 def as_numbers(logs: Mapping) -> dict:
     """Returns nested logs as a flat dict of floats (arrays, where they are no scalars)."""
     numbers = {}

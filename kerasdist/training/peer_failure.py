@@ -86,6 +86,18 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
     sys.excepthook = hook
 
 
+def lost(cause: str) -> tf.errors.UnavailableError:
+    """Returns the error that says of a lost peer what `cause_of` will find."""
+    return tf.errors.UnavailableError(None, None, _TOLD + cause)
+
+
+def end(cause: str, cluster: Cluster) -> None:
+    """Ends this process, from any thread, because of a lost peer."""
+    print(message(cause, cluster), file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(EXIT_CODE)
+
+
 def describe(error: BaseException, cluster: Cluster) -> str:
     """Returns in two or three lines what a page of TensorFlow's error text says of the peers."""
     said = message(cause_of(error, cluster), cluster)

@@ -28,7 +28,7 @@ class PredictFunction:
     def __call__(self, data: list):
         """Returns the outputs of a list of global batches as one structure of tensors."""
         outputs = [self._run(batch) for batch in data]
-        return outputs[0] if len(outputs) == 1 else _joined(outputs)
+        return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
     def _predict(self, batch):
         replicas = workers.local_replicas(self._strategy)
@@ -37,10 +37,11 @@ class PredictFunction:
         def replica_fn():
             return self._step(shares[workers.replica_id() - replicas[0]])
 
-        return _joined(self._strategy.experimental_local_results(self._strategy.run(replica_fn)))
+        return joined(*self._strategy.experimental_local_results(self._strategy.run(replica_fn)))
 
 
-def _joined(structures):
+def joined(*structures):
+    """Returns structures of tensors, joined along their first axis."""
     if len(structures) == 1:
         return structures[0]
     return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *structures)

@@ -8,6 +8,7 @@ import functools
 import weakref
 
 import keras
+import tensorflow as tf
 
 from kerasdist.training import (
     batch_statistics,
@@ -17,20 +18,35 @@ from kerasdist.training import (
     gradient_aggregation,
     keras_adapter,
     randomness,
+    replica_step,
     scope_checks,
+    sharded_variables,
     update_callback,
+    workers,
 )
+from kerasdist.training.asynchronous_step import AsynchronousStep
 from kerasdist.training.callback_list import CallbackList
 from kerasdist.training.epoch_iterator import EpochIterator
-from kerasdist.training.lazy_logs import LazyLogs
+from kerasdist.training.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.predict_function import PredictFunction
+from kerasdist.training.predict_on_workers import PredictOnWorkers
 from kerasdist.training.step_function import StepFunction
+from kerasdist.training.worker_epochs import WorkerEpochs
 
 
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
     _lay()
-    keras_adapter.adapt(strategy, is_local_update=gradient_aggregation.is_aggregated)
+    is_local_update = gradient_aggregation.is_aggregated
+    if workers.are_asynchronous(strategy):
+        keras_adapter.adapt_parameter_servers(
+            strategy,
+            is_local_update=is_local_update,
+            update=gradient_aggregation.update_in_place,
+            create=sharded_variables.create,
+        )
+    else:
+        keras_adapter.adapt(strategy, is_local_update=is_local_update)
 
 
 @functools.cache
@@ -60,6 +76,10 @@ def _lay():
         "update_mean": global_loss.update_mean,
         "moments": batch_statistics.moments,
         "next_seed": randomness.next_seed,
+        "assign_add": _assign_add,
+        "gradient": sharded_variables.gradient,
+        "embed": _embed,
+        "as_array": sharded_variables.as_array,
     }.items():
         keras_adapter.route(name, function)
 
@@ -78,7 +98,7 @@ def _make_train_function(stock, model, force=False):
             for callback in callbacks:
                 callback.prepare(model)
                 callback.prepared_for = weakref.ref(model)
-        model.train_function = StepFunction(
+        model.train_function = _step_class(model)(
             model,
             model.train_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
@@ -87,6 +107,10 @@ def _make_train_function(stock, model, force=False):
         )
     model.train_function.restart()
     return model.train_function
+
+
+def _step_class(model) -> type[StepFunction]:
+    return AsynchronousStep if workers.are_asynchronous(model.distribute_strategy) else StepFunction
 
 
 def _fits(train_function, callbacks) -> bool:
@@ -105,7 +129,7 @@ def _make_test_function(stock, model, force=False):
     batch_statistics.synchronize_workers(model)
     if model.test_function is None or force:
         scope_checks.check(model)
-        model.test_function = StepFunction(
+        model.test_function = _step_class(model)(
             model,
             model.test_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "test_step"),
@@ -142,7 +166,9 @@ def _make_predict_function(stock, model, force=False):
         return stock(model, force)
     batch_statistics.synchronize(model)
     if model.predict_function is None or force:
-        model.predict_function = PredictFunction(model)
+        is_asynchronous = workers.are_asynchronous(model.distribute_strategy)
+        make = PredictOnWorkers if is_asynchronous else PredictFunction
+        model.predict_function = make(model)
     return model.predict_function
 
 
@@ -154,6 +180,8 @@ def _build(stock, model, iterator=None, data_batch=None):
 
 
 def _epoch_logs(stock, model, logs):
+    if isinstance(logs, RecentLogs):
+        return stock(model, logs.exact())
     if not isinstance(logs, LazyLogs):
         return stock(model, logs)
     callbacks = update_callback.running(model)
@@ -163,8 +191,25 @@ def _epoch_logs(stock, model, logs):
 
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
-    make = EpochIterator if keras_adapter.is_adapted(distribute_strategy) else stock
+    make = stock
+    if workers.are_asynchronous(distribute_strategy) and not file_shards.is_whole():
+        make = WorkerEpochs
+    elif keras_adapter.is_adapted(distribute_strategy):
+        make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
+
+
+def _assign_add(stock, variable, value):
+    if replica_step.current() is None or not workers.are_asynchronous(tf.distribute.get_strategy()):
+        return stock(variable, value)
+    return keras_adapter.add_in_place(variable, value)
+
+
+def _embed(stock, layer, inputs):
+    is_plain = not layer.lora_enabled and layer.quantization_mode is None
+    if is_plain and workers.are_asynchronous(tf.distribute.get_strategy()):
+        return sharded_variables.embed(layer, inputs)
+    return stock(layer, inputs)
 
 
 def _make_callback_list(stock, cls, *args, model=None, **kwargs):

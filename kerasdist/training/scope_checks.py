@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import keras_adapter, sharded_variables
 
 
 def check(model) -> None:
@@ -28,6 +28,23 @@ def check(model) -> None:
             raise RuntimeError(
                 f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
                 "layers, metrics and the model inside the same `with strategy.scope():` block."
+            )
+
+
+def check_on_parameter_servers(model) -> None:
+    """Checks that the variables of `model` live on parameter servers.
+
+    Raises:
+        RuntimeError: One was created outside the scope of its strategy; names it.
+    """
+    for variable in [*model.variables, *model.metrics_variables]:
+        if not all(
+            "/job:ps/" in part.device for part in sharded_variables.parts_of(variable.value)
+        ):
+            raise RuntimeError(
+                f"Variable '{variable.path}' of model '{model.name}' was created outside its "
+                "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
+                "model inside the same `with strategy.scope():` block."
             )
 
 

@@ -91,7 +91,7 @@ class StepFunction:
                 self._run_or_restart(data)
             else:
                 for batch in data:
-                    self._run_batch(_as_tensors(batch))
+                    self._run_batch(as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
         if workers.count(self._strategy) == 1:
@@ -158,7 +158,7 @@ class StepFunction:
             return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
 
-    def _run_shares(self, batch, shares, *, checks, riders=()):
+    def _run_shares(self, batch, shares, *, checks, riders=(), counter=None):
         with contextlib.ExitStack() as stack:
             for callback in self.callbacks:
                 stack.enter_context(callback.tracing(self._model))
@@ -173,7 +173,8 @@ class StepFunction:
                 riders=(*self._riders(), *riders),
             )
         with replica_step.after(batch, checks):
-            self.num_examples.assign_add(tf.cast(result.num_examples, tf.int64))
+            counter = self.num_examples if counter is None else counter
+            counter.assign_add(tf.cast(result.num_examples, tf.int64))
             if _STOP in result.sums:
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
             self._observe([losses for _, losses in result.outputs], result.shares)
@@ -205,7 +206,10 @@ class StepFunction:
         return logs, replica_step.losses() if self._observers else {}
 
     def _compiled(self, function):
-        if not self._model.jit_compile or self._strategy.num_replicas_in_sync > 1:
+        is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
+            workers.are_asynchronous(self._strategy)
+        )
+        if not self._model.jit_compile or not is_on_one_device:
             return function
         return graph_function(function, jit_compile=True)
 
@@ -257,8 +261,15 @@ class StepFunction:
 
 
 def _warn_of_differences(model):
-    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    strategy = model.distribute_strategy
+    num_replicas = strategy.num_replicas_in_sync
     batch_statistics.warn_if_unsynchronized(model, num_replicas)
+    if model.jit_compile and workers.are_asynchronous(strategy):
+        warnings.warn(
+            "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
+            "whose variables are on another device. The model runs without XLA.",
+            stacklevel=2,
+        )
     if model.jit_compile and num_replicas > 1:
         warnings.warn(
             f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "
@@ -267,7 +278,8 @@ def _warn_of_differences(model):
         )
 
 
-def _as_tensors(batch):
+def as_tensors(batch):
+    """Returns a batch with tensors for its arrays and numbers."""
     return tf.nest.map_structure(
         lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.convert_to_tensor(leaf),
         batch,

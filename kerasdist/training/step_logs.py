@@ -38,7 +38,7 @@ class StepLogs:
         """
         logs = mean_over_examples(replicas, shares)
         if self._own_logs is None:
-            with tf.init_scope():
+            with tf.init_scope(), workers.shared_scope(self._strategy):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
         if workers.count(self._strategy) > 1:

@@ -4,6 +4,7 @@ Every worker runs the same program, and whatever adds up over the workers must b
 them, in the same order: a worker that does not call leaves the others waiting.
 """
 
+import contextlib
 import functools
 import weakref
 
@@ -18,6 +19,19 @@ _sums = weakref.WeakKeyDictionary()
 def cluster_of(strategy) -> Cluster:
     """Returns the cluster that a strategy spans; a local one for the devices of one machine."""
     return getattr(strategy, "cluster", None) or Cluster.local()
+
+
+def are_asynchronous(strategy) -> bool:
+    """Whether workers train the variables of parameter servers, each for itself."""
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def shared_scope(strategy) -> contextlib.AbstractContextManager:
+    """Returns a context for variables that a step writes and the chief reads.
+
+    On parameter servers they are shared by all workers. Elsewhere they are plain ones.
+    """
+    return strategy.scope() if are_asynchronous(strategy) else contextlib.nullcontext()
 
 
 def count(strategy) -> int:

@@ -1,0 +1,251 @@
+"""The function that `fit` and `evaluate` call where asynchronous workers run the steps.
+
+It keeps every worker busy: a few calls of some steps each are on their way, and each time `fit`
+asks, the oldest of them has ended. The numbers that it reports are those of steps that are done.
+"""
+
+import contextlib
+import threading
+import time
+import uuid
+
+import tensorflow as tf
+
+from kerasdist.training import (
+    batches,
+    data_checks,
+    graph_errors,
+    keras_adapter,
+    local_counts,
+    scope_checks,
+)
+from kerasdist.training.lazy_logs import RecentLogs
+from kerasdist.training.step_function import StepFunction, as_tensors
+from kerasdist.training.step_logs import graph_function
+from kerasdist.training.worker_epochs import Call, Calls
+
+# Age of the logs at which they are read again: that takes milliseconds.
+_LOGS_SECS = 1.0
+_FORGET_SECS = 5.0
+
+
+class AsynchronousStep(StepFunction):
+    """Runs the steps of a model on the workers of a ParameterServerStrategy.
+
+    Args: those of `StepFunction`.
+    """
+
+    def __init__(self, model, step, *, returns_metrics, weighs_loss, callbacks=()):
+        _check(model)
+        super().__init__(
+            model,
+            step,
+            returns_metrics=returns_metrics,
+            weighs_loss=weighs_loss,
+            callbacks=callbacks,
+        )
+        self._coordinator = self._strategy.coordinator
+        self._watch = self._strategy.watch
+        with self._strategy.scope():
+            self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
+        self._running: list = []
+        self._recent: dict | None = None
+        self._recent_at = 0.0
+        self._checked = f"kerasdist_{uuid.uuid4().hex}"
+        self._run_step_at = graph_function(self._step_at)
+        self._run_steps_at = graph_function(self._steps_at)
+        self._run_next_step = graph_function(self._next_step_of_worker)
+        self._run_next_steps = graph_function(self._next_steps)
+        self._run_given = graph_function(self._given_step, reduce_retracing=True)
+
+    def restart(self):
+        self.finish()
+        super().restart()
+
+    def __call__(self, data) -> RecentLogs:
+        """Runs the steps that `data` asks for.
+
+        Args:
+            data: `Calls`, of which the oldest ends; or (from `train_on_batch`) an iterator over
+                batches, which run one after the other.
+        """
+        try:
+            if isinstance(data, Calls):
+                self._advance(data)
+            else:
+                for batch in data:
+                    self._wait(self._schedule_batch(batch))
+                self._recent = None
+        except tf.errors.OpError as error:
+            self._abandon()
+            raise graph_errors.explained(_of_user(error)) from None
+        return RecentLogs(self._read_recent, read_exact=self._read_exact)
+
+    def finish(self) -> None:
+        """Waits for the steps that still run."""
+        running, self._running = self._running, []
+        for call in running:
+            self._end(call)
+
+    def _advance(self, calls: Calls):
+        while call := calls.take():
+            self._start(call)
+        self._end(self._running.pop(0))
+
+    def _start(self, call: Call):
+        call.result = self._schedule(call)
+        self._running.append(call)
+
+    def _schedule(self, call):
+        data = call.calls.data
+        if call.batch is not None:
+            return self._schedule_batch(call.batch)
+        run, numbers = self._run_next_step, []
+        if data.is_strict:
+            run = self._run_step_at if call.num_steps == 1 else self._run_steps_at
+            numbers = [call.position]
+        elif call.num_steps > 1:
+            run = self._run_next_steps
+        if call.num_steps > 1:
+            numbers.append(call.num_steps)
+        arguments = (tf.constant(numbers, tf.int64),) if numbers else ()
+        return self._coordinator.schedule(run, args=(data.iterators, *arguments))
+
+    def _schedule_batch(self, batch):
+        return self._coordinator.schedule(self._run_given, args=(as_tensors(batch),))
+
+    def _end(self, call: Call):
+        position = self._wait(call.result, call)
+        if call.calls.data.is_strict and position != call.position:
+            # It was lost with a worker, and this one had read on. What it did instead is extra.
+            for batch in call.calls.data.reread(call.position, call.num_steps):
+                self._wait(self._schedule_batch(batch))
+        call.calls.end(call)
+
+    def _wait(self, result, call: Call | None = None):
+        """Returns what came of a call, or of a second try where its worker is given up."""
+        results, given_up = [result], set()
+        with self._watch.waiting():
+            while not any(keras_adapter.wait_for(each, 1 / len(results)) for each in results):
+                self._coordinator.done()  # Raises what has failed elsewhere.
+                silent = self._watch.silent_workers()
+                if call and silent - given_up:
+                    results.append(self._schedule(call))
+                given_up |= silent
+            ended = next(each for each in results if keras_adapter.wait_for(each, 0))
+            return ended.fetch()
+
+    def _abandon(self):
+        """Lets the coordinator forget what was scheduled, after an error."""
+        self._running = []
+        # In a thread: it waits for every worker, also for one that is halted.
+        thread = threading.Thread(target=self._forget, daemon=True)
+        thread.start()
+        thread.join(_FORGET_SECS)
+
+    def _forget(self):
+        with contextlib.suppress(tf.errors.OpError):
+            self._coordinator.join()
+
+    def _read_recent(self) -> dict:
+        if self._recent is None or time.monotonic() > self._recent_at + _LOGS_SECS:
+            self._recent = self._read_logs()
+            self._recent_at = time.monotonic()
+        return dict(self._recent)
+
+    def _read_exact(self) -> dict:
+        self.finish()
+        self._recent = None
+        return self._read_logs()
+
+    def _read_logs(self) -> dict:
+        with self._watch.waiting():
+            return self._logs.read()
+
+    # What follows is traced by the chief and runs on a worker.
+
+    def _step_at(self, iterator, position):
+        index, batch = _at(iterator, position[0])
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, num_examples)
+        return index
+
+    def _steps_at(self, iterator, numbers):
+        position, num_steps = tf.unstack(numbers)
+        index, batch = _at(iterator, position)
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, num_examples)
+            _repeat(
+                num_steps - 1, lambda: self._one_step_on_worker(next(iterator)[1], num_examples)
+            )
+        return index
+
+    def _next_step_of_worker(self, iterator):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(next(iterator), num_examples)
+
+    def _next_steps(self, iterator, num_steps):
+        with self._counts.collected() as num_examples:
+            _repeat(num_steps[0], lambda: self._one_step_on_worker(next(iterator), num_examples))
+
+    def _given_step(self, batch):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(batch, num_examples)
+
+    def _one_step_on_worker(self, batch, num_examples):
+        is_first = keras_adapter.is_first_on_worker(self._checked)
+        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        shares = batches.shares_of(batch, self._strategy)
+        self._run_shares(batch, shares, checks=checks, counter=num_examples)
+
+
+def _repeat(num_steps, run):
+    def body(step):
+        run()
+        return step + 1
+
+    start = tf.constant(0, tf.int64)
+    tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
+
+
+def _at(iterator, position):
+    """Returns (index, batch) of the first batch at a position or behind it."""
+
+    def body(*_):
+        index, batch = next(iterator)
+        return index, batch
+
+    return tf.while_loop(
+        lambda index, _: index < position,
+        body,
+        next(iterator),
+        shape_invariants=iterator.element_spec,
+        parallel_iterations=1,
+    )
+
+
+def _of_user(error):
+    if isinstance(error, tf.errors.OutOfRangeError):
+        return ValueError(
+            "The data of a worker ended in the middle of an epoch. Call `repeat()` on it, so that "
+            "it never ends, or give fewer `steps_per_epoch`."
+        )
+    return error
+
+
+def _check(model):
+    if model.run_eagerly:
+        raise ValueError(
+            "`run_eagerly=True` cannot be had with parameter servers: the workers run what the "
+            "chief has compiled, and Python of a train_step would run on the chief once. Compile "
+            "with run_eagerly=False; to debug, run on one device: `make_strategy(cluster="
+            "kerasdist.Cluster.local())`."
+        )
+    if model.optimizer and model.optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "Workers that train the same variables cannot accumulate gradients in them: one would "
+            "apply what another has half added. Received: gradient_accumulation_steps="
+            f"{model.optimizer.gradient_accumulation_steps}. Use larger batches."
+        )
+    scope_checks.check_on_parameter_servers(model)

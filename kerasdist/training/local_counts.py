@@ -1,0 +1,54 @@
+"""Counts and sums that a worker keeps for itself until the end of a call.
+
+Metrics of a model on parameter servers live there, and a worker that updated them in every step
+would send and wait for each of them. TensorFlow knows such variables by their handle, so while a
+call is traced they are others: of the worker, set to 0 at the start of the call, and added to those
+of the parameter server at its end, in one go. What a worker that dies has not handed over counts
+for nothing, and its call runs again on another one, so every example counts once.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.training import keras_adapter
+
+
+class LocalCounts:
+    """Stands in for variables of the parameter servers to which steps only add.
+
+    Args:
+        metrics_variables: Of a model: each metric must add up over the workers, as Keras' do.
+        num_examples: Another variable, to which a call adds its examples.
+    """
+
+    def __init__(self, metrics_variables: list, num_examples: tf.Variable):
+        self._variables = [
+            variable for variable in metrics_variables if variable.value.dtype != tf.string
+        ]
+        self._num_examples = num_examples
+        # Of nobody else, also where a later program meets the same workers.
+        self._prefix = f"kerasdist_{uuid.uuid4().hex}"
+
+    @contextlib.contextmanager
+    def collected(self) -> Generator[tf.Variable]:
+        """Traces what is inside with local variables; yields that of the examples.
+
+        Used in a function that a worker runs, around its steps.
+        """
+        remote = [*(variable.value for variable in self._variables), self._num_examples]
+        with tf.device("/device:CPU:0"):
+            local = [
+                keras_adapter.variable_of_worker(variable, f"{self._prefix}_{index}")
+                for index, variable in enumerate(remote)
+            ]
+        resets = [variable.assign(tf.zeros_like(variable)) for variable in local]
+        with (
+            keras_adapter.standing_in(self._variables, local),
+            tf.control_dependencies(resets),
+        ):
+            yield local[-1]
+        for variable, counted in zip(remote, local, strict=True):
+            variable.assign_add(counted.read_value(), read_value=False)

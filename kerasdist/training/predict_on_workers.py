@@ -1,0 +1,69 @@
+"""The function that `predict` calls for every batch where asynchronous workers run it."""
+
+import tensorflow as tf
+
+from kerasdist.training.predict_function import joined
+from kerasdist.training.step_function import as_tensors
+from kerasdist.training.step_logs import graph_function
+
+_CALLS_PER_WORKER = 4
+
+
+class PredictOnWorkers:
+    """Sends batches to the workers of a ParameterServerStrategy, and returns before they are done.
+
+    The chief reads the data, whichever worker is free predicts, and the outputs keep their order:
+    `predict` joins them when it has sent all.
+
+    Args:
+        model: A model of a ParameterServerStrategy of ours.
+    """
+
+    def __init__(self, model):
+        strategy = model.distribute_strategy
+        self._coordinator = strategy.coordinator
+        self._max_running = _CALLS_PER_WORKER * strategy.served_cluster.num_workers
+        self._running = []
+        self._run = graph_function(
+            lambda batch: strategy.run(model.predict_step, args=(batch,)), reduce_retracing=True
+        )
+
+    def __call__(self, data: list):
+        """Returns the outputs of a list of batches as one structure of `Output`s."""
+        outputs = [self._schedule(as_tensors(batch)) for batch in data]
+        return outputs[0] if len(outputs) == 1 else joined(*outputs)
+
+    def _schedule(self, batch):
+        if len(self._running) >= self._max_running:
+            self._running.pop(0).fetch()
+        function = self._run.get_concrete_function(batch)
+        result = self._coordinator.schedule(self._run, args=(batch,))
+        self._running.append(result)
+        specs = function.structured_outputs
+        if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
+            return result.get()  # Ragged or sparse.
+        positions = iter(range(len(tf.nest.flatten(specs))))
+        return tf.nest.map_structure(lambda _: Output(result, next(positions)), specs)
+
+
+class Output:
+    """A tensor that a worker computes: TensorFlow and numpy take it for one, and then wait.
+
+    Args:
+        result: What the coordinator promises.
+        position: Of the tensor in it.
+    """
+
+    def __init__(self, result, position: int):
+        self._result = result
+        self._position = position
+
+    def numpy(self):
+        """Returns the array, once it is there."""
+        return tf.nest.flatten(self._result.fetch())[self._position]
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy().astype(dtype or self.numpy().dtype)
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self.numpy(), dtype=dtype, name=name)
