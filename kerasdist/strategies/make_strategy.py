@@ -180,11 +180,13 @@ def _join_parameter_servers(
     *,
     facts,
     start_timeout_secs,
+    heartbeat_timeout_secs,
     serving,
     **arguments,
 ):
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(heartbeat_timeout_secs))
     from kerasdist.strategies.last_word import LastWord
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
     from kerasdist.strategies.serving import serve
@@ -200,8 +202,19 @@ def _join_parameter_servers(
             cluster,
             reason=choice.reason,
             start_timeout_secs=start_timeout_secs,
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
             **arguments,
         )
+
+
+def _keepalive(heartbeat_timeout_secs: float) -> str:
+    """Returns options with which the connection to a task that is halted breaks.
+
+    gRPC's servers take a third ping in the middle of a long call for an attack, so that pings must
+    be rare: a worker that is silent in a call for 9 times this long counts as lost.
+    """
+    msecs = int(1000 * heartbeat_timeout_secs)
+    return f"grpc.keepalive_time_ms={3 * msecs},grpc.keepalive_timeout_ms={msecs}"
 
 
 def _construct(choice: Choice):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.training import routes, sharded_variables
+from kerasdist.training import keras_adapter, routes, sharded_variables
 from kerasdist.training.worker_watch import WorkerWatch
 
 
@@ -46,6 +46,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.steps_per_call = steps_per_call
         self.reason = reason
         self.coordinator = _Coordinator(self)
+        keras_adapter.copy_results_first(self.coordinator)
         self.watch = WorkerWatch(
             cluster,
             self.coordinator,

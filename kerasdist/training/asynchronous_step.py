@@ -106,12 +106,12 @@ class AsynchronousStep(StepFunction):
             return self._schedule_batch(call.batch, call.position)
         run, numbers = self._run_next_step, []
         if data.is_strict:
-            run = self._run_step_at if call.num_steps == 1 else self._run_steps_at
-            numbers = [data.generation, call.position]
+            # Without a lost worker, none is past a position: one step then needs no loop.
+            is_simple = call.num_steps == 1 and not self._watch.has_lost
+            run = self._run_step_at if is_simple else self._run_steps_at
+            numbers = [data.generation, call.position, call.num_steps]
         elif call.num_steps > 1:
-            run = self._run_next_steps
-        if call.num_steps > 1:
-            numbers.append(call.num_steps)
+            run, numbers = self._run_next_steps, [call.num_steps]
         arguments = (tf.constant(numbers, tf.int64),) if numbers else ()
         return self._coordinator.schedule(run, args=(data.iterators, *arguments))
 
@@ -171,7 +171,7 @@ class AsynchronousStep(StepFunction):
 
     def _step_at(self, iterator, numbers):
         """Runs the step at a position; returns the one at which the worker really was."""
-        generation, position = tf.unstack(numbers)
+        generation, position, _ = tf.unstack(numbers)
         _skip(iterator, position - self._place_of(generation))
         index, batch = next(iterator)
         self._note_place(generation, index + 1)

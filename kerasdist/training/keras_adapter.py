@@ -36,6 +36,7 @@ from tensorflow.python.distribute import (
     input_lib,
     sharded_variable,
 )
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context
 from tensorflow.python.ops import resource_variable_ops
@@ -479,6 +480,37 @@ def _report_lost_worker(worker, on_lost, on_back):
     for name in ("_on_closure_failure", "_on_resource_closure_failure"):
         setattr(worker, name, after(getattr(worker, name), on_lost, if_lost=False))
     worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
+
+
+def copy_results_first(coordinator) -> None:
+    """Lets a coordinator announce a result when the chief has it.
+
+    TensorFlow announces it before it has copied it from the worker: to fetch it from one that has
+    halted meanwhile would block the caller for ever.
+    """
+    cluster = coordinator._cluster
+    chief = f"/job:{context.get_server_def().job_name}/replica:0/task:0/device:CPU:0"
+
+    def schedule(function, args, kwargs):
+        queue = cluster.closure_queue
+        closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args, kwargs)
+        run = closure._function
+
+        def run_and_copy(*args, **kwargs):
+            outputs = run(*args, **kwargs)
+            with tf.device(chief):
+                return tf.nest.map_structure(_copy, outputs)
+
+        closure._function = run_and_copy
+        result = closure.build_output_remote_value()
+        queue.put(closure)
+        return result
+
+    cluster.schedule = schedule
+
+
+def _copy(output):
+    return tf.identity(output) if tf.is_tensor(output) else output
 
 
 def wait_for(result, secs: float) -> bool:

@@ -27,6 +27,9 @@ class WorkerWatch:
         coordinator: TensorFlow's; what it says of lost workers becomes a line each.
         silent_secs: How long a task may be silent before it counts as lost.
         no_worker_secs: How long to wait where no worker is left.
+
+    Attributes:
+        has_lost: Whether a worker was ever lost.
     """
 
     def __init__(self, cluster: Cluster, coordinator, *, silent_secs: float, no_worker_secs: float):
@@ -36,6 +39,7 @@ class WorkerWatch:
         self._silent_since: dict[Task, float] = {}
         self._problems: dict[Task, str] = {}
         self._given_up: set[Task] = set()
+        self.has_lost = False
         self._probed_at = 0.0
         self._reported_at = 0.0
         self._executor = concurrent.futures.ThreadPoolExecutor(
@@ -65,6 +69,7 @@ class WorkerWatch:
         self._probe([task for task in self._cluster.addresses if task.job == "worker"])
         silent = self._silent("worker", self._silent_secs)
         for task in silent - self._given_up:
+            self.has_lost = True
             self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
         self._given_up = silent
         if len(self._silent("worker", 0)) == self._cluster.num_workers:
@@ -119,6 +124,7 @@ class WorkerWatch:
                 peer_failure.end(f"{names} gives no sign of life.", self._cluster)
 
     def _say_lost(self, index: int):
+        self.has_lost = True
         name = self._name(Task("worker", index))
         self._say(f"{name} is lost: its steps go to the others, until it is there again.")
 
