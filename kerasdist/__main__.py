@@ -77,11 +77,16 @@ def _add_launch_arguments(parser):
         parser.add_argument(flag, dest=name, default=default, help=text + told, **options)
 
     add("--workers", "num_workers", "workers", **count)
-    add("--ps", "num_ps", "parameter servers", **count)
+    add("--ps", "num_ps", "parameter servers, with a chief", **count)
     add("--chief", "chief", "a chief beside the workers", action="store_true")
     add("--evaluator", "evaluator", "an evaluator as well", action="store_true")
     add("--clones", "num_clones", "replicas of each worker", **count)
-    add("--max-restarts", "max_restarts", "restarts of the whole cluster", **count)
+    add(
+        "--max-restarts",
+        "max_restarts",
+        "restarts of the whole cluster; with --ps, of a lost worker too",
+        **count,
+    )
     add("--grace-secs", "grace_secs", "time to end after TERM, before KILL", **secs)
     add("--timeout-secs", "timeout_secs", "time for everything", **secs)
     add("--frozen-timeout-secs", "frozen_timeout_secs", "time a task may be halted", **secs)

@@ -1,4 +1,4 @@
-"""Arithmetic on gradients: multiply, clip, add noise. Sparse gradients stay sparse.
+"""Arithmetic on gradients: multiply and clip. Sparse gradients stay sparse.
 
 The functions take and return gradients as `tf.GradientTape` gives them: tensors, IndexedSlices for
 what an Embedding gathers, or None where the loss does not depend on a variable.
@@ -61,20 +61,6 @@ def clip_by_value(gradients, value) -> list:
     # Clipping makes infinity a number, and leaves NaN.
     with tf.control_dependencies([_finite(tf.add_n(_square_sums(clipped)))]):
         return [map_values(gradient, tf.identity) for gradient in clipped]
-
-
-def add_noise(gradient, stddev, seed) -> Any:
-    """Returns `gradient` plus normal noise with mean 0, drawn from `seed` [2].
-
-    The noise of a sparse gradient is added to the rows that it holds.
-    """
-
-    def noisy(values):
-        return values + tf.random.stateless_normal(
-            tf.shape(values), seed, stddev=tf.cast(stddev, values.dtype), dtype=values.dtype
-        )
-
-    return map_values(_deduplicated(gradient), noisy)
 
 
 def _are_all_none(gradients) -> bool:

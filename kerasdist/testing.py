@@ -63,13 +63,14 @@ def run_cluster(
     Args:
         program: A function without arguments, the `Path` of a script, or the source of one as text.
         num_workers: Workers.
-        num_ps: Parameter servers; they are stopped when the others are done.
-        chief: Whether there is a chief beside the workers.
+        num_ps: Parameter servers, with a chief that they and the workers serve. They are stopped
+            where they do not end after it by themselves.
+        chief: Whether there is a chief beside the workers, also without parameter servers.
         evaluator: Whether there is an evaluator.
         num_clones: Replicas of each worker.
         timeout_secs: Time for everything; then all tasks are killed.
         stop_on_failure: Whether the first task that fails stops the others, as `launch` does it.
-            False shows what they do by themselves.
+            False shows what they do by themselves, and waits for what serves too.
         network: As for `kerasdist.launch`.
 
     Returns:

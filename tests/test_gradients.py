@@ -137,27 +137,3 @@ def test_infinity_is_clipped_to_the_value():
     clipped = gradients.clip_by_value([tf.constant([float("-inf"), 0.1])], 0.5)[0]
 
     np.testing.assert_allclose(clipped, [-0.5, 0.1])
-
-
-def test_noise_is_added_and_follows_the_seed():
-    zeros = tf.zeros([100, 100])
-    noise = [gradients.add_noise(zeros, 0.5, seed).numpy() for seed in ([1, 2], [1, 2], [1, 3])]
-
-    assert noise[0].std() == pytest.approx(0.5, rel=0.03)
-    assert noise[0].mean() == pytest.approx(0, abs=0.02)
-    assert np.array_equal(noise[0], noise[1])
-    assert abs(np.corrcoef(noise[0].ravel(), noise[2].ravel())[0, 1]) < 0.05
-
-
-def test_noise_of_a_sparse_gradient_goes_once_to_each_of_its_rows():
-    gradient = sparse()
-    noisy = gradients.add_noise(gradient, 0.1, [1, 2])
-    noise = dense_value(noisy) - dense_value(gradient)
-
-    assert isinstance(noisy, tf.IndexedSlices)
-    assert len(noisy.indices) == 2
-    assert np.array_equal(noise.any(axis=1), [True, False, True, False])
-
-
-def test_no_gradient_gets_no_noise():
-    assert gradients.add_noise(None, 0.1, [1, 2]) is None

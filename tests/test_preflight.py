@@ -20,6 +20,7 @@ from kerasdist.preflight import (
     connections,
     leader,
     meeting,
+    tensorflow_server,
     wait_for_peers,
 )
 
@@ -431,6 +432,80 @@ def test_something_else_at_the_address_of_a_task_is_named(garbage):
         [told] = results(first)
 
     assert f"worker 1 ({jobs['worker'][1]}): something answers there, but" in told
+
+
+# What gRPC of TensorFlow 2.21 sends to whoever calls: settings, of which one value is a newline.
+GREETING = b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + 18 * b"\n"
+
+
+@contextlib.contextmanager
+def greeting_server(address: str, greeting: bytes = GREETING):
+    """Answers as TensorFlow's server does, which does not know our hello."""
+    with socket.create_server(place_of(address)) as server:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as caller:
+                        caller.settimeout(0.2)
+                        caller.sendall(greeting)
+                        with contextlib.suppress(OSError):
+                            caller.recv(1 << 16)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        server.shutdown(socket.SHUT_RDWR)  # Ends `accept`, which keeps the port otherwise.
+        thread.join(timeout=10)
+
+
+WITH_PS = ("chief", "worker", "ps")
+
+
+def test_worker_of_a_job_with_parameter_servers_joins_late():
+    jobs = {job: [address] for job, address in zip(WITH_PS, free_addresses(3), strict=True)}
+    lines = []
+    with greeting_server(jobs["chief"][0]):
+        [told] = results(start(jobs, WORKER_0, report=lines.append))
+
+    assert told == STARTED
+    assert lines == [f"worker 0 ({jobs['worker'][0]}) joins the job, which runs already."]
+
+
+@pytest.mark.parametrize(
+    ("names", "task"),
+    [(WITH_PS, Task("ps", 0)), (("chief", "worker"), WORKER_0)],
+    ids=["ps", "synchronous worker"],
+)
+def test_what_cannot_join_late_waits_and_says_what_runs(names, task):
+    jobs = {job: [address] for job, address in zip(names, free_addresses(len(names)), strict=True)}
+    with greeting_server(jobs["chief"][0]):
+        [told] = results(start(jobs, task, timeout_secs=0.5))
+
+    assert f"chief 0 ({jobs['chief'][0]}): it runs TensorFlow already, for a job that" in told
+
+
+def test_chief_that_comes_back_waits_for_what_still_serves():
+    jobs = {job: [address] for job, address in zip(WITH_PS, free_addresses(3), strict=True)}
+    chief, ps = (start(jobs, Task(job, 0)) for job in ("chief", "ps"))
+    with greeting_server(jobs["worker"][0]):
+        time.sleep(0.5)
+        assert not chief.done()
+
+    assert results(chief, ps, start(jobs, WORKER_0)) == [STARTED] * 3
+
+
+def test_server_of_tensorflow_is_told_from_others(monkeypatch):
+    monkeypatch.setattr(addresses, "_CONNECT_SECS", 0.3)
+    [address] = free_addresses(1)
+
+    assert "refused" in tensorflow_server.find_problem(address)
+    with greeting_server(address):
+        assert tensorflow_server.find_problem(address) == ""
+    with greeting_server(address, b"HTTP/1.1 400 Bad Request"):
+        assert "something else" in tensorflow_server.find_problem(address)
+    with socket.create_server(place_of(address)):
+        assert "halted or cut off" in tensorflow_server.find_problem(address)
 
 
 def test_listener_that_never_answers_is_named(monkeypatch):

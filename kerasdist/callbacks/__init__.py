@@ -3,7 +3,6 @@
 from kerasdist.callbacks.gradient_accumulation import GradientAccumulation as GradientAccumulation
 from kerasdist.callbacks.gradient_clipping import GradientClipping as GradientClipping
 from kerasdist.callbacks.gradient_multipliers import GradientMultipliers as GradientMultipliers
-from kerasdist.callbacks.gradient_noise import GradientNoise as GradientNoise
 from kerasdist.callbacks.loss_averages import LossAverages as LossAverages
 from kerasdist.callbacks.moving_average import MovingAverage as MovingAverage
 from kerasdist.callbacks.trainable_scopes import TrainableScopes as TrainableScopes

@@ -1,21 +1,28 @@
 """Accumulation of gradients over several batches."""
 
+import warnings
+
 import tensorflow as tf
 
 from kerasdist import gradients
-from kerasdist.training import replica_step
+from kerasdist.training import keras_adapter, replica_step, workers
 from kerasdist.training.update_callback import UpdateCallback
 
 
 class GradientAccumulation(UpdateCallback):
     """Updates the weights once for every `steps` batches, as with batches that much larger.
 
-    Every batch counts with its number of examples, so a loss must be the mean over them: sums,
-    masks and weighted means keep the divisor of the single batch. `optimizer.iterations`,
-    learning-rate schedules and moving averages count updates, not batches. Callbacks before it in
-    the list act on the gradient of each batch, those after it on the accumulated one. A group that
-    is not full at the end of an epoch goes on in the next; what is left at the end of `fit` stays
-    for the next `fit` of the model with this callback.
+    Every batch counts with what its loss is divided by: the number of examples; with a mask, or
+    with `reduction="mean_with_sample_weight"`, the sum of the mask or weights. Losses with
+    `reduction="sum"` or None are added up, and so are, with a warning, regularizers beside them:
+    divide their factors by `steps`. A batch counts with its number of examples also where that is
+    not exact: where several losses have different divisors, with a warning, and with a train_step
+    or compute_loss of your own.
+
+    `optimizer.iterations`, learning-rate schedules and moving averages count updates, not batches.
+    Callbacks before it in the list act on the gradient of each batch, those after it on the
+    accumulated one. A group that is not full at the end of an epoch goes on in the next; what is
+    left at the end of `fit` stays for the next `fit` of the model with this callback.
 
     Args:
         steps: Batches per update.
@@ -40,11 +47,19 @@ class GradientAccumulation(UpdateCallback):
         self._sums: dict = {}
 
     def prepare(self, model):
+        if workers.are_asynchronous(model.distribute_strategy):
+            raise ValueError(
+                "GradientAccumulation cannot act with parameter servers: workers that train the "
+                "same variables would apply what another has half added. Leave it out, and use "
+                "larger batches."
+            )
         if model.optimizer.gradient_accumulation_steps:
             raise ValueError(
                 "The optimizer accumulates gradients already: gradient_accumulation_steps="
                 f"{model.optimizer.gradient_accumulation_steps}. Use one of the two."
             )
+        self._knows_divisors = keras_adapter.has_stock_total_loss(model)
+        self._has_warned = False
         variables = model.trainable_variables
         if self._sums.keys() == {id(variable) for variable in variables}:
             return
@@ -53,21 +68,24 @@ class GradientAccumulation(UpdateCallback):
         }
         # Counts belong to an optimizer, which is known by its first variable.
         self._num_batches = {id(variable): _zeros((), "int32") for variable in variables}
-        self._num_examples = {id(variable): _zeros((), "float32") for variable in variables}
+        self._totals = {id(variable): _zeros((), "float32") for variable in variables}
 
     def update(self, gradients_and_variables, apply):
         first = id(gradients_and_variables[0][1])
-        num_batches, total = self._num_batches[first], self._num_examples[first]
-        num_examples = tf.cast(replica_step.global_num_examples(), tf.float32)
+        num_batches, total = self._num_batches[first], self._totals[first]
+        divisor = self._divisor()
         num_batches.assign_add(1)
-        total.assign_add(num_examples)
+        if divisor is None:
+            total.assign(1.0)
+        else:
+            total.assign_add(divisor)
         present = [pair for pair in gradients_and_variables if pair[0] is not None]
         sums = [self._sums[id(variable)] for _, variable in present]
         for (gradient, _), each in zip(present, sums, strict=True):
-            _add(each, gradients.multiply(gradient, num_examples))
+            _add(each, gradient if divisor is None else gradients.multiply(gradient, divisor))
 
         def apply_mean():
-            share = tf.math.reciprocal(total)
+            share = tf.math.divide_no_nan(1.0, total)  # All may be masked.
             means = [gradients.multiply(tf.convert_to_tensor(each), share) for each in sums]
             apply(list(zip(means, (variable for _, variable in present), strict=True)))
             for variable in (num_batches, total, *sums):
@@ -77,6 +95,35 @@ class GradientAccumulation(UpdateCallback):
 
     def describe(self):
         return f"accumulate {self.steps} batches"
+
+    def _divisor(self):
+        """Returns what the loss of the batch was divided by: float32 scalar, None for a sum."""
+        divisors = replica_step.divisors() if self._knows_divisors else []
+        if len(divisors) > 1:
+            self._warn_once(
+                f"The losses of the model '{self.model.name}' are divided by different numbers: "
+                f"{', '.join(each.name for each in divisors)}. No weight of a batch is right for "
+                "all of them, so GradientAccumulation counts each batch with its number of "
+                "examples, and training differs from that with larger batches. Give all losses "
+                'reduction="sum", or use larger batches.'
+            )
+        if len(divisors) != 1:
+            return tf.cast(replica_step.global_num_examples(), tf.float32)
+        total = divisors[0].total
+        if total is None and self.model.losses:
+            self._warn_once(
+                f"GradientAccumulation(steps={self.steps}) adds up a loss that is a sum, and with "
+                f"it the losses that regularizers and layers of the model '{self.model.name}' add: "
+                f"they count {self.steps} times, and in larger batches once. Divide their factors "
+                f'by {self.steps}, or use reduction="sum_over_batch_size".'
+            )
+        return None if total is None else tf.cast(total, tf.float32)
+
+    def _warn_once(self, message):
+        # Every replica is traced, and again for every new shape.
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(message, stacklevel=2)
 
 
 def _zeros(shape, dtype):

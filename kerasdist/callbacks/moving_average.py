@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import keras_adapter, workers
+from kerasdist.training.sharded_variables import is_sharded, parts_of
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -168,13 +169,15 @@ class MovingAverage(UpdateCallback):
             count = tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.float32)
             decay = tf.minimum(decay, (1 + count) / (10 + count))
         for variable, average in averages:
-            value = tf.convert_to_tensor(variable)
-            # average -= (1 - decay) * (average - value), with one pass over the memory less.
-            tf.raw_ops.ResourceApplyGradientDescent(
-                var=average.handle,
-                alpha=tf.cast(1 - decay, value.dtype),
-                delta=average - value,
-            )
+            pairs = zip(parts_of(variable.value), parts_of(average), strict=True)
+            for part, average_of_part in pairs:
+                with self._device_of(part):
+                    _move_towards(average_of_part, tf.convert_to_tensor(part), 1 - decay)
+
+    def _device_of(self, part):
+        # On a parameter server neither of the two is sent for.
+        is_remote = workers.are_asynchronous(self.model.distribute_strategy)
+        return tf.device(part.device) if is_remote else contextlib.nullcontext()
 
     def _variables_of(self, model) -> list[keras.Variable]:
         variables = list(model.trainable_variables) if self.trainable else []
@@ -188,13 +191,20 @@ class MovingAverage(UpdateCallback):
         value = (
             _checked(self._restored, name, variable) if self._restored else _read(variable.value)
         )
+        arguments = {
+            "trainable": False,
+            "dtype": variable.dtype,
+            "name": f"{variable.name}_average",
+        }
+        strategy = self.model.distribute_strategy
+        if workers.are_asynchronous(strategy):
+            with strategy.extended.colocate_vars_with(variable.value):
+                return tf.Variable(value, **arguments)
         return tf.Variable(
             value,
-            trainable=False,
-            dtype=variable.dtype,
             synchronization=variable.value.synchronization,
             aggregation=variable.value.aggregation,
-            name=f"{variable.name}_average",
+            **arguments,
         )
 
     def _named(self) -> dict[str, tuple]:
@@ -217,9 +227,16 @@ class MovingAverage(UpdateCallback):
             average.assign(value)
 
 
+def _move_towards(average, value, share) -> None:
+    # average -= share * (average - value), with one pass over the memory less.
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=average.handle, alpha=tf.cast(share, value.dtype), delta=average - value
+    )
+
+
 def _read(variable) -> np.ndarray:
     # `.numpy()` of a variable with a value per replica is the mean over them.
-    return variable.read_value().numpy()
+    return variable.numpy() if is_sharded(variable) else variable.read_value().numpy()
 
 
 def _unique_names(variables) -> list[str]:

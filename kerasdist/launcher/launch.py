@@ -53,20 +53,22 @@ def launch(
 
     Every task finds itself and its peers in TF_CONFIG, so the program is the one that runs on many
     machines. Output appears line by line with the task in front; each task has a log file. The
-    first task that fails stops the others. Nothing that was started outlives the call.
+    first task that fails stops the others; with parameter servers, not a worker that is killed.
+    Nothing that was started outlives the call.
 
     Args:
         program: A command and its arguments, or a function without arguments. A function runs in
             fresh Python processes; it may be one of a notebook. Give it arguments with
             `functools.partial`.
         num_workers: Workers.
-        num_ps: Parameter servers. They are stopped when the others are done; with a chief, the
-            workers too, for then they serve it.
-        chief: Whether there is a chief beside the workers.
+        num_ps: Parameter servers. With them there is a chief, which workers and parameter servers
+            serve; they have some seconds to end by themselves when it is done.
+        chief: Whether there is a chief beside the workers, also without parameter servers.
         evaluator: Whether there is an evaluator; the launch waits for its end.
         num_clones: Replicas of each worker, told to `make_strategy` by KERASDIST_NUM_CLONES.
         max_restarts: How often the whole cluster is started again after a failure. Exit code 2
-            and the same error of the program twice in a row end the launch at once.
+            and the same error of the program twice in a row end the launch at once. With parameter
+            servers, a worker that is lost is started again alone, as often.
         grace_secs: Time to end after TERM, before KILL. Also the time that the others have to end
             by themselves where a task says that a peer failed: one of them had the error.
         timeout_secs: Time for everything, restarts included; no limit by default.

@@ -131,8 +131,8 @@ def _describe_missing_chief(cluster):
     return (
         "With parameter servers a chief runs the program, beside the workers, which serve it. "
         f'Received: jobs {", ".join(cluster.jobs)}. Add "chief": ["host:port"] to the cluster in '
-        "TF_CONFIG, or `chief_host` to addresses given by hand, and start one process more. On "
-        f"this machine, `python -m kerasdist launch --workers {cluster.num_workers} --ps "
+        "TF_CONFIG, or `chief_host` to addresses given by hand, and start one process more. "
+        f"On this machine, `python -m kerasdist launch --workers {cluster.num_workers} --ps "
         f"{cluster.num_ps}` starts a chief too."
     )
 

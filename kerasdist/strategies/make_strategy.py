@@ -53,7 +53,8 @@ def make_strategy(
         A `tf.distribute.Strategy`.
 
     Raises:
-        ValueError: The config contradicts the cluster or asks for GPUs that do not exist.
+        ValueError: The config contradicts the cluster or asks for GPUs that do not exist; or there
+            are parameter servers and no chief, or several clones on CPU.
         RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
             with too few logical CPUs or without the cluster; or several workers or parameter
             servers are asked for and there is no cluster.
@@ -78,6 +79,7 @@ def make_strategy(
     if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
     if choice.strategy == "ParameterServerStrategy":
+        _check_arguments(chief_timeout_secs, steps_per_call)
         return _join_parameter_servers(
             choice,
             cluster,
@@ -120,6 +122,18 @@ def _config_of_launcher(cluster) -> DeploymentConfig | None:
         num_replicas=cluster.num_workers,
         num_ps_tasks=cluster.num_ps,
     )
+
+
+def _check_arguments(chief_timeout_secs, steps_per_call):
+    if chief_timeout_secs <= 0:
+        raise ValueError(
+            "`chief_timeout_secs` must be positive. Received: "
+            f"chief_timeout_secs={chief_timeout_secs}."
+        )
+    if steps_per_call is not None and steps_per_call < 1:
+        raise ValueError(
+            f"`steps_per_call` must be at least 1, or None. Received: {steps_per_call=}."
+        )
 
 
 def _describe_missing_cluster(choice: Choice) -> str:

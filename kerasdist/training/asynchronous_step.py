@@ -21,7 +21,7 @@ from kerasdist.training import (
 )
 from kerasdist.training.lazy_logs import RecentLogs
 from kerasdist.training.step_function import StepFunction, as_tensors
-from kerasdist.training.step_logs import StepLogs, graph_function
+from kerasdist.training.step_logs import graph_function
 from kerasdist.training.worker_epochs import Call, Calls
 
 # Age of the logs at which they are read again: that takes milliseconds.
@@ -48,12 +48,6 @@ class AsynchronousStep(StepFunction):
         self._watch = self._strategy.watch
         with self._strategy.scope():
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._logs = StepLogs(
-            model,
-            returns_metrics=returns_metrics,
-            callbacks=callbacks,
-            scope=self._strategy.scope,
-        )
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
         self._recent: dict | None = None
@@ -82,6 +76,7 @@ class AsynchronousStep(StepFunction):
             else:
                 for batch in data:
                     self._wait(self._schedule_batch(batch))
+                self._recent = None
         except tf.errors.OpError as error:
             self._abandon()
             raise graph_errors.explained(_of_user(error)) from None
@@ -246,5 +241,11 @@ def _check(model):
             "chief has compiled, and Python of a train_step would run on the chief once. Compile "
             "with run_eagerly=False; to debug, run on one device: `make_strategy(cluster="
             "kerasdist.Cluster.local())`."
+        )
+    if model.optimizer and model.optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "Workers that train the same variables cannot accumulate gradients in them: one would "
+            "apply what another has half added. Received: gradient_accumulation_steps="
+            f"{model.optimizer.gradient_accumulation_steps}. Use larger batches."
         )
     scope_checks.check_on_parameter_servers(model)

@@ -10,7 +10,8 @@ value.
 import keras
 import tensorflow as tf
 
-from kerasdist.training import data_checks, replica_step
+from kerasdist.training import data_checks, keras_adapter, replica_step
+from kerasdist.training.replica_step import Divisor
 
 
 def reduce_weighted_values(
@@ -32,15 +33,26 @@ def reduce_weighted_values(
     """
     step = replica_step.current()
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-    if step is None or step.is_only_replica:
+    if step is None or (step.is_only_replica and not step.callbacks):
         return loss
-    data_checks.check_loss_shape(keras.ops.convert_to_tensor(values), step.num_examples)
+    if not step.is_only_replica:
+        data_checks.check_loss_shape(keras.ops.convert_to_tensor(values), step.num_examples)
     if reduction in ("sum", "none", None):
-        return _divide(loss, step.share)
+        step.divisors.append(Divisor(name="1 (a sum)", total=None))
+        return loss if step.is_only_replica else _divide(loss, step.share)
     weights = _divisor_weights(sample_weight, mask, reduction)
     if weights is None:
+        step.divisors.append(Divisor(name="the number of examples", total=step.global_num_examples))
         return loss
-    return loss * tf.cast(_divide(_fraction_of_all_replicas(weights), step.share), loss.dtype)
+    local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
+    total = local if step.is_only_replica else _sum_over_replicas(local)
+    step.divisors.append(
+        Divisor(name="the sum of its mask or weights", total=total, weights=weights)
+    )
+    if step.is_only_replica:
+        return loss
+    fraction = tf.math.divide_no_nan(local, total)
+    return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
 
 
 def scale_for_distribution(stock, value):
@@ -70,21 +82,13 @@ def update_mean(stock, metric, values, sample_weight=None):
 
 def _divisor_weights(sample_weight, mask, reduction):
     """Returns the tensor whose sum Keras divides by, or None where it is the number of values."""
-    if reduction == "mean_with_sample_weight":
-        if sample_weight is None or mask is None:
-            return sample_weight if mask is None else mask
-        sample_weight = tf.cast(sample_weight, tf.float32)
-        mask = tf.cast(mask, tf.float32)
-        if sample_weight.shape.rank == mask.shape.rank - 1:
-            sample_weight = sample_weight[..., tf.newaxis]
-        return sample_weight * mask
-    return mask
+    if reduction != "mean_with_sample_weight" or sample_weight is None:
+        return mask
+    return keras_adapter.masked_weights(sample_weight, mask)
 
 
-def _fraction_of_all_replicas(weights):
-    local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
-    total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
-    return tf.math.divide_no_nan(local, total)
+def _sum_over_replicas(value):
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def _divide(value, share):

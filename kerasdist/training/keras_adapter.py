@@ -129,6 +129,13 @@ def is_stock_train_step(model) -> bool:
     return type(model).train_step is keras_trainer.TensorFlowTrainer.train_step
 
 
+def has_stock_total_loss(model) -> bool:
+    """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
+    return (
+        is_stock_train_step(model) and type(model).compute_loss is base_trainer.Trainer.compute_loss
+    )
+
+
 def returns_stock_metrics(model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
@@ -147,6 +154,11 @@ def stock_metric_names(model) -> set[str]:
     """Returns the names of those metrics of `model` that are Keras' own."""
     metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
     return {metric.name for metric in metrics if _is_stock(metric)}
+
+
+def masked_weights(sample_weight, mask):
+    """Returns `sample_weight` with 0 where `mask` (or None) is False, broadcast as Keras does."""
+    return keras_loss.apply_mask(sample_weight, mask, dtype="float32", reduction="sum")
 
 
 def strategy_of(model_or_optimizer):

@@ -41,6 +41,8 @@ class ReplicaStep:
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
         losses: The mean losses of this replica by the names of their metrics, as they are tracked.
+        divisors: What each loss was divided by, in the order in which they were computed; on one
+            device only where there are callbacks.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
     """
@@ -55,8 +57,24 @@ class ReplicaStep:
     callbacks: tuple = ()
     riders: dict = dataclasses.field(default_factory=dict)
     losses: dict = dataclasses.field(default_factory=dict)
+    divisors: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Divisor:
+    """What the loss of a global batch is divided by.
+
+    Attributes:
+        name: What it is, in words.
+        total: Scalar over all replicas; None for a sum, which is divided by nothing.
+        weights: The mask or weights of this replica that `total` is the sum of, or None.
+    """
+
+    name: str
+    total: Any
+    weights: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +109,13 @@ def losses() -> dict:
     """Returns the losses that the step of this thread has tracked so far."""
     step = current()
     return dict(step.losses) if step else {}
+
+
+def divisors() -> list[Divisor]:
+    """Returns the different divisors of the losses that the step of this thread has computed."""
+    step = current()
+    different = {(each.name, id(each.weights)): each for each in step.divisors} if step else {}
+    return list(different.values())
 
 
 @contextlib.contextmanager

@@ -206,7 +206,10 @@ class StepFunction:
         return logs, replica_step.losses() if self._observers else {}
 
     def _compiled(self, function):
-        if not self._model.jit_compile or self._strategy.num_replicas_in_sync > 1:
+        is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
+            workers.are_asynchronous(self._strategy)
+        )
+        if not self._model.jit_compile or not is_on_one_device:
             return function
         return graph_function(function, jit_compile=True)
 
@@ -258,8 +261,15 @@ class StepFunction:
 
 
 def _warn_of_differences(model):
-    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    strategy = model.distribute_strategy
+    num_replicas = strategy.num_replicas_in_sync
     batch_statistics.warn_if_unsynchronized(model, num_replicas)
+    if model.jit_compile and workers.are_asynchronous(strategy):
+        warnings.warn(
+            "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
+            "whose variables are on another device. The model runs without XLA.",
+            stacklevel=2,
+        )
     if model.jit_compile and num_replicas > 1:
         warnings.warn(
             f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "

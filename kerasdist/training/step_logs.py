@@ -1,6 +1,5 @@
 """What a step reports: its own logs and the model's metrics, kept until somebody reads them."""
 
-import contextlib
 import functools
 
 import tensorflow as tf
@@ -15,11 +14,9 @@ class StepLogs:
         model: The model whose metrics are read.
         returns_metrics: Whether the step returns the model's metrics and nothing of its own.
         callbacks: The update callbacks that change the logs, in list order.
-        scope: Makes the context in which variables for the logs are created.
     """
 
-    def __init__(self, model, *, returns_metrics: bool, callbacks=(), scope=contextlib.nullcontext):
-        self._scope = scope
+    def __init__(self, model, *, returns_metrics: bool, callbacks=()):
         self._strategy = model.distribute_strategy
         self._returns_metrics = returns_metrics
         self._callbacks = callbacks
@@ -41,7 +38,7 @@ class StepLogs:
         """
         logs = mean_over_examples(replicas, shares)
         if self._own_logs is None:
-            with tf.init_scope(), self._scope():
+            with tf.init_scope(), workers.shared_scope(self._strategy):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
         if workers.count(self._strategy) > 1:

@@ -137,7 +137,15 @@ class WorkerEpochs(EpochIterator):
         num_workers = distribute_strategy.served_cluster.num_workers
         if _is_function(x):
             self._make_dataset = _checked(x, class_weight)
-            x = x(tf.distribute.InputContext(num_workers, 0, 1))
+            # For the shapes; how much data one worker has does not say how many steps there are.
+            x = self._make_dataset(tf.distribute.InputContext(num_workers, 0, 1)).repeat()
+            class_weight = None
+        elif isinstance(x, tf.distribute.DistributedDataset):
+            raise ValueError(
+                "With parameter servers the data is the dataset itself, or a function of "
+                "tf.distribute.InputContext that returns one. Received: a distributed dataset. "
+                "Leave out `experimental_distribute_dataset` and the like."
+            )
         super().__init__(
             x,
             *args,

@@ -4,6 +4,7 @@ Every worker runs the same program, and whatever adds up over the workers must b
 them, in the same order: a worker that does not call leaves the others waiting.
 """
 
+import contextlib
 import functools
 import weakref
 
@@ -23,6 +24,14 @@ def cluster_of(strategy) -> Cluster:
 def are_asynchronous(strategy) -> bool:
     """Whether workers train the variables of parameter servers, each for itself."""
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def shared_scope(strategy) -> contextlib.AbstractContextManager:
+    """Returns a context for variables that a step writes and the chief reads.
+
+    On parameter servers they are shared by all workers. Elsewhere they are plain ones.
+    """
+    return strategy.scope() if are_asynchronous(strategy) else contextlib.nullcontext()
 
 
 def count(strategy) -> int:

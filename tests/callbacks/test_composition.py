@@ -13,7 +13,6 @@ from kerasdist.callbacks import (
     GradientAccumulation,
     GradientClipping,
     GradientMultipliers,
-    GradientNoise,
     LossAverages,
     MovingAverage,
     TrainableScopes,
@@ -130,10 +129,9 @@ class Recorder(UpdateCallback):
         lambda: GradientClipping(norm=0.1),
         lambda: GradientClipping(global_norm=0.1),
         lambda: GradientClipping(value=0.1),
-        lambda: GradientNoise(stddev=0.1),
         lambda: TrainableScopes([".*"]),
     ],
-    ids=["multiply", "norm", "global_norm", "value", "noise", "scopes"],
+    ids=["multiply", "norm", "global_norm", "value", "scopes"],
 )
 def test_sparse_gradients_stay_sparse(callback):
     recorder = Recorder()
@@ -269,7 +267,6 @@ ALL = {
     "multipliers": lambda: GradientMultipliers({".*": 2.0}),
     "clipping": lambda: GradientClipping(norm=1.0),
     "accumulation": lambda: GradientAccumulation(steps=2),
-    "noise": lambda: GradientNoise(stddev=1.0),
     "average": MovingAverage,
     "losses": LossAverages,
     "scopes": lambda: TrainableScopes([".*"]),
@@ -373,7 +370,7 @@ def test_clipping_what_is_left_of_a_train_step_with_two_optimizers():
 @each_strategy
 def test_weights_are_the_same_on_every_replica(strategy):
     model = hand_loop.make_model(strategy)
-    hand_loop.fit(model, [GradientNoise(stddev=0.1), *everything(MovingAverage())])
+    hand_loop.fit(model, everything(MovingAverage()))
 
     first, *others = hand_loop.on_every_replica(strategy, model.trainable_variables)
     for other in others:

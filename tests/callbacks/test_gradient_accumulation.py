@@ -1,5 +1,7 @@
 """Accumulation: the weights of batches that are k times larger."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -108,6 +110,158 @@ def test_sparse_gradients_are_accumulated():
         update=hand_loop.adam(),
     )
     hand_loop.assert_same(model, truth.weights)
+
+
+def train(strategy, callbacks=(), *, batch_size=16, sample_weight=None, **arguments):
+    """Returns the model of `make_tagger(**arguments)`, trained for two epochs."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = make_tagger(**arguments)
+    y = [LABELS] * len(model.outputs) if len(model.outputs) > 1 else LABELS
+    fit = {"data": (WORDS, y), "batch_size": batch_size, "sample_weight": sample_weight}
+    hand_loop.fit(model, callbacks, **fit)
+    return model
+
+
+def make_tagger(
+    loss, *, rate=0.1, mask=False, heads=1, regularizer=None, make=keras.Model, **compile_arguments
+):
+    """Returns a compiled model, int [batch, 5 words] -> [batch, 5, 3 logits] for each head."""
+    inputs = keras.Input((5,), dtype="int32")
+    hidden = keras.layers.Embedding(20, 4, mask_zero=mask)(inputs)
+    outputs = [keras.layers.Dense(3, kernel_regularizer=regularizer)(hidden) for _ in range(heads)]
+    model = make(inputs, outputs if heads > 1 else outputs[0], name="tagger")
+    model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss, **compile_arguments)
+    return model
+
+
+def cross_entropy(reduction="sum_over_batch_size", **arguments):
+    return keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction=reduction, **arguments
+    )
+
+
+# The first batches have few words, the last ones many; 0 is masked where `mask` says so.
+LENGTHS = np.linspace(1, 5.99, 101).astype(int)
+WORDS = np.random.default_rng(2).integers(1, 20, size=(101, 5)) * (np.arange(5) < LENGTHS[:, None])
+LABELS = np.random.default_rng(3).integers(0, 3, size=(101, 5))
+WEIGHTED = {"sample_weight": np.linspace(0.1, 3, 101).astype("float32")[:, None]}
+REGULARIZED = {"regularizer": keras.regularizers.L2(0.1)}
+SUM = {"loss": cross_entropy("sum"), "rate": 1e-3}
+MEAN = {"loss": cross_entropy()}
+WEIGHTED_MEAN = {"loss": cross_entropy("mean_with_sample_weight")}
+LOSSES = {
+    "sum": SUM,
+    "sum, mask, weights": SUM | WEIGHTED | {"mask": True},
+    "none": {"loss": cross_entropy(None), "rate": 1e-3},
+    "mean, mask": MEAN | REGULARIZED | {"mask": True},
+    "mean, mask, weights": MEAN | WEIGHTED | {"mask": True},
+    "mean, mask of the loss": {"loss": cross_entropy(ignore_class=0)},
+    "mean, weights": MEAN | REGULARIZED | WEIGHTED,
+    "weighted mean": WEIGHTED_MEAN | REGULARIZED,
+    "weighted mean, weights": WEIGHTED_MEAN | REGULARIZED | WEIGHTED,
+    "weighted mean, mask": WEIGHTED_MEAN | {"mask": True},
+    "weighted mean, mask, weights": WEIGHTED_MEAN | WEIGHTED | {"mask": True},
+    "two sums": SUM | {"heads": 2},
+    "two means": MEAN | REGULARIZED | {"heads": 2},
+    "two means with one mask": MEAN | {"heads": 2, "mask": True},
+}
+
+
+def check_larger_batches(strategy, *, tolerance=1e-5, **arguments):
+    ours = train(strategy, [GradientAccumulation(steps=7)], **arguments)
+    truth = train(strategies.get("one device"), batch_size=101, **arguments)
+
+    # A group has six batches of 16 examples, and one of 5.
+    hand_loop.assert_same(ours, truth.get_weights(), tolerance)
+
+
+@pytest.mark.parametrize("arguments", LOSSES.values(), ids=LOSSES)
+@each_strategy
+def test_every_batch_counts_with_the_divisor_of_its_loss(strategy, arguments):
+    check_larger_batches(strategy, **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"steps_per_execution": 3}, {"run_eagerly": True}], ids=str)
+@hand_loop.on_one_device_and_two_replicas
+def test_the_divisor_is_known_under_every_way_to_train(strategy, arguments):
+    check_larger_batches(strategy, **LOSSES["mean, mask"], **arguments)
+
+
+def test_the_divisor_is_known_under_xla():
+    check_larger_batches(strategies.get("one device"), **LOSSES["mean, mask"], jit_compile=True)
+
+
+def test_the_divisor_is_known_where_the_loss_is_scaled():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        check_larger_batches(strategies.get("2 replicas"), **LOSSES["mean, mask"], tolerance=5e-3)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+class AveragesItself(keras.Model):
+    """A model whose loss is a mean that Keras does not know of; a scalar stays what it is."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(super().compute_loss(x, y, y_pred, sample_weight, training))
+
+
+def test_a_loss_of_the_users_own_counts_with_the_examples():
+    strategy = strategies.get("one device")
+    check_larger_batches(strategy, loss=cross_entropy(None), make=AveragesItself)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "divisors"),
+    [
+        (
+            {"loss": [cross_entropy("sum"), cross_entropy()]},
+            r"1 \(a sum\), the number of examples",
+        ),
+        (
+            {"loss": [cross_entropy(), cross_entropy(ignore_class=0)]},
+            "the number of examples, the sum of its mask or weights",
+        ),
+        (
+            {"loss": [cross_entropy(), cross_entropy(ignore_class=0)], "mask": True},
+            "the sum of its mask or weights, the sum of its mask or weights",
+        ),
+    ],
+    ids=["sum and mean", "mean and mask", "two masks"],
+)
+@hand_loop.on_one_device_and_two_replicas
+def test_different_divisors_are_told_once_and_batches_count_with_their_examples(
+    strategy, arguments, divisors
+):
+    train_two = functools.partial(train, strategy, heads=2, **arguments)
+    with pytest.warns(UserWarning, match=f"'tagger' .* numbers: {divisors}.*Give all") as warnings:
+        ours = train_two([GradientAccumulation(steps=7)])
+    truth = train_two([GradientAccumulation(steps=7)], make=AveragesItself)
+
+    assert len(warnings) == 1
+    hand_loop.assert_same(ours, truth.get_weights())
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_regularizers_beside_a_sum_are_told_once_with_the_way_out(strategy):
+    with pytest.warns(UserWarning, match=r"'tagger' .* 7 times.*factors by 7") as warnings:
+        ours = train(strategy, [GradientAccumulation(steps=7)], **SUM | REGULARIZED)
+    divided = {"regularizer": keras.regularizers.L2(0.7)}
+    truth = train(strategies.get("one device"), batch_size=101, **SUM | divided)
+
+    hand_loop.assert_same(ours, truth.get_weights())
+    assert len(warnings) == 1
+
+
+def test_a_group_that_is_all_masked_changes_nothing():
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        model = make_tagger(cross_entropy(), mask=True)
+    before = model.get_weights()
+    hand_loop.fit(model, [GradientAccumulation(steps=7)], data=(0 * WORDS, LABELS))
+
+    hand_loop.assert_same(model, before, tolerance=0)
 
 
 def test_every_optimizer_of_a_train_step_updates_its_variables():

@@ -1,31 +1,19 @@
-"""What happens when a worker dies, halts, fails or ends alone: real processes, real TensorFlow.
+"""What happens when a worker dies, halts, fails or ends alone: real processes, real TensorFlow."""
 
-Starting TensorFlow takes most of the time, and waiting for a sign of life most of the rest. So the
-clusters of all tests run some at a time, and each test looks at the outcome of its own.
-"""
-
-import functools
-import os
 import re
-import subprocess
-import sys
-import tempfile
-import time
-import uuid
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
 import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.testing import run_cluster
 from kerasdist.training import peer_failure
+from tests.cluster import outcomes
+from tests.cluster.outcomes import of
 
-NUM_AT_ONCE = 2
-MARK = "KERASDIST_TEST_FAULTS"
+nothing_is_left_behind = outcomes.nothing_is_left_behind
+started = outcomes.started
+outcome = outcomes.outcome
+
 LOST = r"worker {} \(127\.0\.0\.1:\d+\) ends because worker {} \(127\.0\.0\.1:\d+\) "
 
 # Every worker trains for a minute, unless `act()`, in the fourth step, ends that.
@@ -68,93 +56,14 @@ def fit(num_steps=3000, epochs=1):
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How a cluster ended.
-
-    Attributes:
-        codes: The exit code of each worker; that of the launcher where it was started by that.
-        outputs: The output of each worker, or of the launcher.
-        ended_at: When all was over, in seconds of `time.time`.
-    """
-
-    codes: list[int]
-    outputs: list[str]
-    ended_at: float
-
-    @property
-    def secs(self) -> float:
-        """Seconds from the last `act()` to the end."""
-        return self.ended_at - max(map(float, re.findall(r"acts at (\S+)", "".join(self.outputs))))
-
-
-def alone(source: str, *, num_workers: int = 2) -> Outcome:
+def alone(source: str, *, num_workers: int = 2):
     """Runs workers that nobody stops."""
-    results = run_cluster(
-        PROGRAM + source, num_workers=num_workers, timeout_secs=150, stop_on_failure=False
-    )
-    codes, outputs = zip(*((result.returncode, result.output) for result in results), strict=True)
-    return Outcome(codes=list(codes), outputs=list(outputs), ended_at=time.time())
+    return outcomes.alone(PROGRAM + source, num_workers=num_workers)
 
 
-def launched(source: str, *options: str) -> Outcome:
+def launched(source: str, *options: str):
     """Runs two workers by `python -m kerasdist launch`."""
-    command = [sys.executable, "-m", "kerasdist", "launch", "--workers=2", "--grace-secs=20"]
-    result = subprocess.run(
-        [*command, *options, "--", sys.executable, "-c", PROGRAM + source],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=tempfile.mkdtemp(),  # For the logs.
-        timeout=150,
-        text=True,
-    )
-    return Outcome(codes=[result.returncode], outputs=[result.stdout], ended_at=time.time())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind(tmp_path_factory):
-    mark = uuid.uuid4().hex
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("temporary")
-        patch.setattr(tempfile, "tempdir", str(folder))
-        patch.setenv("TMPDIR", str(folder))
-        patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # Hides the lines of TensorFlow's C++.
-        patch.setenv(MARK, mark)
-        yield
-        assert not list(folder.glob("kerasdist-*"))
-        assert not [each for each in psutil.process_iter() if is_marked(each, mark)]
-
-
-def is_marked(process: psutil.Process, mark: str) -> bool:
-    try:
-        return process.pid != os.getpid() and process.environ().get(MARK) == mark
-    except psutil.Error:
-        return False
-
-
-@pytest.fixture(scope="module")
-def started(request, nothing_is_left_behind):
-    """The clusters of the tests that were asked for, by the tests' names."""
-    items = [
-        item
-        for item in request.session.items
-        if item.path == Path(__file__) and "outcome" in item.fixturenames
-    ]
-    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-        yield {item.name: pool.submit(item.callspec.params["outcome"]) for item in items}
-        pool.shutdown(cancel_futures=True)
-
-
-@pytest.fixture
-def outcome(request, started):
-    """How the cluster of this test ended."""
-    return started[request.node.name].result()
-
-
-def of(run, *args, **kwargs):
-    """Gives a test the outcome of `run(*args, **kwargs)`."""
-    call = functools.partial(run, *args, **kwargs)
-    return pytest.mark.parametrize("outcome", [call], ids=[run.__name__], indirect=True)
+    return outcomes.launched(PROGRAM + source, *options)
 
 
 def names_lost(output: str, *, survivor: int, lost: int) -> bool:

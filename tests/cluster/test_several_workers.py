@@ -162,6 +162,19 @@ def fit_with_decisions(strategy) -> dict:
     ).history
 
 
+def fit_with_an_accumulated_mask(strategy) -> list:
+    """Trains with a mask of which every batch, and every replica, has another part; the weights."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.masked()
+    words = np.random.default_rng(0).integers(1, 20, size=(NUM_EXAMPLES, 5))
+    words *= np.arange(5) < np.linspace(1, 5.99, NUM_EXAMPLES).astype(int)[:, None]
+    accumulation = callbacks.GradientAccumulation(steps=2)
+    fit = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    model.fit(words, words % 3, callbacks=[accumulation], **fit)
+    return [np.array(weight) for weight in model.get_weights()]
+
+
 def collectives_of_a_step(strategy) -> int:
     """Returns how many messages the compiled training step sends."""
     with strategy.scope():
@@ -198,6 +211,7 @@ CHECKS = [
     fit_pipelines_of_different_length,
     fit_without_synchronized_statistics,
     fit_with_decisions,
+    fit_with_an_accumulated_mask,
     collectives_of_a_step,
     predict_on_the_second_alone,
 ]
@@ -252,6 +266,15 @@ def test_callbacks_that_decide_do_the_same_on_all_workers(workers):
         assert history.keys() == truth.keys()
         for name, values in history.items():
             np.testing.assert_allclose(values, truth[name], atol=1e-5, err_msg=name)
+
+
+@each_worker_deployment
+def test_accumulated_batches_count_with_the_mask_of_all_workers(workers):
+    truth = fit_with_an_accumulated_mask(strategies.get("one device"))
+
+    for outcome in outcomes(workers):
+        for ours, theirs in zip(outcome[fit_with_an_accumulated_mask], truth, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 @each_worker_deployment

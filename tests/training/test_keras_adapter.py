@@ -97,6 +97,32 @@ def test_losses_of_the_users_own_are_told_from_keras(loss, expected):
     assert keras_adapter.has_stock_losses(model) == expected
 
 
+class HasComputeLoss(keras.Model):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+class HasTrainStep(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+def test_a_total_loss_of_the_users_own_is_told_from_keras():
+    assert keras_adapter.has_stock_total_loss(keras.Sequential([]))
+    assert not keras_adapter.has_stock_total_loss(HasComputeLoss())
+    assert not keras_adapter.has_stock_total_loss(HasTrainStep())
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 3, 1)])
+def test_masked_weights_are_0_where_the_mask_is_false(shape):
+    mask = tf.constant([[True, False, False], [True, True, False]])
+
+    weights = keras_adapter.masked_weights(2 * tf.ones(shape), mask)
+
+    assert weights.numpy().tolist() == [[2, 0, 0], [2, 2, 0]]
+    assert keras_adapter.masked_weights(mask, None) is mask
+
+
 def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
     dataset = tf.data.Dataset.from_tensors(tf.zeros([4, 3]))
     distributed = strategies.get("2 replicas").experimental_distribute_dataset(dataset)

@@ -1,0 +1,121 @@
+"""Clusters of real processes with real TensorFlow, some at a time, and what became of each.
+
+Starting TensorFlow takes most of the time, and waiting for a sign of life most of the rest. So the
+clusters of all tests of a file run some at a time, and each test looks at the outcome of its own.
+
+    @of(alone, PROGRAM, num_workers=2)
+    def test_something(outcome):
+        assert outcome.codes == [0, 0]
+"""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from kerasdist.testing import run_cluster
+
+NUM_AT_ONCE = 2
+MARK = "KERASDIST_TEST_FAULTS"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a cluster ended.
+
+    Attributes:
+        codes: The exit code of each task; that of the launcher where it was started by that.
+        outputs: The output of each task, or of the launcher.
+        ended_at: When all was over, in seconds of `time.time`.
+    """
+
+    codes: list[int]
+    outputs: list[str]
+    ended_at: float
+
+    @property
+    def secs(self) -> float:
+        """Seconds from the last `act()` to the end."""
+        return self.ended_at - max(map(float, re.findall(r"acts at (\S+)", "".join(self.outputs))))
+
+
+def alone(program: str, *, num_workers: int = 2, num_ps: int = 0) -> Outcome:
+    """Runs a cluster that nobody stops."""
+    results = run_cluster(
+        program,
+        num_workers=num_workers,
+        num_ps=num_ps,
+        timeout_secs=150,
+        stop_on_failure=False,
+    )
+    codes, outputs = zip(*((result.returncode, result.output) for result in results), strict=True)
+    return Outcome(codes=list(codes), outputs=list(outputs), ended_at=time.time())
+
+
+def launched(program: str, *options: str) -> Outcome:
+    """Runs two workers by `python -m kerasdist launch`."""
+    command = [sys.executable, "-m", "kerasdist", "launch", "--workers=2", "--grace-secs=20"]
+    result = subprocess.run(
+        [*command, *options, "--", sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=tempfile.mkdtemp(),  # For the logs.
+        timeout=150,
+        text=True,
+    )
+    return Outcome(codes=[result.returncode], outputs=[result.stdout], ended_at=time.time())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind(tmp_path_factory):
+    mark = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("temporary")
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.setenv("TMPDIR", str(folder))
+        patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # Hides the lines of TensorFlow's C++.
+        patch.setenv(MARK, mark)
+        yield
+        assert not list(folder.glob("kerasdist-*"))
+        assert not [each for each in psutil.process_iter() if is_marked(each, mark)]
+
+
+def is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(MARK) == mark
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture(scope="module")
+def started(request, nothing_is_left_behind):
+    """The clusters of the tests that were asked for, by the tests' names."""
+    items = [
+        item
+        for item in request.session.items
+        if item.path == request.path and "outcome" in item.fixturenames
+    ]
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        yield {item.name: pool.submit(item.callspec.params["outcome"]) for item in items}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def outcome(request, started):
+    """How the cluster of this test ended."""
+    return started[request.node.name].result()
+
+
+def of(run, *args, **kwargs):
+    """Gives a test the outcome of `run(*args, **kwargs)`."""
+    call = functools.partial(run, *args, **kwargs)
+    return pytest.mark.parametrize("outcome", [call], ids=[run.__name__], indirect=True)

@@ -1,0 +1,457 @@
+"""Stock `fit` over parameter servers: several workers, of which each takes what it can.
+
+That one worker equals one device is in the parity table. Here are two workers and two parameter
+servers, all tests in one cluster: starting TensorFlow takes longer than most of them.
+"""
+
+import functools
+import re
+import traceback
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kerasdist
+from kerasdist import callbacks, testing
+from kerasdist.training.sharded_variables import parts_of
+from tests import strategies
+
+NUM_EXAMPLES, BATCH_SIZE = 53, 4
+NUM_STEPS = 14  # Of an epoch, the last one with a single example.
+CHECKS = {}
+
+
+def on_two_workers(check):
+    """Runs a function of the strategy on the chief, with all others; the test gets its result."""
+    CHECKS[check.__name__] = check
+    return check
+
+
+def data(num_examples=NUM_EXAMPLES):
+    x = np.random.default_rng(0).normal(size=(num_examples, 6)).astype("float32")
+    return x, np.tanh(x.sum(axis=1, keepdims=True))
+
+
+def dataset(num_examples=NUM_EXAMPLES):
+    return tf.data.Dataset.from_tensor_slices(data(num_examples)).batch(BATCH_SIZE)
+
+
+class TimesSeen(keras.metrics.Metric):
+    """How often the example that was seen least, and most, was seen; and how many in all."""
+
+    def __init__(self):
+        super().__init__(name="times_seen")
+        self.counts = self.add_weight(shape=(NUM_EXAMPLES,), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        indices = tf.cast(y_true[:, 0], tf.int32)
+        self.counts.assign(
+            self.counts + tf.math.bincount(indices, minlength=NUM_EXAMPLES, dtype=tf.float32)
+        )
+
+    def result(self):
+        counts = tf.convert_to_tensor(self.counts)
+        return {
+            "fewest": tf.reduce_min(counts),
+            "most": tf.reduce_max(counts),
+            "all": tf.reduce_sum(counts),
+        }
+
+
+def make_model(strategy, *, metrics=("mae",), optimizer="sgd", **arguments):
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
+        )
+        made = [each if isinstance(each, str) else each() for each in metrics]
+        model.compile(optimizer, "mse", metrics=made, **arguments)
+    return model
+
+
+def numbered_dataset():
+    x, _ = data()
+    y = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
+    return tf.data.Dataset.from_tensor_slices((x, y))
+
+
+def counted(strategy, data, *, epochs=2, **arguments) -> dict:
+    """Trains and returns the history and what was counted."""
+    model = make_model(strategy, metrics=[TimesSeen])
+    history = model.fit(data, epochs=epochs, verbose=0, **arguments).history
+    return {
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "examples": int(model.train_function.num_examples.numpy()),
+        **{name: values for name, values in history.items() if name != "loss"},
+    }
+
+
+@on_two_workers
+def shuffled_dataset(strategy):
+    return counted(strategy, numbered_dataset().shuffle(NUM_EXAMPLES).batch(BATCH_SIZE))
+
+
+@on_two_workers
+def several_steps_per_call(strategy):
+    model = make_model(strategy, metrics=[TimesSeen], steps_per_execution=3)
+    history = model.fit(numbered_dataset().batch(BATCH_SIZE), epochs=3, verbose=0).history
+    return {"iterations": int(model.optimizer.iterations.numpy()), **history}
+
+
+@on_two_workers
+def epochs_shorter_than_the_data(strategy):
+    return counted(
+        strategy, numbered_dataset().batch(BATCH_SIZE), epochs=NUM_STEPS, steps_per_epoch=5
+    )
+
+
+@on_two_workers
+def endless_dataset(strategy):
+    return counted(
+        strategy,
+        numbered_dataset().batch(BATCH_SIZE, drop_remainder=True).repeat(),
+        steps_per_epoch=26,
+    )
+
+
+@on_two_workers
+def unknown_length(strategy):
+    ds = numbered_dataset().filter(lambda x, y: True).batch(BATCH_SIZE)
+    return counted(strategy, ds, epochs=1, steps_per_epoch=NUM_STEPS)
+
+
+@on_two_workers
+def generator(strategy):
+    def batches():
+        while True:
+            yield from numbered_dataset().batch(BATCH_SIZE).as_numpy_iterator()
+
+    return counted(strategy, batches(), steps_per_epoch=NUM_STEPS)
+
+
+class Batches(keras.utils.PyDataset):
+    """The same data in Python."""
+
+    def __len__(self):
+        return NUM_STEPS
+
+    def __getitem__(self, index):
+        batches = numbered_dataset().batch(BATCH_SIZE)
+        return next(batches.skip(index).as_numpy_iterator())
+
+
+@on_two_workers
+def py_dataset(strategy):
+    return counted(strategy, Batches())
+
+
+@on_two_workers
+def input_context(strategy):
+    seen = []
+
+    def make(context):
+        seen.append((context.num_input_pipelines, context.input_pipeline_id))
+        part = numbered_dataset().shard(context.num_input_pipelines, context.input_pipeline_id)
+        return part.batch(BATCH_SIZE).repeat()
+
+    return {**counted(strategy, make, steps_per_epoch=10), "contexts": sorted(set(seen))}
+
+
+@on_two_workers
+def evaluate_and_predict(strategy):
+    model = make_model(strategy)
+    model.fit(dataset(), epochs=1, verbose=0)
+    return {
+        "weights": model.get_weights(),
+        "evaluated": model.evaluate(dataset(), verbose=0, return_dict=True),
+        "predicted": model.predict(data()[0], batch_size=BATCH_SIZE, verbose=0),
+        "on_batch": model.predict_on_batch(data(5)[0]),
+    }
+
+
+@on_two_workers
+def learns(strategy):
+    model = make_model(strategy, optimizer=keras.optimizers.SGD(0.05))
+    history = model.fit(
+        dataset(400).repeat(),
+        steps_per_epoch=100,
+        epochs=6,
+        verbose=0,
+        validation_data=dataset(400),
+    ).history
+    return history["val_loss"][-1]
+
+
+def make_embedding(strategy):
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                keras.layers.Embedding(1001, 8),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile("adam", "mse")
+    return model
+
+
+def tokens():
+    return np.random.default_rng(1).integers(0, 1001, size=(64, 4)).astype("int32")
+
+
+@on_two_workers
+def sharded_embedding(strategy):
+    model = make_embedding(strategy)
+    average = callbacks.MovingAverage(0.9)
+    before = model.get_weights()[0]
+    model.fit(
+        tokens(),
+        np.ones((64, 1)),
+        batch_size=8,
+        epochs=2,
+        verbose=0,
+        callbacks=[callbacks.GradientClipping(global_norm=1.0), average],
+    )
+    table = model.get_weights()[0]
+    with average.applied(model):
+        averaged = model.get_weights()[0]
+    model.save("sharded.keras")
+    alone = keras.models.load_model("sharded.keras")
+    alone.save_weights("alone.weights.h5")
+    again = make_embedding(strategy)
+    again.load_weights("alone.weights.h5")
+    slots = [each for each in model.optimizer.variables if tuple(each.shape) == (1001, 8)]
+    devices = [part.device for part in parts_of(model.layers[0].embeddings.value)]
+    return {
+        "moved": np.abs(table - before).max(),
+        "average moved": np.abs(averaged - before).max() * (averaged != table).any(),
+        "put back": np.abs(model.get_weights()[0] - table).max(),
+        "alone": np.abs(alone.get_weights()[0] - table).max(),
+        "again": np.abs(again.get_weights()[0] - table).max(),
+        "tasks": [device.split("task:")[1][0] for device in devices],
+        "slots beside": [
+            [part.device for part in parts_of(slot.value)] == devices for slot in slots
+        ],
+    }
+
+
+@on_two_workers
+def stop_in_the_middle(strategy):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch >= 20:
+                self.model.stop_training = True
+
+    model = make_model(strategy)
+    history = model.fit(
+        dataset().repeat(), steps_per_epoch=1000, epochs=3, verbose=0, callbacks=[Stop()]
+    ).history
+    return len(history["loss"]), int(model.optimizer.iterations.numpy())
+
+
+@on_two_workers
+def logs_on_the_way(strategy):
+    class Look(keras.callbacks.Callback):
+        seen = ()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seen = (*self.seen, logs["loss"])
+
+    look = Look()
+    model = make_model(strategy, steps_per_execution=2)
+    history = model.fit(
+        dataset(),
+        epochs=2,
+        verbose=0,
+        callbacks=[look, callbacks.LossAverages(0.5), keras.callbacks.EarlyStopping("loss")],
+    ).history
+    return {"seen": look.seen, "history": history}
+
+
+def error_of(function) -> str:
+    try:
+        function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+@on_two_workers
+def errors(strategy):
+    model = make_model(strategy)
+    with strategy.scope():
+        eager = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        eager.compile("sgd", "mse", run_eagerly=True)
+    outside = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    with strategy.scope():
+        around = keras.Sequential([keras.Input((6,)), *outside.layers])
+        around.compile("sgd", "mse")
+    short = dataset(20).repeat(1)
+    nan = np.where(np.arange(NUM_EXAMPLES)[:, None] == 2, np.nan, data()[1])
+    found = {
+        "unknown length": error_of(lambda: model.fit(dataset().repeat(), verbose=0)),
+        "distributed": error_of(
+            lambda: model.fit(strategy.experimental_distribute_dataset(dataset()), verbose=0)
+        ),
+        "function": error_of(lambda: model.fit(lambda c: 3, steps_per_epoch=3, verbose=0)),
+        "ends early": error_of(lambda: model.fit(lambda c: short, steps_per_epoch=100, verbose=0)),
+        "eager": error_of(lambda: eager.fit(dataset(), verbose=0)),
+        "outside": error_of(lambda: around.fit(dataset(), verbose=0)),
+        "nan": error_of(lambda: model.fit(data()[0], nan, shuffle=False, verbose=0)),
+        "accumulation": error_of(
+            lambda: model.fit(
+                dataset(), verbose=0, callbacks=[callbacks.GradientAccumulation(steps=2)]
+            )
+        ),
+    }
+    before = int(model.optimizer.iterations.numpy())
+    model.fit(dataset(), verbose=0)
+    return {**found, "goes on": int(model.optimizer.iterations.numpy()) - before}
+
+
+def run_checks():
+    strategy = kerasdist.make_strategy(
+        variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
+            min_shard_bytes=4000, max_shards=2
+        )
+    )
+    return {name: _result_or_error(check, strategy) for name, check in CHECKS.items()}
+
+
+def _result_or_error(check, strategy):
+    try:
+        return check(strategy)
+    except Exception:  # The others are to be seen as well.
+        return traceback.format_exc()
+
+
+@functools.cache
+def outputs():
+    return testing.run_cluster(run_checks, num_workers=2, num_ps=2, timeout_secs=400)
+
+
+def result_of(check):
+    chief, *_ = outputs()
+    assert chief.returncode == 0, chief.output[-4000:]
+    result = chief.value[check.__name__]
+    assert not isinstance(result, str), result
+    return result
+
+
+def test_all_tasks_end_well():
+    assert [output.returncode for output in outputs()] == [0] * 5
+
+
+@pytest.mark.parametrize("check", [shuffled_dataset, generator, py_dataset])
+def test_each_example_is_seen_once_in_an_epoch(check):
+    assert result_of(check) == {
+        "iterations": 2 * NUM_STEPS,
+        "examples": 2 * NUM_EXAMPLES,
+        "fewest": [1, 1],
+        "most": [1, 1],
+        "all": [NUM_EXAMPLES] * 2,
+    }
+
+
+def test_each_example_is_seen_once_with_several_steps_per_call():
+    result = result_of(several_steps_per_call)
+
+    assert result["iterations"] == 3 * NUM_STEPS
+    assert result["fewest"] == result["most"] == [1, 1, 1]
+
+
+def test_data_goes_on_over_short_epochs():
+    result = result_of(epochs_shorter_than_the_data)
+
+    assert result["iterations"] == 5 * NUM_STEPS
+    assert result["examples"] == sum(result["all"]) == 5 * NUM_EXAMPLES
+
+
+def test_unknown_length_needs_only_the_number_of_steps():
+    result = result_of(unknown_length)
+
+    assert (result["fewest"], result["most"]) == ([1], [1])
+
+
+def test_workers_read_different_parts_of_endless_data():
+    result = result_of(endless_dataset)
+
+    assert result["iterations"] == 52
+    assert result["all"] == [26 * BATCH_SIZE] * 2
+    assert max(result["most"]) < 26  # Not one batch over and over.
+
+
+def test_function_of_the_input_context_makes_the_data_of_each_worker():
+    result = result_of(input_context)
+
+    assert result["contexts"] == [(2, 0), (2, 1)]
+    assert result["iterations"] == 20
+
+
+def test_evaluate_and_predict_equal_one_device():
+    result = result_of(evaluate_and_predict)
+    model = make_model(strategies.get("one device"))
+    model.set_weights(result["weights"])
+
+    expected = model.evaluate(dataset(), verbose=0, return_dict=True)
+    assert result["evaluated"] == pytest.approx(expected, abs=1e-5)
+    np.testing.assert_allclose(result["predicted"], model.predict(data()[0], verbose=0), atol=1e-5)
+    np.testing.assert_allclose(result["on_batch"], result["predicted"][:5], atol=1e-5)
+
+
+def test_learns_what_one_device_learns():
+    model = make_model(strategies.get("one device"), optimizer=keras.optimizers.SGD(0.05))
+    model.fit(dataset(400).repeat(), steps_per_epoch=100, epochs=6, shuffle=False, verbose=0)
+    alone = model.evaluate(dataset(400), verbose=0)[0]
+
+    assert result_of(learns) < 1.25 * alone
+
+
+def test_sharded_embedding_trains_saves_and_loads():
+    result = result_of(sharded_embedding)
+
+    assert result["moved"] > 1e-4
+    assert result["average moved"] > 1e-5
+    assert result["put back"] == result["alone"] == result["again"] == 0
+    assert sorted(result["tasks"]) == ["0", "1"]
+    assert result["slots beside"] == [True, True]
+
+
+def test_stops_in_the_middle_of_an_epoch():
+    num_epochs, iterations = result_of(stop_in_the_middle)
+
+    assert num_epochs == 1
+    assert 20 < iterations < 1000
+
+
+def test_logs_are_numbers_on_the_way_and_exact_at_the_end():
+    result = result_of(logs_on_the_way)
+
+    assert all(np.isfinite(result["seen"]))
+    assert len(result["seen"]) >= NUM_STEPS
+    assert result["history"].keys() == {"loss", "loss (raw)", "mae"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unknown length", "ValueError: `steps_per_epoch` .* is needed"),
+        ("distributed", "ValueError: .* Received: a distributed dataset"),
+        ("function", "TypeError: The function given as data must return a tf.data.Dataset"),
+        ("ends early", r"ValueError: The data of a worker ended .* Call `repeat\(\)`"),
+        ("eager", "ValueError: `run_eagerly=True` cannot be had with parameter servers"),
+        ("outside", "RuntimeError: Variable '.*' .* is on no parameter server"),
+        ("nan", "ValueError: The labels of the first batch hold NaN or infinity"),
+        ("accumulation", "ValueError: GradientAccumulation cannot act with parameter servers"),
+    ],
+)
+def test_says_what_cannot_be_had(name, message):
+    assert re.match(message, result_of(errors)[name], re.DOTALL), result_of(errors)[name]
+
+
+def test_goes_on_after_an_error():
+    assert result_of(errors)["goes on"] == NUM_STEPS
