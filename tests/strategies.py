@@ -21,8 +21,13 @@ DEPLOYMENTS = {
     "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
     "4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True),
 }
-# Workers, and clones of each.
-WORKER_DEPLOYMENTS = {"2 workers": (2, 1), "2 workers x 2 clones": (2, 2)}
+# Arguments of `run_cluster`.
+WORKER_DEPLOYMENTS = {
+    "2 workers": {"num_workers": 2},
+    "2 workers x 2 clones": {"num_workers": 2, "num_clones": 2},
+}
+# One worker: with several the order of their updates is left to chance.
+PARAMETER_SERVERS = {"1 worker + 1 ps": {"num_workers": 1, "num_ps": 1}}
 
 
 @functools.cache
@@ -42,23 +47,21 @@ each_worker_deployment = pytest.mark.parametrize("workers", list(WORKER_DEPLOYME
 
 
 def run_on_workers(function, workers: str, *, timeout_secs: float = 120) -> list:
-    """Returns what `function(strategy)` returns on each worker of a deployment.
+    """Returns what `function(strategy)` returns on each worker of a deployment, or on its chief.
 
     Args:
-        function: Runs in fresh processes, one per worker.
-        workers: A name in `WORKER_DEPLOYMENTS`.
+        function: Runs in fresh processes, one per task.
+        workers: A name in `WORKER_DEPLOYMENTS` or `PARAMETER_SERVERS`.
         timeout_secs: Time for everything.
     """
-    num_workers, num_clones = WORKER_DEPLOYMENTS[workers]
+    arguments = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS}[workers]
     outputs = testing.run_cluster(
-        functools.partial(_run, function),
-        num_workers=num_workers,
-        num_clones=num_clones,
-        timeout_secs=timeout_secs,
+        functools.partial(_run, function), timeout_secs=timeout_secs, **arguments
     )
     for output in outputs:
         assert output.returncode == 0, f"{output.task}\n{output.output[-4000:]}"
-    return [output.value for output in outputs]
+    serve = workers in PARAMETER_SERVERS
+    return [output.value for output in outputs if not serve or output.task.job == "chief"]
 
 
 def _run(function):

@@ -560,6 +560,18 @@ def test_job_with_parameter_servers_goes_on_without_a_lost_worker(monkeypatch, c
     ) in capsys.readouterr().out
 
 
+def test_lost_worker_is_no_failure_when_the_others_end_before_the_chief():
+    source = """
+        if task == "worker 1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep({"chief 0": 2, "worker 0": 1, "ps 0": 1}[task])
+    """
+    result = kerasdist.launch(python(source), num_ps=1)
+
+    assert result.exit_code == 0
+    assert result.reason.endswith("; lost: worker 1.")
+
+
 def test_lost_worker_is_started_again_alone(monkeypatch, capsys):
     monkeypatch.setenv("NUM_KILLS", "2")
 

@@ -178,7 +178,8 @@ class TaskGroup:
 
     def _has_future(self, process: TaskProcess) -> bool:
         is_worker = process.task.job == "worker"
-        return is_worker and (process.is_running or self._may_start_again(process))
+        # One that has ended without an error has heard that the job is over.
+        return is_worker and (not process.failed or self._may_start_again(process))
 
     def _may_start_again(self, process: TaskProcess) -> bool:
         return (

@@ -80,6 +80,9 @@ class AsynchronousStep(StepFunction):
         except tf.errors.OpError as error:
             self._abandon()
             raise graph_errors.explained(_of_user(error)) from None
+        except Exception:  # Of the coordinator's own.
+            self._abandon()
+            raise
         return RecentLogs(self._read_recent, read_exact=self._read_exact)
 
     def finish(self) -> None:

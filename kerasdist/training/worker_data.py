@@ -53,7 +53,7 @@ class WorkerData:
         if not isinstance(dataset, tf.data.Dataset):
             self.description = "each worker reads what the function makes for it"
             makers = [
-                _maker(dataset, tf.distribute.InputContext(num_workers, index, 1))
+                _copier_of_part(dataset, tf.distribute.InputContext(num_workers, index, 1))
                 for index in range(num_workers)
             ]
             self.iterators = keras_adapter.iterators_of_workers(strategy.coordinator, makers)
@@ -81,8 +81,16 @@ class WorkerData:
             yield batch
 
 
-def _maker(function, context):
-    return lambda: function(context)
+def _copier_of_part(function, context):
+    # Made by the chief: what a function holds from around it is not on the workers.
+    copy = keras_adapter.copier(function(context))
+    if copy is None:
+        raise ValueError(
+            "The dataset that the function given as data returns calls Python, which is not on the "
+            "workers. Use TensorFlow's operations, or give the generator itself: the chief then "
+            "reads it."
+        )
+    return copy
 
 
 def _sharded(copy, num_workers, index):

@@ -27,9 +27,12 @@ strategy = kerasdist.make_strategy(heartbeat_timeout_secs=5, start_timeout_secs=
 
 
 class Act(keras.callbacks.Callback):
+    is_due = True
+
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(0.02)
-        if batch == 20:
+        if batch >= 20 and self.is_due:
+            self.is_due = False
             act()
 
 
@@ -60,7 +63,14 @@ def run(fault: str) -> list:
     with tempfile.TemporaryDirectory() as folder:
         program = f"import os; os.environ['KERASDIST_TEST_FOLDER'] = {folder!r}\n"
         program += PROGRAM.replace("ACT", FAULTS[fault])
-        return testing.run_cluster(program, num_workers=2, num_ps=1, timeout_secs=150)
+        # A launcher that sees the end of the ps would stop the chief before it has noticed.
+        return testing.run_cluster(
+            program,
+            num_workers=2,
+            num_ps=1,
+            timeout_secs=150,
+            stop_on_failure=fault != "a killed ps",
+        )
 
 
 @functools.cache

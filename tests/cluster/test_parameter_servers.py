@@ -6,6 +6,7 @@ servers, all tests in one cluster: starting TensorFlow takes longer than most of
 
 import functools
 import re
+import tempfile
 import traceback
 
 import keras
@@ -219,11 +220,12 @@ def sharded_embedding(strategy):
     table = model.get_weights()[0]
     with average.applied(model):
         averaged = model.get_weights()[0]
-    model.save("sharded.keras")
-    alone = keras.models.load_model("sharded.keras")
-    alone.save_weights("alone.weights.h5")
     again = make_embedding(strategy)
-    again.load_weights("alone.weights.h5")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/sharded.keras")
+        alone = keras.models.load_model(f"{folder}/sharded.keras")
+        alone.save_weights(f"{folder}/alone.weights.h5")
+        again.load_weights(f"{folder}/alone.weights.h5")
     slots = [each for each in model.optimizer.variables if tuple(each.shape) == (1001, 8)]
     devices = [part.device for part in parts_of(model.layers[0].embeddings.value)]
     return {

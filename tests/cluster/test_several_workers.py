@@ -279,7 +279,7 @@ def test_accumulated_batches_count_with_the_mask_of_all_workers(workers):
 
 @each_worker_deployment
 def test_a_step_sends_one_message_per_replica(workers):
-    num_clones = strategies.WORKER_DEPLOYMENTS[workers][1]
+    num_clones = strategies.WORKER_DEPLOYMENTS[workers].get("num_clones", 1)
 
     assert [outcome[collectives_of_a_step] for outcome in outcomes(workers)] == [num_clones] * 2
 
@@ -438,7 +438,7 @@ def test_each_worker_reads_its_own_files(tmp_path, workers, steps_per_execution)
 
     for outcome in run_on_workers(fit, workers):
         assert outcome["iterations"] == 2 * 7
-        assert outcome["collectives"] == strategies.WORKER_DEPLOYMENTS[workers][1]
+        assert outcome["collectives"] == strategies.WORKER_DEPLOYMENTS[workers].get("num_clones", 1)
         assert outcome["predictions"] == (sum(SIZES), 1)
         for ours, theirs in zip(outcome["weights"], truth.get_weights(), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)

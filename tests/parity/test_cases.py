@@ -8,9 +8,28 @@ from pathlib import Path
 import pytest
 
 from kerasdist.parity import CASES, difference, train
-from tests.strategies import each_strategy, each_worker_deployment, run_on_workers
+from tests.strategies import (
+    PARAMETER_SERVERS,
+    each_strategy,
+    each_worker_deployment,
+    run_on_workers,
+)
 
 CASE_NAMES = [case.name for case in CASES]
+# What parameter servers refuse, by the error.
+NEEDS_STEPS = "ValueError: `steps_per_epoch`"
+IS_DISTRIBUTED = "Received: a distributed dataset"
+REFUSED = {
+    "batches of ragged sizes": NEEDS_STEPS,
+    "tf.data, drop_remainder": NEEDS_STEPS,
+    "tf.data of unknown length": NEEDS_STEPS,
+    "generator": NEEDS_STEPS,
+    "steps_per_execution=3, unknown length": NEEDS_STEPS,
+    "DistributedDataset": IS_DISTRIBUTED,
+    "DistributedDataset, class_weight": IS_DISTRIBUTED,
+    "distribute_datasets_from_function": IS_DISTRIBUTED,
+    "run_eagerly=True": "ValueError: `run_eagerly=True` cannot be had with parameter servers",
+}
 
 
 @functools.cache
@@ -70,6 +89,22 @@ def test_equals_one_device_on_every_worker(index, workers, clusters):
     for outcome in [outcomes[index] for outcomes in clusters[workers].result()]:
         assert not isinstance(outcome, str), outcome
         assert difference(outcome, truth(index)) <= CASES[index].tolerance
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("workers", PARAMETER_SERVERS)
+@pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
+def test_equals_one_device_on_parameter_servers(index, workers, clusters):
+    (outcomes,) = clusters[workers].result()
+    outcome, case = outcomes[index], CASES[index]
+
+    if case.name in REFUSED:
+        assert isinstance(outcome, str)
+        assert REFUSED[case.name] in outcome
+    else:
+        assert not isinstance(outcome, str), outcome
+        assert difference(outcome, truth(index)) <= case.tolerance
 
 
 def test_names_are_titles_of_different_rows():
