@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from kerasdist.training import scope_checks, sharded_variables
 
-_NAMED = 3  # The largest of a task; the others are counted.
+# The largest of a task; the others are counted.
+_NAMED = 3
+_SMALLEST_NAMED_BYTES = 1000
 
 
 class _Part(NamedTuple):
@@ -34,7 +36,7 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
         RuntimeError: A variable was created outside the scope of the strategy.
 
     Example:
-        rows(model, num_ps=2)["ps 0"]  # "0.201 MB: dense/kernel 0.200, dense/bias 0.001"
+        rows(model, num_ps=2)["ps 0"]  # "0.201 MB: dense/kernel 0.201, 3 smaller"
     """
     scope_checks.check_on_parameter_servers(model)
     if not model.built:
@@ -71,10 +73,11 @@ def _describe(parts) -> str:
         text += f", and {_megabytes(slots)} MB of the optimizer"
     if not weights:
         return text
-    largest = sorted(weights, key=lambda part: -part.num_bytes)[:_NAMED]
+    large = [part for part in weights if part.num_bytes >= _SMALLEST_NAMED_BYTES]
+    largest = sorted(large, key=lambda part: -part.num_bytes)[:_NAMED]
     names = [f"{part.name} {_megabytes([part])}" for part in largest]
-    if len(weights) > _NAMED:
-        names.append(f"{len(weights) - _NAMED:,} more")
+    if num_others := len(weights) - len(largest):
+        names.append(f"{num_others:,} smaller")
     return f"{text}: {', '.join(names)}"
 
 
