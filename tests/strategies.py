@@ -10,6 +10,7 @@ of several workers run in processes of their own.
 """
 
 import functools
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,12 @@ DEPLOYMENTS = {
     "4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True),
 }
 # Arguments of `run_cluster`.
-WORKER_DEPLOYMENTS = {
+WORKER_DEPLOYMENTS: dict[str, Any] = {
     "2 workers": {"num_workers": 2},
     "2 workers x 2 clones": {"num_workers": 2, "num_clones": 2},
 }
 # One worker: with several the order of their updates is left to chance.
-PARAMETER_SERVERS = {"1 worker + 1 ps": {"num_workers": 1, "num_ps": 1}}
+PARAMETER_SERVERS: dict[str, Any] = {"1 worker + 1 ps": {"num_workers": 1, "num_ps": 1}}
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
-from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -36,11 +36,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         *,
         reason: str = "",
         steps_per_call: int | None = None,
-        variable_partitioner: Callable | None = None,
+        variable_partitioner: Any = None,
         heartbeat_timeout_secs: float = 10,
         start_timeout_secs: float = 300,
     ):
-        partitioner = variable_partitioner and sharded_variables.checked(variable_partitioner)
+        partitioner: Any = variable_partitioner and sharded_variables.checked(variable_partitioner)
         super().__init__(_resolver(cluster), partitioner)
         self.served_cluster = cluster
         self.steps_per_call = steps_per_call

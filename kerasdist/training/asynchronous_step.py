@@ -52,7 +52,7 @@ class AsynchronousStep(StepFunction):
         self._running: list = []
         self._recent: dict | None = None
         self._recent_at = 0.0
-        self._checked = f"kerasdist_{uuid.uuid4().hex}"
+        self._place = f"kerasdist_{uuid.uuid4().hex}"
         self._run_step_at = graph_function(self._step_at)
         self._run_steps_at = graph_function(self._steps_at)
         self._run_next_step = graph_function(self._next_step_of_worker)
@@ -103,11 +103,11 @@ class AsynchronousStep(StepFunction):
     def _schedule(self, call):
         data = call.calls.data
         if call.batch is not None:
-            return self._schedule_batch(call.batch)
+            return self._schedule_batch(call.batch, call.position)
         run, numbers = self._run_next_step, []
         if data.is_strict:
             run = self._run_step_at if call.num_steps == 1 else self._run_steps_at
-            numbers = [call.position]
+            numbers = [data.generation, call.position]
         elif call.num_steps > 1:
             run = self._run_next_steps
         if call.num_steps > 1:
@@ -115,15 +115,16 @@ class AsynchronousStep(StepFunction):
         arguments = (tf.constant(numbers, tf.int64),) if numbers else ()
         return self._coordinator.schedule(run, args=(data.iterators, *arguments))
 
-    def _schedule_batch(self, batch):
-        return self._coordinator.schedule(self._run_given, args=(as_tensors(batch),))
+    def _schedule_batch(self, batch, position=0):
+        arguments = as_tensors(batch), tf.constant(position, tf.int64)
+        return self._coordinator.schedule(self._run_given, args=arguments)
 
     def _end(self, call: Call):
         position = self._wait(call.result, call)
         if call.calls.data.is_strict and position != call.position:
-            # It was lost with a worker, and this one had read on. What it did instead is extra.
+            # It was lost with a worker, and this one had read on.
             for batch in call.calls.data.reread(call.position, call.num_steps):
-                self._wait(self._schedule_batch(batch))
+                self._wait(self._schedule_batch(batch, call.position))
         call.calls.end(call)
 
     def _wait(self, result, call: Call | None = None):
@@ -168,36 +169,54 @@ class AsynchronousStep(StepFunction):
 
     # What follows is traced by the chief and runs on a worker.
 
-    def _step_at(self, iterator, position):
-        index, batch = _at(iterator, position[0])
+    def _step_at(self, iterator, numbers):
+        """Runs the step at a position; returns the one at which the worker really was."""
+        generation, position = tf.unstack(numbers)
+        _skip(iterator, position - self._place_of(generation))
+        index, batch = next(iterator)
+        self._note_place(generation, index + 1)
         with self._counts.collected() as num_examples:
-            self._one_step_on_worker(batch, num_examples)
+            self._one_step_on_worker(index, batch, num_examples)
         return index
 
     def _steps_at(self, iterator, numbers):
-        position, num_steps = tf.unstack(numbers)
-        index, batch = _at(iterator, position)
-        with self._counts.collected() as num_examples:
-            self._one_step_on_worker(batch, num_examples)
-            _repeat(
-                num_steps - 1, lambda: self._one_step_on_worker(next(iterator)[1], num_examples)
-            )
-        return index
+        """Runs some steps from a position on; none, and returns -1, where the worker is past it."""
+        generation, position, num_steps = tf.unstack(numbers)
+        place = self._place_of(generation)
+        is_missed = place > position
+        _skip(iterator, position - place)
+        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
+        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        self._next_steps(iterator, num_steps)
+        return tf.where(is_missed, tf.constant(-1, tf.int64), position)
 
     def _next_step_of_worker(self, iterator):
         with self._counts.collected() as num_examples:
-            self._one_step_on_worker(next(iterator), num_examples)
+            self._one_step_on_worker(*next(iterator), num_examples)
 
     def _next_steps(self, iterator, num_steps):
         with self._counts.collected() as num_examples:
-            _repeat(num_steps[0], lambda: self._one_step_on_worker(next(iterator), num_examples))
+            _repeat(
+                tf.reshape(num_steps, []),
+                lambda: self._one_step_on_worker(*next(iterator), num_examples),
+            )
 
-    def _given_step(self, batch):
+    def _given_step(self, batch, position):
         with self._counts.collected() as num_examples:
-            self._one_step_on_worker(batch, num_examples)
+            self._one_step_on_worker(position, batch, num_examples)
 
-    def _one_step_on_worker(self, batch, num_examples):
-        is_first = keras_adapter.is_first_on_worker(self._checked)
+    def _place_of(self, generation):
+        """Returns the position that the worker's iterator over this data has reached."""
+        with tf.device("/device:CPU:0"):
+            reached, place = tf.unstack(keras_adapter.numbers_of_worker(self._place, 2))
+        return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
+
+    def _note_place(self, generation, place):
+        with tf.device("/device:CPU:0"):
+            keras_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
+
+    def _one_step_on_worker(self, position, batch, num_examples):
+        is_first = tf.equal(position, 0)
         checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
         shares = batches.shares_of(batch, self._strategy)
         self._run_shares(batch, shares, checks=checks, counter=num_examples)
@@ -212,20 +231,13 @@ def _repeat(num_steps, run):
     tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
 
 
-def _at(iterator, position):
-    """Returns (index, batch) of the first batch at a position or behind it."""
+def _skip(iterator, num_batches):
+    def body(count):
+        next(iterator)
+        return count + 1
 
-    def body(*_):
-        index, batch = next(iterator)
-        return index, batch
-
-    return tf.while_loop(
-        lambda index, _: index < position,
-        body,
-        next(iterator),
-        shape_invariants=iterator.element_spec,
-        parallel_iterations=1,
-    )
+    start = tf.constant(0, tf.int64)
+    tf.while_loop(lambda count: count < num_batches, body, [start], parallel_iterations=1)
 
 
 def _of_user(error):

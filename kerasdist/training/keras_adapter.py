@@ -377,18 +377,25 @@ def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
     )
 
 
-def is_first_on_worker(name: str) -> tf.Tensor:
-    """Returns whether a worker has not come by here before: bool scalar, true once per process.
+def numbers_of_worker(name: str, count: int) -> tf.Tensor:
+    """Returns what `note_numbers_of_worker` left on this worker: int64 [count], 0 before."""
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[count], shared_name=name)
+    return tf.cond(
+        tf.raw_ops.VarIsInitializedOp(resource=handle),
+        lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64),
+        lambda: tf.zeros([count], tf.int64),
+    )
+
+
+def note_numbers_of_worker(name: str, numbers: tf.Tensor) -> None:
+    """Leaves numbers on the worker that runs the function which is being traced.
 
     Args:
-        name: Of the place, unique among all.
+        name: Which ones, among all of that worker's process.
+        numbers: int64 [count].
     """
-    with tf.device("/device:CPU:0"):
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=name)
-        is_first = ~tf.raw_ops.VarIsInitializedOp(resource=handle)
-        with tf.control_dependencies([is_first]):
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(True))
-    return is_first
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=numbers.shape, shared_name=name)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=numbers)
 
 
 @contextlib.contextmanager
@@ -481,7 +488,8 @@ def wait_for(result, secs: float) -> bool:
 
 def add_in_place(variable: keras.Variable, value) -> None:
     """Adds to a variable where it lives, in one operation."""
-    variable._value.assign_add(tf.cast(value, variable._value.dtype), read_value=False)
+    with tf.device(variable._value.device):  # A constant need not be sent.
+        variable._value.assign_add(tf.cast(value, variable._value.dtype), read_value=False)
 
 
 def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:

@@ -50,5 +50,17 @@ class LocalCounts:
             tf.control_dependencies(resets),
         ):
             yield local[-1]
-        for variable, counted in zip(remote, local, strict=True):
-            variable.assign_add(counted.read_value(), read_value=False)
+        for device in dict.fromkeys(variable.device for variable in remote):
+            pairs = zip(remote, local, strict=True)
+            _add(device, [pair for pair in pairs if pair[0].device == device])
+
+
+def _add(device: str, pairs: list) -> None:
+    """Adds to the variables of a parameter server, with one message for all of them."""
+    counted = [tf.reshape(tf.cast(local.read_value(), tf.float64), [-1]) for _, local in pairs]
+    packed = tf.concat(counted, axis=0)
+    with tf.device(device):
+        numbers = tf.split(packed, [each.shape[0] for each in counted])
+        for (variable, _), number in zip(pairs, numbers, strict=True):
+            number = tf.reshape(tf.cast(number, variable.dtype), variable.shape)
+            variable.assign_add(number, read_value=False)

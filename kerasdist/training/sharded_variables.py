@@ -7,6 +7,7 @@ slots.
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -59,7 +60,7 @@ def create(create_whole, create_parts, next_creator, **kwargs):
         next_creator: As TensorFlow hands it over.
         **kwargs: Likewise.
     """
-    beside = kwargs.get("colocate_with")
+    beside: Any = kwargs.get("colocate_with")
     if not is_sharded(beside):
         return (create_parts if kwargs.get("trainable") else create_whole)(next_creator, **kwargs)
     value = kwargs.pop("initial_value")
@@ -68,8 +69,8 @@ def create(create_whole, create_parts, next_creator, **kwargs):
         create_whole(next_creator, **kwargs | {"colocate_with": part, "initial_value": rows})
         for part, rows in zip(beside.variables, _divide(value, beside), strict=True)
     ]
-    made = keras_adapter.ShardedVariable(parts)
-    made.lives_beside = beside
+    made: Any = keras_adapter.ShardedVariable(parts)
+    made.lives_beside = beside  # See `update`.
     return made
 
 

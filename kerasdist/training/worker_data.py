@@ -11,6 +11,7 @@ the data:
 - Python's generators, and arrays too large to send: the chief reads, and sends each batch.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -19,6 +20,7 @@ from kerasdist.training import keras_adapter
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
 _MOST_BYTES_SENT = 2**29
+_generations = itertools.count(1)
 
 
 class WorkerData:
@@ -35,7 +37,8 @@ class WorkerData:
         description: Who reads what, for the person who trains.
         is_strict: Whether steps must have exactly the batches at their position.
         iterators: One on each worker, to be passed to what is scheduled; None where the chief
-            reads.
+            reads. They yield pairs of a position, from 0, and a batch.
+        generation: A number that no other data has.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class WorkerData:
         is_python: bool = False,
     ):
         self._copy: Callable | None = None
+        self.generation = next(_generations)
         self.is_strict = False
         self.iterators = None
         num_workers = strategy.served_cluster.num_workers
@@ -70,7 +74,7 @@ class WorkerData:
         else:
             self.description = "each worker reads it and takes the batches that fall to it"
             self.is_strict = True
-            self._copy = lambda: _numbered(copy())
+            self._copy = lambda: _endless(copy())
             makers = [self._copy] * num_workers
         self.iterators = keras_adapter.iterators_of_workers(strategy.coordinator, makers)
 
@@ -90,14 +94,14 @@ def _copier_of_part(function, context):
             "workers. Use TensorFlow's operations, or give the generator itself: the chief then "
             "reads it."
         )
-    return copy
+    return lambda: copy().enumerate()
 
 
 def _sharded(copy, num_workers, index):
-    return lambda: copy().shard(num_workers, index)
+    return lambda: copy().shard(num_workers, index).enumerate()
 
 
-def _numbered(dataset):
+def _endless(dataset):
     # In the same order on every worker.
     options = tf.data.Options()
     options.deterministic = True

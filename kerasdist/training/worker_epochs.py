@@ -64,7 +64,7 @@ class Calls:
         self._num_planned = 0
         self._planned: collections.deque[Call] = collections.deque()
         self._num_done = 0
-        self._started_at = None
+        self._started_at = 0.0
 
     def peek(self) -> Call | None:
         """Returns the call that ends next; None where the epoch is over."""
@@ -89,7 +89,7 @@ class Calls:
     def end(self, call: Call) -> None:
         """Notes that a call has ended."""
         self.running.remove(call)
-        if self._started_at is None:
+        if not self._started_at:
             self._started_at = time.perf_counter()  # The first one was compiled.
         else:
             self._num_done += call.num_steps
@@ -217,14 +217,12 @@ class WorkerEpochs(EpochIterator):
         return data
 
     def _batches_of_chief(self):
-        if self._source is None or self.steps_per_epoch is None:
-            self._start()
+        source = self._source
+        if source is None or self.steps_per_epoch is None:
+            source = self._start()
         while True:
-            try:
-                yield next(self._source.iterator)
-            except StopIteration:
-                self._start()
-                yield next(self._source.iterator)
+            yield from source.iterator
+            source = self._start()
 
 
 def _is_function(x) -> bool:

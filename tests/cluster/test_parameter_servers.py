@@ -61,14 +61,14 @@ class TimesSeen(keras.metrics.Metric):
         }
 
 
-def make_model(strategy, *, metrics=("mae",), optimizer="sgd", **arguments):
+def make_model(strategy, *, metrics=("mae",), optimizer=keras.optimizers.SGD, **arguments):
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = keras.Sequential(
             [keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
         )
         made = [each if isinstance(each, str) else each() for each in metrics]
-        model.compile(optimizer, "mse", metrics=made, **arguments)
+        model.compile(optimizer(), "mse", metrics=made, **arguments)
     return model
 
 
@@ -174,7 +174,7 @@ def evaluate_and_predict(strategy):
 
 @on_two_workers
 def learns(strategy):
-    model = make_model(strategy, optimizer=keras.optimizers.SGD(0.05))
+    model = make_model(strategy, optimizer=lambda: keras.optimizers.SGD(0.05))
     history = model.fit(
         dataset(400).repeat(),
         steps_per_epoch=100,
@@ -257,13 +257,10 @@ def stop_in_the_middle(strategy):
 
 @on_two_workers
 def logs_on_the_way(strategy):
-    class Look(keras.callbacks.Callback):
-        seen = ()
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.seen = (*self.seen, logs["loss"])
-
-    look = Look()
+    seen = []
+    look = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(logs["loss"])
+    )
     model = make_model(strategy, steps_per_execution=2)
     history = model.fit(
         dataset(),
@@ -271,7 +268,7 @@ def logs_on_the_way(strategy):
         verbose=0,
         callbacks=[look, callbacks.LossAverages(0.5), keras.callbacks.EarlyStopping("loss")],
     ).history
-    return {"seen": look.seen, "history": history}
+    return {"seen": seen, "history": history}
 
 
 def error_of(function) -> str:
@@ -406,7 +403,7 @@ def test_evaluate_and_predict_equal_one_device():
 
 
 def test_learns_what_one_device_learns():
-    model = make_model(strategies.get("one device"), optimizer=keras.optimizers.SGD(0.05))
+    model = make_model(strategies.get("one device"), optimizer=lambda: keras.optimizers.SGD(0.05))
     model.fit(dataset(400).repeat(), steps_per_epoch=100, epochs=6, shuffle=False, verbose=0)
     alone = model.evaluate(dataset(400), verbose=0)[0]
 

@@ -1,0 +1,209 @@
+"""What `fit` over parameter servers does per second, beside a hand-written loop and tf_keras.
+
+    python benchmarks/parameter_server.py                        # about five minutes
+    python benchmarks/parameter_server.py --peer venv/bin/python --rounds 4
+
+Two workers and one parameter server, processes of this machine. The loop is TensorFlow's guide's:
+`coordinator.schedule` of a function with `strategy.run(model.train_step, ...)`, once or 20 times.
+`fit` counts exactly, shows its progress bar, and in one arm reads the logs of every call. `--peer`
+names a Python with tensorflow and tf-keras 2.21 alone, whose `fit` then runs in turn with ours.
+"""
+
+import argparse
+import contextlib
+import functools
+import io
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import interleaved
+
+from kerasdist import testing
+
+BATCH_SIZE, UNITS = 64, 64
+# Steps of a short and a long run, by steps per call: the difference is free of the start.
+LENGTHS = {1: (100, 700), 20: (400, 2400)}
+MEMORY_STEPS = 20_000
+
+
+def main() -> None:
+    """Parses the flags, measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--peer", help="a Python with tensorflow and tf-keras 2.21")
+    parser.add_argument("--memory", action="store_true", help="the chief's memory alone")
+    parser.add_argument("--output", default="parameter_server.json")
+    flags = parser.parse_args()
+    result = {}
+    if not flags.memory:
+        for steps_per_call in LENGTHS:
+            result[f"K={steps_per_call}"] = against_the_loop(steps_per_call, flags.rounds)
+        if flags.peer:
+            result["tf_keras"] = against_tf_keras(flags.peer, flags.rounds)
+    result["memory"] = memory()
+    interleaved.write(flags.output, **result)
+
+
+def against_the_loop(steps_per_call: int, rounds: int) -> dict:
+    """Compares `fit` with a loop in one cluster."""
+    print(f"\nK={steps_per_call}: time / hand-written loop (below 1 is faster)", flush=True)
+    ratios, times = _on_chief(functools.partial(_compare, steps_per_call, rounds))
+    print(*ratios, sep="\n", flush=True)
+    for name, microsecs in times.items():
+        print(f"  {name}: {1e6 / statistics.median(microsecs):.0f} steps/s", flush=True)
+    return times
+
+
+def against_tf_keras(python: str, rounds: int) -> dict:
+    """Runs `fit` of tf_keras and ours in turn, each with 1 and 20 steps per call."""
+    print("\ntf_keras 2.21: steps/s of fit, ours and theirs in turn", flush=True)
+    found = {}
+    for _ in range(rounds):
+        for name, rates in (("ours", _our_rates()), ("tf_keras", _peer_rates(python))):
+            for steps_per_call, rate in rates.items():
+                found.setdefault(f"{name}, K={steps_per_call}", []).append(rate)
+    for name, rates in found.items():
+        print(f"  {name}: {statistics.median(rates):.0f}, {[round(rate) for rate in rates]}")
+    best = max(statistics.median(found[f"tf_keras, K={each}"]) for each in LENGTHS)
+    for steps_per_call, peer in ((1, statistics.median(found["tf_keras, K=1"])), (20, best)):
+        ratio = statistics.median(found[f"ours, K={steps_per_call}"]) / peer
+        against = "K=1" if steps_per_call == 1 else "its best setting"
+        print(f"  ours, K={steps_per_call} / tf_keras, {against}: {ratio:.2f}", flush=True)
+    return found
+
+
+def memory() -> dict:
+    """Reads the memory of the chief during a long `fit`."""
+    sizes = _on_chief(_memory_of_fit)
+    grown = sizes[-1] - sizes[len(sizes) // 4]
+    print(f"\nMemory of the chief over {MEMORY_STEPS} steps: {sizes} MiB, grown {grown:+.1f}")
+    return {"MiB": sizes}
+
+
+def _on_chief(function):
+    outputs = testing.run_cluster(
+        functools.partial(_run, function), num_workers=2, num_ps=1, timeout_secs=900
+    )
+    if any(output.returncode for output in outputs):
+        raise SystemExit(outputs[0].output[-4000:])
+    return outputs[0].value
+
+
+def _run(function):
+    import kerasdist
+
+    return function(kerasdist.make_strategy())
+
+
+def _compare(steps_per_call, rounds, strategy):
+    import keras
+
+    class ReadLogs(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            float(logs["loss"])
+
+    strategy.steps_per_call = steps_per_call
+    arms = {
+        "loop": _loop(strategy, steps_per_call),
+        "loop again (A/A)": _loop(strategy, steps_per_call),
+        "fit": _fit(strategy),
+        "fit, logs of every call": _fit(strategy, [ReadLogs()]),
+    }
+    short, long = LENGTHS[steps_per_call]
+    return interleaved.compare(arms, rounds=rounds, short=short, long=long)
+
+
+def _loop(strategy, steps_per_call):
+    import dense_network
+    import tensorflow as tf
+
+    model = dense_network.make_model(strategy, UNITS, metrics=["accuracy"])
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    coordinator = strategy.coordinator
+    iterator = iter(coordinator.create_per_worker_dataset(dense_network.dataset(BATCH_SIZE)))
+
+    @tf.function
+    def steps(iterator):
+        if steps_per_call == 1:
+            strategy.run(model.train_step, args=(next(iterator),))
+        else:
+            for _ in tf.range(steps_per_call):
+                strategy.run(model.train_step, args=(next(iterator),))
+
+    def run(num_steps):
+        for _ in range(num_steps // steps_per_call):
+            coordinator.schedule(steps, args=(iterator,))
+        coordinator.join()
+
+    return run
+
+
+def _fit(strategy, callbacks=()):
+    import dense_network
+
+    model = dense_network.make_model(strategy, UNITS, metrics=["accuracy"])
+    data = dense_network.dataset(BATCH_SIZE)
+
+    def run(num_steps):
+        with contextlib.redirect_stdout(io.StringIO()):  # The bar is drawn, and not seen.
+            model.fit(data, steps_per_epoch=num_steps, verbose=1, callbacks=list(callbacks))
+
+    return run
+
+
+def _our_rates() -> dict:
+    return _on_chief(_rates_of_fit)
+
+
+def _rates_of_fit(strategy) -> dict:
+    rates = {}
+    for steps_per_call, (short, long) in LENGTHS.items():
+        strategy.steps_per_call = steps_per_call
+        run = _fit(strategy)
+        run(short)
+        rates[steps_per_call] = (long - short) / (_secs(run, long) - _secs(run, short))
+    return rates
+
+
+def _secs(run, num_steps) -> float:
+    start = time.perf_counter()
+    run(num_steps)
+    return time.perf_counter() - start
+
+
+def _peer_rates(python: str) -> dict:
+    folder = Path(__file__).parent
+    command = f"exec {python} {folder / 'parameter_server_peer.py'}"
+    outputs = testing.run_cluster(
+        f"import os; os.execvp('sh', ['sh', '-c', {command!r}])",
+        num_workers=2,
+        num_ps=1,
+        timeout_secs=300,
+    )
+    lines = [line for line in outputs[0].output.splitlines() if line.startswith("rates ")]
+    if not lines:
+        raise SystemExit(outputs[0].output[-4000:])
+    return {int(name): rate for name, rate in json.loads(lines[-1].removeprefix("rates ")).items()}
+
+
+def _memory_of_fit(strategy) -> list[float]:
+    import psutil
+
+    strategy.steps_per_call = 20
+    run = _fit(strategy)
+    process = psutil.Process()
+    sizes = []
+    for _ in range(10):
+        run(MEMORY_STEPS // 10)
+        sizes.append(round(process.memory_info().rss / 2**20, 1))
+    return sizes
+
+
+if __name__ == "__main__":
+    main()
