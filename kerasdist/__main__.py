@@ -119,10 +119,12 @@ def _print_plan(parsed) -> int:
     choice = choose(config, Cluster.from_env(), num_gpus=num_gpus)
     batch_size = _at_least_one("--batch_size", parsed.batch_size)
     num_examples = _at_least_one("--num_examples", parsed.num_examples)
+    # Beside parameter servers, a step is that of one worker.
+    num_replicas = len(choice.devices) if choice.num_ps else choice.num_replicas
     print(
         plan_deployment(
             choice,
-            global_batch_size=batch_size and batch_size * choice.num_replicas,
+            global_batch_size=batch_size and batch_size * num_replicas,
             num_examples=num_examples,
         )
     )

@@ -20,7 +20,9 @@ class Plan:
         strategy: Name of the strategy, and why it was chosen.
         devices: Devices of this worker, one replica on each.
         num_workers: Worker tasks.
-        global_batch_size: Examples of one optimizer step, over all replicas; None if unknown.
+        num_ps: Parameter server tasks. With any, every worker makes steps of its own.
+        global_batch_size: Examples of one optimizer step, over all replicas that make it together;
+            None if unknown.
         num_examples: Examples of an epoch, over all workers; None if unknown.
         settings: Further lines, such as the learning rate, by their titles.
         files: Where files go, by what they are.
@@ -33,6 +35,7 @@ class Plan:
     strategy: str
     devices: tuple[str, ...]
     num_workers: int = 1
+    num_ps: int = 0
     global_batch_size: int | None = None
     num_examples: int | None = None
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -45,6 +48,11 @@ class Plan:
         return self.num_workers * len(self.devices)
 
     @property
+    def num_replicas_of_step(self) -> int:
+        """Copies of the model that make a step together: those of one asynchronous worker."""
+        return len(self.devices) if self.num_ps else self.num_replicas
+
+    @property
     def steps_per_epoch(self) -> int | None:
         """Optimizer steps of an epoch, the smaller last one included; None if unknown."""
         if not self.num_examples or not self.global_batch_size:
@@ -55,8 +63,9 @@ class Plan:
         rows = [
             ("strategy", self.strategy),
             ("devices", _devices(self.devices, self.num_workers)),
+            ("parameter servers", str(self.num_ps) if self.num_ps else ""),
             ("replicas", _count(self.num_replicas, "copy", "copies") + " of the model"),
-            ("batch", _batch(self.global_batch_size, self.num_replicas)),
+            ("batch", _batch(self)),
             ("last batch", _last_batch(self)),
             ("steps per epoch", _steps(self)),
             *self.settings.items(),
@@ -75,16 +84,17 @@ def plan_deployment(
 
     Args:
         choice: From `kerasdist.strategies.choose`.
-        global_batch_size: Examples of one optimizer step, over all replicas.
+        global_batch_size: Examples of one optimizer step, over all replicas; beside parameter
+            servers, over those of one worker.
         num_examples: Examples of an epoch, over all workers.
     """
     return Plan(
         strategy=f"{choice.strategy} ({choice.reason})",
         devices=choice.devices,
         num_workers=choice.num_workers,
+        num_ps=choice.num_ps,
         global_batch_size=global_batch_size,
         num_examples=num_examples,
-        settings={"parameter servers": str(choice.num_ps)} if choice.num_ps else {},
     )
 
 
@@ -100,19 +110,22 @@ def plan_training(
 
     Args:
         model: A compiled Keras model, created in the scope of its strategy.
-        global_batch_size: Examples of one optimizer step, over all replicas.
+        global_batch_size: Examples of one optimizer step, over all replicas; beside parameter
+            servers, over those of one worker.
         num_examples: Examples of an epoch, over all workers; None if unknown.
         callbacks: Those that `fit` will get; the plan says in which order they act on the update.
         files: Where files go, by what they are: {"model": "runs/1/model.keras"}.
 
     Raises:
         ValueError: The model is not compiled.
-        RuntimeError: The model was created outside the scope of a strategy of ours.
+        RuntimeError: The model, or with parameter servers one of its variables, was created
+            outside the scope of a strategy of ours.
 
     Example:
         print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
+    from kerasdist import placement
     from kerasdist.training import batch_statistics, scope_checks
 
     if not model.compiled:
@@ -124,19 +137,22 @@ def plan_training(
     strategy = model.distribute_strategy
     devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
     num_replicas = strategy.num_replicas_in_sync
+    cluster = getattr(strategy, "served_cluster", None)  # With parameter servers alone.
     return Plan(
         strategy=_strategy(strategy),
         devices=devices,
-        num_workers=num_replicas // len(devices),
+        num_workers=cluster.num_workers if cluster else num_replicas // len(devices),
+        num_ps=cluster.num_ps if cluster else 0,
         global_batch_size=global_batch_size,
         num_examples=num_examples,
         settings={
-            "steps per call": _steps_per_call(model),
+            "steps per call": _steps_per_call(model, cluster),
             "optimizer": _optimizer(model.optimizer),
-            "update": _update(callbacks, num_replicas),
+            "update": _update(callbacks, num_replicas, cluster),
             "messages": _messages(strategy),
             "precision": model.dtype_policy.name,
-            "XLA": _xla(model, num_replicas),
+            "XLA": _xla(model, num_replicas, cluster),
+            **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
         },
         files=files or {},
         warnings=batch_statistics.notes(model, num_replicas),
@@ -153,15 +169,19 @@ def _devices(devices, num_workers):
     return names if num_workers == 1 else f"{names} on each of {num_workers} workers"
 
 
-def _batch(global_batch_size, num_replicas):
-    if not global_batch_size:
+def _batch(plan):
+    if not plan.global_batch_size:
         return ""
+    text = _count(plan.global_batch_size, "example", "examples")
+    if plan.num_ps:
+        text = f"{text}, one worker's step; asynchronous: no worker waits for another"
+    num_replicas = plan.num_replicas_of_step
     if num_replicas == 1:
-        return _count(global_batch_size, "example", "examples")
-    largest = math.ceil(global_batch_size / num_replicas)
-    smallest = global_batch_size // num_replicas
+        return text
+    largest = math.ceil(plan.global_batch_size / num_replicas)
+    smallest = plan.global_batch_size // num_replicas
     each = f"{largest}" if largest == smallest else f"{smallest} or {largest}"
-    return f"{_count(global_batch_size, 'example', 'examples')} (global), {each} on each replica"
+    return f"{text}{'' if plan.num_ps else ' (global)'}, {each} on each replica"
 
 
 def _last_batch(plan):
@@ -171,7 +191,7 @@ def _last_batch(plan):
     if last == 0:
         return "as large as the others"
     text = f"{_count(last, 'example', 'examples')}, weighed as that many; none is dropped"
-    empty = plan.num_replicas - last
+    empty = plan.num_replicas_of_step - last
     return text + (f"; {_count(empty, 'replica', 'replicas')} without any" if empty > 0 else "")
 
 
@@ -181,13 +201,12 @@ def _steps(plan):
     return f"{plan.steps_per_epoch:,} for {_count(plan.num_examples, 'example', 'examples')}"
 
 
-def _update(callbacks, num_replicas):
+def _update(callbacks, num_replicas, cluster):
     steps = [callback.describe() for callback in callbacks if hasattr(callback, "describe")]
     if not steps:
         return ""
-    return ", ".join(
-        [f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient", *steps]
-    )
+    gradient = f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"
+    return ", ".join(["each worker's gradient" if cluster else gradient, *steps])
 
 
 def _messages(strategy):
@@ -198,8 +217,14 @@ def _messages(strategy):
     return f"all-reduce {options.implementation.name}, the gradients of a step {size}"
 
 
-def _steps_per_call(model):
-    return "" if model.steps_per_execution == 1 else str(model.steps_per_execution)
+def _steps_per_call(model, cluster):
+    if model.steps_per_execution > 1:
+        return str(model.steps_per_execution)
+    if not cluster:
+        return ""
+    if model.distribute_strategy.steps_per_call:
+        return str(model.distribute_strategy.steps_per_call)
+    return "chosen while training, about 0.1 s each; make_strategy(steps_per_call=...) fixes it"
 
 
 def _optimizer(optimizer):
@@ -221,9 +246,11 @@ def _learning_rate(optimizer):
     return f"learning rate {_number(rate)}"
 
 
-def _xla(model, num_replicas):
+def _xla(model, num_replicas, cluster):
     if not model.jit_compile:
         return "off"
+    if cluster:
+        return "off: it cannot compile a step whose variables are on parameter servers"
     if num_replicas > 1:
         return "off: it cannot compile a step that spans several devices"
     return "on"

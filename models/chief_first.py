@@ -18,8 +18,12 @@ def chief_first(
 ) -> Generator[None, None, None]:
     """Let the chief run the body first, and then the other workers; all of them must come here.
 
-    Where the chief fails, the others end as its peers do when it is lost.
+    Where the chief fails, the others end as its peers do when it is lost. Beside parameter servers
+    the chief alone runs the program, so nobody waits.
     """
+    if cluster.num_ps:
+        yield
+        return
     if not cluster.is_chief:
         _meet(strategy)
     yield

@@ -105,13 +105,21 @@ def _config(
         num_ps_tasks=_given_or(values.num_ps_tasks, cluster.num_ps),
     )
     _check_launched_clones(config)
-    if config.num_replicas > 1 and config.num_ps_tasks == 0 and cluster.is_local:
-        raise UsageError(
-            f"--worker_replicas={config.num_replicas} needs a cluster, and this process is alone. "
-            f"Put `python -m kerasdist launch --workers {config.num_replicas} --` before the "
-            "command to run it on this machine; on many machines, set TF_CONFIG or --worker_hosts."
-        )
+    if cluster.is_local and (config.num_replicas > 1 or config.num_ps_tasks):
+        raise UsageError(_describe_missing_cluster(config))
     return config
+
+
+def _describe_missing_cluster(config: kerasdist.DeploymentConfig) -> str:
+    wish, options = f"--worker_replicas={config.num_replicas}", f"--workers {config.num_replicas}"
+    if config.num_ps_tasks:
+        wish = f"--num_ps_tasks={config.num_ps_tasks}"
+        options = f"{options} --ps {config.num_ps_tasks}"
+    return (
+        f"{wish} needs a cluster, and this process is alone. Put `python -m kerasdist launch "
+        f"{options} --` before the command to run it on this machine; on many machines, set "
+        "TF_CONFIG or --worker_hosts."
+    )
 
 
 def _given_or(value: int | None, default: int) -> int:

@@ -3,7 +3,7 @@
     python -m models.evaluate --checkpoint_path=runs/first --dataset_name=digits --dataset_dir=data
 
 Prints how often the right class is the first (Accuracy) and among the first five (Recall_5). Each
-example counts once, also where several workers share the work:
+example counts once, also where several workers share the work, with or without parameter servers:
 
     python -m kerasdist launch --workers 2 -- python -m models.evaluate ...
 """

@@ -34,7 +34,8 @@ def define_flags(values: flags.FlagValues) -> None:
         "num_epochs_per_decay",
         2.0,
         "Epochs of one clone, as if it read the data alone: with two clones, the learning rate "
-        "falls after twice as many epochs of the whole data. Workers share the epochs.",
+        "falls after twice as many epochs of the whole data. Workers share the epochs, unless "
+        "there are parameter servers: then each step of any worker counts.",
         lower_bound=0,
         flag_values=values,
     )
@@ -51,7 +52,8 @@ def build(values: flags.FlagValues, *, num_examples: int, num_workers: int = 1) 
     Args:
         values: the flags; --batch_size, per clone, sets the length of an epoch of one clone.
         num_examples: in the training split.
-        num_workers: that make each step together; as in slim, an epoch then has fewer steps.
+        num_workers: that make each step together; as in slim, an epoch then has fewer steps. 1
+            beside parameter servers, where each worker makes its own.
     """
     decay_steps = kerasdist.schedules.decay_steps(
         num_examples=num_examples,

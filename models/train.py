@@ -12,8 +12,13 @@ Two workers on this machine, each with the clones that the flags say:
 
     python -m kerasdist launch --workers 2 -- python -m models.train ...
 
+With two parameter servers, whose workers train asynchronously beside a chief; --batch_size is that
+of one worker's step, and --max_number_of_steps counts the steps of all workers:
+
+    python -m kerasdist launch --workers 2 --ps 2 -- python -m models.train ...
+
 On many machines the same command runs on each; TF_CONFIG, Slurm or --worker_hosts and --task_id say
-which worker it is. The chief alone writes and prints. Ctrl-C ends the workers without a model.
+which task it is. The chief alone writes and prints. Ctrl-C ends the workers without a model.
 """
 
 import math
@@ -22,9 +27,10 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 from absl import flags
@@ -105,7 +111,15 @@ def _train(values: flags.FlagValues) -> int:
     if cluster.is_chief:
         train_dir.create()
         print(plan, flush=True)
-    run = _fit(values, model, train, test, train_dir, global_batch_size)
+    run = _fit(
+        values,
+        model,
+        train,
+        test,
+        train_dir,
+        global_batch_size=global_batch_size,
+        is_asynchronous=cluster.num_ps > 0,
+    )
     if run.interrupted:
         return _finish(values, model, run, test, train_dir) if cluster.is_chief else run.exit_code
     # The others wait: to the chief, one that is gone looks like one that crashed.
@@ -172,7 +186,10 @@ def _build(
             f"pixels; change --train_image_size. {error}"
         ) from error
     learning_rate = learning_rates.build(
-        values, num_examples=train.num_examples, num_workers=cluster.num_workers
+        values,
+        num_examples=train.num_examples,
+        # Beside parameter servers, a step is one worker's.
+        num_workers=1 if cluster.num_ps else cluster.num_workers,
     )
     model.compile(
         optimizer=optimizers.build(values, learning_rate=learning_rate),
@@ -207,7 +224,9 @@ def _fit(
     train: datasets.Dataset,
     test: datasets.Dataset | None,
     train_dir: TrainDir,
+    *,
     global_batch_size: int,
+    is_asynchronous: bool,
 ) -> _Run:
     net = nets.find(values.model_name)
     pipeline = {
@@ -219,9 +238,6 @@ def _fit(
     }
     last_step = values.max_number_of_steps or sys.maxsize
     steps_per_epoch = min(math.ceil(train.num_examples / global_batch_size), last_step)
-    # The data ends at the last step: with a callback, several workers would stop one step later.
-    batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
-    batches = batches.repeat().take(values.max_number_of_steps or -1)
     history = keras.callbacks.History()
     tensorboard = keras.callbacks.TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
@@ -230,18 +246,46 @@ def _fit(
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The data ended after")
-            model.fit(
-                batches,
-                validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
-                epochs=math.ceil(last_step / steps_per_epoch),
-                steps_per_epoch=steps_per_epoch,
-                callbacks=[history, tensorboard],
-                shuffle=False,  # The pipeline shuffles; Keras warns about the default.
-            )
+            for part in _parts(last_step, steps_per_epoch, is_asynchronous=is_asynchronous):
+                batches = input_pipeline.train_batches(
+                    train, seed=values.seed + part.first_epoch, **pipeline
+                )
+                model.fit(
+                    batches.repeat().take(part.num_steps),
+                    validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
+                    initial_epoch=part.first_epoch,
+                    epochs=part.end_epoch,
+                    steps_per_epoch=part.steps_per_epoch,
+                    callbacks=[history, tensorboard],
+                    shuffle=False,  # The pipeline shuffles; Keras warns about the default.
+                )
     except KeyboardInterrupt:
         interrupted = True
     step = int(model.optimizer.iterations.numpy())
     return _Run(history=history.history, step=step, interrupted=interrupted)
+
+
+class _Part(NamedTuple):
+    """Epochs of one call of `fit`, from the first to before the end, and their steps together."""
+
+    first_epoch: int
+    end_epoch: int
+    steps_per_epoch: int
+    num_steps: int
+
+
+def _parts(last_step: int, steps_per_epoch: int, *, is_asynchronous: bool) -> Iterator[_Part]:
+    """Yield what `fit` is called for, until `last_step`."""
+    if not is_asynchronous:
+        # The data ends at the last step: with a callback, several workers would stop a step later.
+        yield _Part(0, math.ceil(last_step / steps_per_epoch), steps_per_epoch, last_step)
+        return
+    # There, data that ends begins anew: what is less than an epoch is a part of its own.
+    num_epochs, rest = divmod(last_step, steps_per_epoch)
+    if num_epochs:
+        yield _Part(0, num_epochs, steps_per_epoch, last_step - rest)
+    if rest:
+        yield _Part(num_epochs, num_epochs + 1, rest, rest)
 
 
 def _finish(

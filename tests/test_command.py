@@ -54,6 +54,12 @@ def test_batch_size_is_per_clone_of_all_workers(capsys):
     assert rows_of(capsys.readouterr().out)["batch"] == "32 examples (global), 8 on each replica"
 
 
+def test_batch_size_is_one_workers_beside_parameter_servers(capsys):
+    command.main(["plan", "--num_replicas=4", "--num_ps_tasks=2", "--batch_size=8"])
+
+    assert rows_of(capsys.readouterr().out)["batch"].startswith("8 examples, one worker's step")
+
+
 def test_cluster_comes_from_tf_config(monkeypatch, capsys):
     task = {"type": "worker", "index": 1}
     cluster = {"worker": ["a:2222", "b:2222"]}

@@ -4,12 +4,14 @@ import re
 
 import keras
 import pytest
+import tensorflow as tf
 
 import kerasdist
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
+from kerasdist.testing import run_cluster
 from tests import strategies
 from tests.strategies import each_strategy
 
@@ -96,6 +98,9 @@ def test_what_is_not_known_has_no_row(numbers):
     assert Plan(strategy="Any", devices=("CPU:0",), **numbers).steps_per_epoch is None
 
 
+ASYNCHRONOUS_BATCH = "64 examples, one worker's step; asynchronous: no worker waits for another"
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -118,7 +123,12 @@ def test_what_is_not_known_has_no_row(numbers):
         ),
         (
             {"num_replicas": 2, "num_ps_tasks": 3},
-            {"devices": "GPU:0 on each of 2 workers", "parameter servers": "3"},
+            {
+                "devices": "GPU:0 on each of 2 workers",
+                "parameter servers": "3",
+                "replicas": "2 copies of the model",
+                "batch": ASYNCHRONOUS_BATCH,
+            },
         ),
     ],
 )
@@ -137,6 +147,14 @@ def rows_of_training(strategy, *layers, optimizer="sgd", **compile_arguments):
         model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
         model.compile(optimizer, "mse", **compile_arguments)
     return rows_of(plan_training(model, global_batch_size=64, num_examples=100))
+
+
+def test_several_replicas_of_an_asynchronous_worker_share_its_batch():
+    rows = rows_of_plan(num_workers=3, num_ps=1, global_batch_size=64, num_examples=65)
+
+    assert rows["batch"] == f"{ASYNCHRONOUS_BATCH}, 32 on each replica"
+    assert rows["last batch"].endswith("; 1 replica without any")
+    assert rows["replicas"] == "6 copies of the model"
 
 
 @each_strategy
@@ -216,6 +234,43 @@ def test_synchronized_statistics_need_no_note():
     layer = keras.layers.BatchNormalization(synchronized=True)
 
     assert "note" not in rows_of_training(strategies.get("2 replicas"), layer)
+
+
+def test_plan_of_parameter_servers_says_what_lives_where():
+    chief, *_ = run_cluster(plans_of_parameter_servers, num_workers=1, num_ps=2)
+    assert chief.returncode == 0, chief.output
+    before, after = map(rows_of, chief.value)
+
+    assert before["devices"] == "CPU:0"
+    assert before["parameter servers"] == "2"
+    assert before["batch"] == ASYNCHRONOUS_BATCH
+    assert before["steps per call"].startswith("chosen while training, about 0.1 s each; make_str")
+    assert before["update"] == "each worker's gradient, clip global_norm=1"
+    assert before["XLA"].startswith("off")
+    table = "sequential/table/embeddings (part {} of 2) 1.3"
+    assert before["ps 0"] == f"1.3 MB: {table.format(1)}, 1 smaller"
+    assert before["ps 1"] == f"1.3 MB: {table.format(2)}, 1 smaller"
+    assert before["slots"].startswith("the optimizer's, each beside its weight")
+    assert after["ps 0"].startswith("1.3 MB, and 2.6 MB of the optimizer: sequential/table")
+    assert after["steps per call"] == "5"
+    assert not {"slots", "update"} & after.keys()
+
+
+def plans_of_parameter_servers():
+    partitioners = tf.distribute.experimental.partitioners
+    strategy = kerasdist.make_strategy(
+        variable_partitioner=partitioners.MinSizePartitioner(min_shard_bytes=2**18, max_shards=2)
+    )
+    with strategy.scope():
+        table = keras.layers.Embedding(10_000, 64, name="table")
+        model = keras.Sequential([keras.Input((), dtype="int32"), table, keras.layers.Dense(1)])
+        model.compile("adam", "mse", jit_compile=True)
+    clip = kerasdist.callbacks.GradientClipping(global_norm=1.0)
+    before = kerasdist.plan_training(model, global_batch_size=64, callbacks=[clip])
+    with strategy.scope():
+        model.compile("adam", "mse", steps_per_execution=5)
+        model.optimizer.build(model.trainable_variables)
+    return [str(before), str(kerasdist.plan_training(model, global_batch_size=64))]
 
 
 def test_model_that_is_not_compiled_has_no_plan():

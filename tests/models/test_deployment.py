@@ -126,6 +126,13 @@ def test_several_workers_without_a_cluster_are_told_the_command():
         deployment.make_strategy(parse("--worker_replicas=2"), kerasdist.Cluster.local())
 
 
+def test_parameter_servers_without_a_cluster_are_told_the_command():
+    with pytest.raises(UsageError, match=r"num_ps_tasks=2 .* launch --workers 3 --ps 2 --` before"):
+        deployment.make_strategy(
+            parse("--worker_replicas=3", "--num_ps_tasks=2"), kerasdist.Cluster.local()
+        )
+
+
 def test_a_cluster_that_does_not_start_is_no_mistake_of_the_flags(monkeypatch):
     def fail(*args, **kwargs):
         raise kerasdist.ClusterStartError("worker 0 never answered")

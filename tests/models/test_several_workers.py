@@ -75,7 +75,47 @@ def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys
     assert len(list((tmp_path / "workers/train").iterdir())) == 1
 
 
-def launch(tmp_path, *command):
+def test_workers_and_parameter_servers_make_exactly_the_steps_asked_for(tmp_path):
+    # The batch is that of one worker's step, so it is that of both workers above.
+    deployment = ["--worker_replicas=2", "--num_ps_tasks=1", "--batch_size=32"]
+    argv = [*arguments(tmp_path, "ps"), *deployment]
+
+    with launch(tmp_path, "-m", "models.train", *argv, options=["--ps=1"]) as process:
+        output = process.stdout.read()
+    assert process.returncode == 0, output
+
+    weights(tmp_path / "ps")  # Checks the number of steps.
+    assert f"{STEPS_OF_AN_EPOCH} for 150 examples" in output
+    assert output.count("Plan") == output.count("Writing the dataset 'digits'") == 1
+    for task in "worker 0", "worker 1", "ps 0":
+        assert f"{task}: the job is over." in output
+    files = sorted(path.name for path in (tmp_path / "ps").iterdir())
+    assert files == ["learning_curve.png", "model.keras", "train", "validation"]
+
+
+def test_workers_and_parameter_servers_given_by_hand_evaluate_each_example_once(tmp_path, capsys):
+    argv = evaluation(tmp_path)
+
+    def by_hand():
+        config = json.loads(os.environ.pop("TF_CONFIG"))
+        flags = [
+            *(f"--{job}_hosts={','.join(config['cluster'][job])}" for job in ("worker", "ps")),
+            f"--chief_host={config['cluster']['chief'][0]}",
+            f"--job_name={config['task']['type']}",
+            f"--task_id={config['task']['index']}",
+        ]
+        return evaluate.main([*argv, *flags])
+
+    chief, worker, ps = run_cluster(by_hand, num_workers=1, num_ps=1)
+    capsys.readouterr()
+    assert evaluate.main(argv) == 0
+
+    assert [task.returncode for task in (chief, worker, ps)] == [0, 0, 0], chief.output
+    assert results(chief.output) == results(capsys.readouterr().out) != []
+    assert "Accuracy" not in worker.output + ps.output
+
+
+def launch(tmp_path, *command, options=()):
     return subprocess.Popen(
         [
             sys.executable,
@@ -83,6 +123,7 @@ def launch(tmp_path, *command):
             "kerasdist",
             "launch",
             "--workers=2",
+            *options,
             "--",
             sys.executable,
             *command,
@@ -113,14 +154,7 @@ def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
 
 
 def test_workers_evaluate_each_example_once(tmp_path, capsys):
-    (tmp_path / "data").mkdir()
-    keras.utils.set_random_seed(0)
-    nets.build("lenet", num_classes=10, weight_decay=0).save(tmp_path / "model.keras")
-    argv = [
-        f"--checkpoint_path={tmp_path / 'model.keras'}",
-        f"--dataset_dir={tmp_path / 'data'}",
-        "--dataset_name=digits",
-    ]
+    argv = evaluation(tmp_path)
 
     chief, other = run_cluster(functools.partial(evaluate.main, argv), num_workers=2)
     capsys.readouterr()
@@ -130,6 +164,17 @@ def test_workers_evaluate_each_example_once(tmp_path, capsys):
     assert "on 360 examples of digits" in chief.output
     assert "Accuracy" not in other.output
     assert results(chief.output) == results(capsys.readouterr().out) != []
+
+
+def evaluation(tmp_path):
+    (tmp_path / "data").mkdir()
+    keras.utils.set_random_seed(0)
+    nets.build("lenet", num_classes=10, weight_decay=0).save(tmp_path / "model.keras")
+    return [
+        f"--checkpoint_path={tmp_path / 'model.keras'}",
+        f"--dataset_dir={tmp_path / 'data'}",
+        "--dataset_name=digits",
+    ]
 
 
 def results(output):

@@ -50,7 +50,7 @@ def argv(tmp_path, data_dir):
         ("--num_clones=0", "num_clones=0"),
         ("--num_clones=99", "99"),
         ("--worker_replicas=2", "`python -m kerasdist launch --workers 2 --` before the command"),
-        ("--num_ps_tasks=1", "not in this version"),
+        ("--num_ps_tasks=1", "`python -m kerasdist launch --workers 1 --ps 1 --` before"),
         ("--task_id=1", "--task_id=1 needs --worker_hosts"),
         ("--labels_offset=10", "Received: 10"),
         ("--train_image_size=2", "cannot take images of 2 x 2 pixels"),
