@@ -96,7 +96,7 @@ ROUTABLE = {
 }
 
 # How TensorFlow's coordinator begins what it logs of lost workers.
-_LOST_WORKER_MESSAGES = (
+LOST_WORKER_MESSAGES = (
     "Worker %s failed with",
     "Remote function on worker",
     "Cluster update failed with error",
@@ -335,16 +335,23 @@ def adapt_parameter_servers(
         extended._use_merge_call = lambda: not is_local_update()
         extended._replica_ctx_update = update
     stock, partitioner = extended._create_variable, extended._variable_partitioner
+    num_bytes = [0] * extended._num_ps
 
-    def create_parts(next_creator, **kwargs):
+    def create_with(partitioner, next_creator, **kwargs):
         extended._variable_partitioner = partitioner
-        return stock(next_creator, **kwargs)
+        # TensorFlow takes the parameter servers in turn: all kernels on one, all biases on another.
+        extended._variable_count = num_bytes.index(min(num_bytes))
+        variable = stock(next_creator, **kwargs)
+        for part in getattr(variable, "variables", [variable]):
+            task = tf.DeviceSpec.from_string(part.device).task
+            num_bytes[task] += part.dtype.size * (part.shape.num_elements() or 0)
+        return variable
 
-    def create_whole(next_creator, **kwargs):
-        extended._variable_partitioner = None
-        return stock(next_creator, **kwargs)
-
-    extended._create_variable = functools.partial(create, create_whole, create_parts)
+    extended._create_variable = functools.partial(
+        create,
+        functools.partial(create_with, None),
+        functools.partial(create_with, partitioner),
+    )
 
 
 def know_parts(optimizer, variable) -> None:
@@ -462,7 +469,7 @@ def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) ->
     for worker in coordinator._cluster.workers:
         _report_lost_worker(worker, on_lost, on_back)
     logger = tf.get_logger()
-    logger.addFilter(lambda record: not str(record.msg).startswith(_LOST_WORKER_MESSAGES))
+    logger.addFilter(lambda record: not str(record.msg).startswith(LOST_WORKER_MESSAGES))
 
 
 def _report_lost_worker(worker, on_lost, on_back):

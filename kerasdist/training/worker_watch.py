@@ -11,7 +11,10 @@ import threading
 import time
 from collections.abc import Generator, Mapping
 
+import psutil
+
 from kerasdist.cluster import Cluster, Task
+from kerasdist.preflight.addresses import is_here
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.training import keras_adapter, peer_failure
 
@@ -71,6 +74,7 @@ class WorkerWatch:
         for task in silent - self._given_up:
             self.has_lost = True
             self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
+            _kill_if_halted(self._cluster.addresses[task])
         self._given_up = silent
         if len(self._silent("worker", 0)) == self._cluster.num_workers:
             self._wait_for_any()
@@ -136,3 +140,21 @@ class WorkerWatch:
 
     def _say(self, line: str):
         print(line, file=sys.stderr, flush=True)
+
+
+def _kill_if_halted(address: str) -> None:
+    """Kills the process at an address where it is one of this machine that somebody has halted.
+
+    TensorFlow goes on without a worker that is gone. One that is halted it waits for wherever it
+    has something to tell all of them.
+    """
+    if not is_here(address):
+        return
+    port = int(address.rpartition(":")[2])
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            is_server = connection.status == psutil.CONN_LISTEN and connection.pid
+            if is_server and connection.laddr.port == port:
+                process = psutil.Process(connection.pid)
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.kill()

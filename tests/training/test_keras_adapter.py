@@ -7,6 +7,8 @@ import sys
 import keras
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute import parameter_server_strategy_v2
+from tensorflow.python.distribute.coordinator import cluster_coordinator, values
 
 from kerasdist.training import keras_adapter
 from tests import strategies
@@ -43,7 +45,29 @@ SIGNATURES = {
     "update_mean": ["self", "values", "sample_weight"],
     "moments": ["self", "inputs", "mask"],
     "next_seed": ["self", "ordered"],
+    "assign_add": ["self", "value"],
+    "as_array": ["self", "dtype"],
+    "gradient": ["self", "target", "sources", "output_gradients", "unconnected_gradients"],
+    "embed": ["self", "inputs"],
 }
+
+# Of TensorFlow's coordinator and parameter servers; what they do is tested in tests/cluster.
+COORDINATOR_NAMES = [
+    (cluster_coordinator.Cluster, ["workers", "closure_queue"]),
+    (cluster_coordinator.Closure, ["_function", "build_output_remote_value"]),
+    (
+        cluster_coordinator.Worker,
+        ["_on_closure_failure", "_on_resource_closure_failure", "_on_worker_recovery"],
+    ),
+    (cluster_coordinator.Worker, ["create_resource"]),
+    (cluster_coordinator._CoordinatedClosureQueue, ["_cancellation_mgr", "put"]),
+    (values.RemoteValueImpl, ["_status_available_event", "_type_spec"]),
+    (values, ["serialize_dataset_to_graph", "deserialize_dataset_from_graph"]),
+    (
+        parameter_server_strategy_v2.ParameterServerStrategyV2Extended,
+        ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
+    ),
+]
 
 
 def test_every_routable_name_has_a_signature_here():
@@ -56,6 +80,22 @@ def test_routable_name_takes_what_it_took(name):
     function = inspect.unwrap(getattr(owner, attribute))
 
     assert list(inspect.signature(function).parameters) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize(("owner", "names"), COORDINATOR_NAMES)
+def test_coordinator_has_the_names_that_are_used(owner, names):
+    source = "".join(
+        inspect.getsource(each) for each in getattr(owner, "__mro__", [owner]) if each is not object
+    )
+
+    assert [name for name in names if name not in source] == []
+
+
+@pytest.mark.parametrize(
+    "message", keras_adapter.LOST_WORKER_MESSAGES, ids=lambda message: message[:20]
+)
+def test_coordinator_logs_lost_workers_as_expected(message):
+    assert message in inspect.getsource(cluster_coordinator)
 
 
 def test_keras_scales_the_loss_between_forward_and_backward_pass():
