@@ -50,6 +50,8 @@ class AsynchronousStep(StepFunction):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
+        self._traced_for = None  # The data, and below the functions traced for it.
+        self._concrete: dict = {}
         self._recent: dict | None = None
         self._recent_at = 0.0
         self._place = f"kerasdist_{uuid.uuid4().hex}"
@@ -112,8 +114,18 @@ class AsynchronousStep(StepFunction):
             numbers = [data.generation, call.position, call.num_steps]
         elif call.num_steps > 1:
             run, numbers = self._run_next_steps, [call.num_steps]
-        arguments = (tf.constant(numbers, tf.int64),) if numbers else ()
-        return self._coordinator.schedule(run, args=(data.iterators, *arguments))
+        arguments = (data.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
+        return keras_adapter.schedule(
+            self._coordinator, self._traced(run, data, arguments), arguments
+        )
+
+    def _traced(self, run, data, arguments):
+        if data is not self._traced_for:
+            self._traced_for, self._concrete = data, {}
+        if run not in self._concrete:
+            function = keras_adapter.concrete_function(self._coordinator, run, arguments)
+            self._concrete[run] = function
+        return self._concrete[run]
 
     def _schedule_batch(self, batch, position=0):
         arguments = as_tensors(batch), tf.constant(position, tf.int64)

@@ -489,6 +489,21 @@ def _report_lost_worker(worker, on_lost, on_back):
     worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
 
 
+def concrete_function(coordinator, function, args: tuple):
+    """Returns a function traced for arguments of `schedule`, which spares the chief a search."""
+    queue, extended = coordinator._cluster.closure_queue, coordinator.strategy.extended
+    with coordinator.strategy.scope():
+        extended._being_scheduled = True  # As in `schedule`; TensorFlow warns without.
+        closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args=args)
+        extended._being_scheduled = False
+    return closure._concrete_function
+
+
+def schedule(coordinator, concrete_function, args: tuple):
+    """Schedules a function that is traced already, without what only tracing needs."""
+    return coordinator._cluster.schedule(concrete_function, args, {})
+
+
 def copy_results_first(coordinator) -> None:
     """Lets a coordinator announce a result when the chief has it.
 

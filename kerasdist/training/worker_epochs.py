@@ -17,8 +17,8 @@ from kerasdist.training.worker_data import WorkerData
 # which the chief starts one, short for a person who watches.
 _CALL_SECS = 0.1
 _MOST_STEPS = 1000
-# One that runs, and one that waits.
-_CALLS_PER_WORKER = 2
+# One that runs, and some that wait: the chief may be late.
+_CALLS_PER_WORKER = 4
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
