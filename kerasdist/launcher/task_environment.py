@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import socket
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,18 @@ def task_environment(
         "KERASDIST_RESTART_COUNT": str(num_restarts),
         "KERASDIST_RUN_ID": run_id,
         "PYTHONUNBUFFERED": "1",  # The last lines before a crash must reach the log.
+        **_quiet(settings),
     }
+
+
+def _quiet(settings: Settings) -> dict[str, str]:
+    """Returns what hides the pages that TensorFlow's transport logs when a worker is lost.
+
+    With parameter servers the job goes on then, and says so in a line.
+    """
+    if not settings.num_ps:
+        return {}
+    return {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
 
 
 def _free_ports(count: int) -> list[int]:

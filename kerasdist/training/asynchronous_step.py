@@ -62,7 +62,10 @@ class AsynchronousStep(StepFunction):
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
 
     def restart(self):
-        self.finish()
+        try:
+            self.finish()
+        except tf.errors.OpError:  # Of a `fit` that has failed, and has said so.
+            self._abandon()
         super().restart()
 
     def __call__(self, data) -> RecentLogs:
@@ -77,7 +80,7 @@ class AsynchronousStep(StepFunction):
                 self._advance(data)
             else:
                 for batch in data:
-                    self._wait(self._schedule_batch(batch))
+                    self._watch.fetch(self._schedule_batch(batch))
                 self._recent = None
         except tf.errors.OpError as error:
             self._abandon()
@@ -132,25 +135,12 @@ class AsynchronousStep(StepFunction):
         return self._coordinator.schedule(self._run_given, args=arguments)
 
     def _end(self, call: Call):
-        position = self._wait(call.result, call)
+        position = self._watch.fetch(call.result, again=lambda: self._schedule(call))
         if call.calls.data.is_strict and position != call.position:
             # It was lost with a worker, and this one had read on.
             for batch in call.calls.data.reread(call.position, call.num_steps):
-                self._wait(self._schedule_batch(batch, call.position))
+                self._watch.fetch(self._schedule_batch(batch, call.position))
         call.calls.end(call)
-
-    def _wait(self, result, call: Call | None = None):
-        """Returns what came of a call, or of a second try where its worker is given up."""
-        results, given_up = [result], set()
-        with self._watch.waiting():
-            while not any(keras_adapter.wait_for(each, 1 / len(results)) for each in results):
-                self._coordinator.done()  # Raises what has failed elsewhere.
-                silent = self._watch.silent_workers()
-                if call and silent - given_up:
-                    results.append(self._schedule(call))
-                given_up |= silent
-            ended = next(each for each in results if keras_adapter.wait_for(each, 0))
-            return ended.fetch()
 
     def _abandon(self):
         """Lets the coordinator forget what was scheduled, after an error."""

@@ -1,5 +1,7 @@
 """The function that `predict` calls for every batch where asynchronous workers run it."""
 
+import functools
+
 import tensorflow as tf
 
 from kerasdist.training.predict_function import joined
@@ -22,6 +24,7 @@ class PredictOnWorkers:
     def __init__(self, model):
         strategy = model.distribute_strategy
         self._coordinator = strategy.coordinator
+        self._watch = strategy.watch
         self._max_running = _CALLS_PER_WORKER * strategy.served_cluster.num_workers
         self._running = []
         self._run = graph_function(
@@ -37,30 +40,56 @@ class PredictOnWorkers:
         if len(self._running) >= self._max_running:
             self._running.pop(0).fetch()
         function = self._run.get_concrete_function(batch)
-        result = self._coordinator.schedule(self._run, args=(batch,))
-        self._running.append(result)
+
+        def schedule():
+            return self._coordinator.schedule(self._run, args=(batch,))
+
         specs = function.structured_outputs
         if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
-            return result.get()  # Ragged or sparse.
+            return schedule().get()  # Ragged or sparse: no array.
+        prediction = Prediction(schedule, self._watch)
+        self._running.append(prediction)
         positions = iter(range(len(tf.nest.flatten(specs))))
-        return tf.nest.map_structure(lambda _: Output(result, next(positions)), specs)
+        return tf.nest.map_structure(lambda _: Output(prediction, next(positions)), specs)
+
+
+class Prediction:
+    """The outputs of a batch, which a worker computes.
+
+    Args:
+        schedule: Lets a worker do so.
+        watch: Waits for it.
+    """
+
+    def __init__(self, schedule, watch):
+        self._schedule = schedule
+        self._watch = watch
+        self._result = schedule()
+
+    @functools.cached_property
+    def _outputs(self) -> list:
+        return tf.nest.flatten(self._watch.fetch(self._result, again=self._schedule))
+
+    def fetch(self) -> list:
+        """Returns the arrays, once they are there."""
+        return self._outputs
 
 
 class Output:
     """A tensor that a worker computes: TensorFlow and numpy take it for one, and then wait.
 
     Args:
-        result: What the coordinator promises.
-        position: Of the tensor in it.
+        prediction: Of the batch.
+        position: Of the tensor in its outputs.
     """
 
-    def __init__(self, result, position: int):
-        self._result = result
+    def __init__(self, prediction: Prediction, position: int):
+        self._prediction = prediction
         self._position = position
 
     def numpy(self):
         """Returns the array, once it is there."""
-        return tf.nest.flatten(self._result.fetch())[self._position]
+        return self._prediction.fetch()[self._position]
 
     def __array__(self, dtype=None, copy=None):
         return self.numpy().astype(dtype or self.numpy().dtype)

@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import psutil
 
@@ -37,6 +37,7 @@ class WorkerWatch:
 
     def __init__(self, cluster: Cluster, coordinator, *, silent_secs: float, no_worker_secs: float):
         self._cluster = cluster
+        self._coordinator = coordinator
         self._silent_secs = silent_secs
         self._no_worker_secs = no_worker_secs
         self._silent_since: dict[Task, float] = {}
@@ -62,6 +63,26 @@ class WorkerWatch:
             yield
         finally:
             self._waiting_since = outer
+
+    def fetch(self, result, again: Callable | None = None):
+        """Returns what came of something that was scheduled, as numpy arrays.
+
+        Args:
+            result: What the coordinator promises.
+            again: Schedules it once more, for where its worker may be one that is given up.
+
+        Raises:
+            tf.errors.UnavailableError: No worker is left.
+        """
+        results, given_up = [result], set()
+        with self.waiting():
+            while not any(keras_adapter.wait_for(each, 1 / len(results)) for each in results):
+                self._coordinator.done()  # Raises what has failed elsewhere.
+                silent = self.silent_workers()
+                if again and silent - given_up:
+                    results.append(again())
+                given_up |= silent
+            return next(each for each in results if keras_adapter.wait_for(each, 0)).fetch()
 
     def silent_workers(self) -> set[Task]:
         """Returns the workers that are given up; looks at them now and then.
