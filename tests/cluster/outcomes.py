@@ -54,7 +54,7 @@ def alone(program: str, *, num_workers: int = 2, num_ps: int = 0) -> Outcome:
         program,
         num_workers=num_workers,
         num_ps=num_ps,
-        timeout_secs=150,
+        timeout_secs=240,
         stop_on_failure=False,
     )
     codes, outputs = zip(*((result.returncode, result.output) for result in results), strict=True)
