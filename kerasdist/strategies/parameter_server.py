@@ -1,5 +1,6 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
+import atexit
 from typing import Any
 
 import keras
@@ -47,6 +48,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.reason = reason
         self.coordinator = _Coordinator(self)
         keras_adapter.copy_results_first(self.coordinator)
+        atexit.register(keras_adapter.stop, self.coordinator)
         self.watch = WorkerWatch(
             cluster,
             self.coordinator,
