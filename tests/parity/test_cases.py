@@ -29,6 +29,7 @@ REFUSED = {
     "DistributedDataset, class_weight": IS_DISTRIBUTED,
     "distribute_datasets_from_function": IS_DISTRIBUTED,
     "run_eagerly=True": "ValueError: `run_eagerly=True` cannot be had with parameter servers",
+    "gradient_accumulation_steps=2": "ValueError: Workers that train the same variables cannot",
 }
 
 
