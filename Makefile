@@ -21,8 +21,8 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@.venv/bin/python -m models.recipes.lenet_digits
 
 test: lint ## Check the style and the types, then run the whole test suite.
-	@echo "Running the whole test suite"
-	@.venv/bin/python -m pytest
+	@echo "Running the whole test suite, two files at a time"
+	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(INSTALLED) ## Check the style and the types.
 	@echo "Checking the style (ruff) and the types (ty)"

@@ -30,19 +30,11 @@ from kerasdist.launcher import LaunchError, function_program, task_environment
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.task_log import LogReader, last_lines
+from tests.network import isolated_only
 
 pytestmark = pytest.mark.timeout(60)
 
 FOREVER = "import time; time.sleep(600)"
-
-
-@functools.cache
-def network():
-    with Guard(isolate=True) as guard:
-        return guard.network()
-
-
-isolated_only = pytest.mark.skipif(network() != ISOLATED, reason=network())
 
 
 @pytest.fixture(autouse=True)
@@ -1048,7 +1040,7 @@ def test_launcher_loads_no_tensorflow_and_starts_at_once(tmp_path):
         print(len(sys.modules), *sys.modules)
     """
     secs = []
-    for _ in range(3):
+    while len(secs) < 3 or (min(secs) > 0.6 and len(secs) < 12):  # Other tests run beside it.
         start = time.time()
         printed = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script)],

@@ -104,9 +104,9 @@ def test_timeout_shows_what_each_task_did_last(stop_on_failure):
         print(f"worker {task()['index']} waits")
         time.sleep(600)
 
-    message = r"Not done within 2 s(.|\n)*worker 0 waits(.|\n)*worker 1 waits"
+    message = r"Not done within 10 s(.|\n)*worker 0 waits(.|\n)*worker 1 waits"
     with pytest.raises(TimeoutError, match=message):
-        run_cluster(hang, num_workers=2, timeout_secs=2, stop_on_failure=stop_on_failure)
+        run_cluster(hang, num_workers=2, timeout_secs=10, stop_on_failure=stop_on_failure)
 
 
 def test_timeout_is_raised_also_where_a_task_failed_before():
@@ -116,7 +116,7 @@ def test_timeout_is_raised_also_where_a_task_failed_before():
         time.sleep(600)
 
     with pytest.raises(TimeoutError, match=r"still running: worker 0\.(.|\n)*KeyError: 'missing'"):
-        run_cluster(fail_and_hang, num_workers=2, timeout_secs=2, stop_on_failure=False)
+        run_cluster(fail_and_hang, num_workers=2, timeout_secs=10, stop_on_failure=False)
 
 
 @pytest.mark.parametrize("program", ["script.py", ["python", "script.py"], None])

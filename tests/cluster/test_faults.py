@@ -9,6 +9,7 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.training import peer_failure
 from tests.cluster import outcomes
 from tests.cluster.outcomes import of
+from tests.network import isolated_only
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -174,6 +175,32 @@ def test_halted_worker_is_noticed_and_killed(outcome):
     assert outcome.secs < 60
     assert names_lost(outcome.outputs[0], survivor=1, lost=0)
     assert "worker 0 was halted (SIGSTOP)" in outcome.outputs[0].splitlines()[-1]
+
+
+@isolated_only
+@of(
+    alone,
+    """
+def act():
+    import fcntl, socket, struct
+
+    if index == 1:
+        # Takes the one interface of the cluster's network down.
+        name, get_flags, set_flags = b"lo", 0x8913, 0x8914
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            request = fcntl.ioctl(any_socket, get_flags, struct.pack("16sh14x", name, 0))
+            _, flags = struct.unpack("16sh14x", request)
+            fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", name, flags & ~1))
+
+fit()
+""",
+)
+def test_workers_that_are_cut_off_from_each_other_end(outcome):
+    assert outcome.codes == [138, 138]
+    assert outcome.secs < 60
+    for index, output in enumerate(outcome.outputs):
+        assert f"worker {index} (127.0.0.1:" in output
+        assert "ends because" in output
 
 
 @of(

@@ -13,7 +13,9 @@ import kerasdist
 from kerasdist import callbacks, testing
 from kerasdist.parity import models
 from tests import strategies
+from tests.event_files import scalars
 from tests.strategies import each_worker_deployment, run_on_workers
+from tests.times_seen import TimesSeen
 
 NUM_EXAMPLES = 53
 COLLECTIVES = ("CollectiveReduce", "CollectiveGather", "CollectiveBcast", "CollectiveAllToAll")
@@ -59,33 +61,10 @@ def truth() -> dict:
     return fit_with_callbacks(strategies.get("one device"))
 
 
-@each_worker_deployment
-def test_callbacks_equal_one_device(workers):
-    for outcome in run_on_workers(fit_with_callbacks, workers):
-        assert outcome.keys() == truth().keys()
-        for name, value in outcome.items():
-            np.testing.assert_allclose(value, truth()[name], atol=1e-5, err_msg=name)
-
-
-class TimesSeen(keras.metrics.Metric):
-    """How often the example that was seen least, and most, was seen."""
-
-    def __init__(self):
-        super().__init__(name="times_seen")
-        self.counts = self.add_weight(shape=(NUM_EXAMPLES,), initializer="zeros", name="counts")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        indices = tf.cast(y_true[:, 0], tf.int32)
-        self.counts.assign(self.counts + tf.math.bincount(indices, minlength=NUM_EXAMPLES))
-
-    def result(self):
-        return {"least": tf.reduce_min(self.counts), "most": tf.reduce_max(self.counts)}
-
-
 def fit_shuffled_without_a_seed(strategy) -> dict:
     with strategy.scope():
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=[TimesSeen()])
+        model.compile("sgd", "mse", metrics=[TimesSeen(NUM_EXAMPLES)])
     indices = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
     logs = [
         model.fit(data()[0], indices, batch_size=8, epochs=2, shuffle=True, verbose=0).history,
@@ -95,7 +74,7 @@ def fit_shuffled_without_a_seed(strategy) -> dict:
             verbose=0,
         ).history,
     ]
-    return {name: [*logs[0][name], *logs[1][name]] for name in ("least", "most")}
+    return {name: [*logs[0][name], *logs[1][name]] for name in ("fewest", "most")}
 
 
 def fit_differently(strategy) -> str:
@@ -116,7 +95,7 @@ def fit_pipelines_of_different_length(strategy) -> dict:
     """Fits a dataset of one's own per worker; the second one ends two batches before the first."""
     with strategy.scope():
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=[TimesSeen()])
+        model.compile("sgd", "mse", metrics=[TimesSeen(NUM_EXAMPLES)])
     bounds = [0, 37, NUM_EXAMPLES]
 
     def dataset(context):
@@ -206,6 +185,7 @@ def all_of_these(functions, strategy) -> list:
 
 
 CHECKS = [
+    fit_with_callbacks,
     fit_shuffled_without_a_seed,
     fit_differently,
     fit_pipelines_of_different_length,
@@ -225,17 +205,26 @@ def outcomes(workers) -> list[dict]:
 
 
 @each_worker_deployment
+def test_callbacks_equal_one_device(workers):
+    for outcome in outcomes(workers):
+        values = outcome[fit_with_callbacks]
+        assert values.keys() == truth().keys()
+        for name, value in values.items():
+            np.testing.assert_allclose(value, truth()[name], atol=1e-5, err_msg=name)
+
+
+@each_worker_deployment
 def test_shuffled_data_is_read_once_per_epoch(workers):
     for outcome in outcomes(workers):
         seen = outcome[fit_shuffled_without_a_seed]
-        assert seen == {"least": [1, 1, 1, 1], "most": [1, 1, 1, 1]}
+        assert seen == {"fewest": [1, 1, 1, 1], "most": [1, 1, 1, 1]}
 
 
 @each_worker_deployment
 def test_a_worker_without_data_waits_for_the_others(workers):
     for outcome in outcomes(workers):
         seen = outcome[fit_pipelines_of_different_length]
-        assert (seen["least"], seen["most"]) == ([1, 1], [1, 1])
+        assert (seen["fewest"], seen["most"]) == ([1, 1], [1, 1])
 
 
 @each_worker_deployment
@@ -321,24 +310,13 @@ def write_files(folder, strategy) -> list:
         callbacks=[
             keras.callbacks.ModelCheckpoint(folder / "checkpoint.keras"),
             keras.callbacks.CSVLogger(folder / "log.csv"),
+            keras.callbacks.TensorBoard(folder / "events", write_graph=False),
             keras.callbacks.BackupAndRestore(folder / "backup"),
         ],
     )
     model.save(folder / f"by {strategy.cluster.task}.keras")
     model.save_weights(folder / f"by {strategy.cluster.task}.weights.h5")
     return [np.array(weight) for weight in model.get_weights()]
-
-
-def test_the_chief_alone_writes(tmp_path):
-    weights, _ = run_on_workers(functools.partial(write_files, tmp_path), "2 workers")
-
-    names = {path.name for path in tmp_path.iterdir()} - {"backup"}
-    assert names == {"checkpoint.keras", "log.csv", "by worker 0.keras", "by worker 0.weights.h5"}
-    with open(tmp_path / "log.csv") as file:
-        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1"]
-    saved = keras.models.load_model(tmp_path / "by worker 0.keras").get_weights()
-    for ours, theirs in zip(saved, weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def interrupt_after_an_epoch(folder, strategy) -> tuple:
@@ -363,10 +341,38 @@ def interrupt_after_an_epoch(folder, strategy) -> tuple:
     return epochs, int(model.optimizer.iterations.numpy())
 
 
-@pytest.mark.parametrize("workers", ["2 workers"])
-def test_a_backup_is_restored_on_every_worker(tmp_path, workers):
-    for outcome in run_on_workers(functools.partial(interrupt_after_an_epoch, tmp_path), workers):
-        assert outcome == ([0, 1, 1, 2], 3 * 7)
+def write_and_interrupt(folder, strategy) -> tuple:
+    return write_files(folder / "all", strategy), interrupt_after_an_epoch(folder / "two", strategy)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Returns the folder that two workers wrote to, and what each of them returned."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "all").mkdir()
+    run = functools.partial(write_and_interrupt, folder)
+    return folder / "all", run_on_workers(run, "2 workers")
+
+
+def test_the_chief_alone_writes(written):
+    folder, ((weights, _), _) = written
+
+    assert [step for name, step in scalars(folder) if name == "epoch_loss"] == [0, 1]
+    assert len(list(folder.glob("events/**/events.out.*"))) == 1
+    names = {path.name for path in folder.iterdir()} - {"backup", "events"}
+    assert names == {"checkpoint.keras", "log.csv", "by worker 0.keras", "by worker 0.weights.h5"}
+    with open(folder / "log.csv") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1"]
+    saved = keras.models.load_model(folder / "by worker 0.keras").get_weights()
+    for ours, theirs in zip(saved, weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_backup_is_restored_on_every_worker(written):
+    _, outcomes_of_workers = written
+
+    for _, epochs_and_updates in outcomes_of_workers:
+        assert epochs_and_updates == ([0, 1, 1, 2], 3 * 7)
 
 
 # Examples of each file; the second worker has fewer, and ends an epoch before the first one.
@@ -397,7 +403,11 @@ def read_records(paths, batch_size) -> tf.data.Dataset:
     return tf.data.TFRecordDataset(paths).map(parse).batch(batch_size)
 
 
-def fit_files(paths, steps_per_execution, strategy) -> dict:
+def fit_files(paths, strategy) -> list[dict]:
+    return [fit_files_in_executions_of(steps, paths, strategy) for steps in (1, 3)]
+
+
+def fit_files_in_executions_of(steps_per_execution, paths, strategy) -> dict:
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = models.regression(steps_per_execution=steps_per_execution)
@@ -423,9 +433,8 @@ def union_of_batches():
         yield rows[:, :6], rows[:, 6:]
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
 @each_worker_deployment
-def test_each_worker_reads_its_own_files(tmp_path, workers, steps_per_execution):
+def test_each_worker_reads_its_own_files(tmp_path, workers):
     keras.utils.set_random_seed(3)
     with strategies.get("one device").scope():
         truth = models.regression()
@@ -434,9 +443,9 @@ def test_each_worker_reads_its_own_files(tmp_path, workers, steps_per_execution)
     history = truth.fit(
         dataset, epochs=2, shuffle=False, verbose=0, validation_data=dataset
     ).history
-    fit = functools.partial(fit_files, write_records(tmp_path), steps_per_execution)
+    fit = functools.partial(fit_files, write_records(tmp_path))
 
-    for outcome in run_on_workers(fit, workers):
+    for outcome in itertools.chain(*run_on_workers(fit, workers)):
         assert outcome["iterations"] == 2 * 7
         assert outcome["collectives"] == strategies.WORKER_DEPLOYMENTS[workers].get("num_clones", 1)
         assert outcome["predictions"] == (sum(SIZES), 1)
