@@ -64,7 +64,7 @@ class WorkerData:
             return
         copy = None
         if not is_python and num_bytes < _MOST_BYTES_SENT:
-            copy = keras_adapter.copier(dataset)
+            copy = keras_adapter.copier(_untuned(dataset))
         if copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
             return
@@ -87,7 +87,7 @@ class WorkerData:
 
 def _copier_of_part(function, context):
     # Made by the chief: what a function holds from around it is not on the workers.
-    copy = keras_adapter.copier(function(context))
+    copy = keras_adapter.copier(_untuned(function(context)))
     if copy is None:
         raise ValueError(
             "The dataset that the function given as data returns calls Python, which is not on the "
@@ -106,3 +106,15 @@ def _endless(dataset):
     options = tf.data.Options()
     options.deterministic = True
     return dataset.repeat().with_options(options).enumerate().prefetch(tf.data.AUTOTUNE)
+
+
+def _untuned(dataset):
+    """Returns a dataset that TensorFlow does not tune while it runs, unless the user asks for it.
+
+    Deleting a tuned one can take as long as it has run (see `data_source`), in which its worker
+    runs nothing. Without, AUTOTUNE means one parallel call for each core, up to 16.
+    """
+    options = tf.data.Options()
+    if dataset.options().autotune.enabled is None:
+        options.autotune.enabled = False
+    return dataset.with_options(options)
