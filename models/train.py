@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+import tensorflow as tf
 from absl import flags
 
 import kerasdist
@@ -239,7 +240,7 @@ def _fit(
     last_step = values.max_number_of_steps or sys.maxsize
     steps_per_epoch = min(math.ceil(train.num_examples / global_batch_size), last_step)
     history = keras.callbacks.History()
-    tensorboard = keras.callbacks.TensorBoard(
+    tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
     )
     interrupted = False
@@ -263,6 +264,14 @@ def _fit(
         interrupted = True
     step = int(model.optimizer.iterations.numpy())
     return _Run(history=history.history, step=step, interrupted=interrupted)
+
+
+class _TensorBoard(keras.callbacks.TensorBoard):
+    """Keras' own drops the values of an epoch unless `update_freq` divides its last step."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        with tf.summary.record_if(True):
+            super().on_epoch_end(epoch, logs)
 
 
 class _Part(NamedTuple):

@@ -7,6 +7,7 @@ step. A callback that overrides a batch hook gets logs that turn into numbers wh
 import weakref
 
 import keras
+import tensorflow as tf
 
 from kerasdist.training import chief, update_callback, workers
 from kerasdist.training.lazy_logs import LazyLogs
@@ -39,7 +40,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_end"]:
-            _call_with_view(callback.on_train_batch_end, batch, logs)
+            _call_with_view(callback.on_train_batch_end, batch, _logs_for(callback, logs))
         if workers.count(self._strategy) > 1:
             self._hold_stop()
 
@@ -78,6 +79,15 @@ class CallbackList(keras.callbacks.CallbackList):
             for callback in self.callbacks
             if _is_overridden(callback, hook) or _is_overridden(callback, older)
         ]
+
+
+def _logs_for(callback, logs):
+    """Returns the logs, or None for a TensorBoard that reads them in every step and writes none."""
+    if not isinstance(callback, keras.callbacks.TensorBoard):
+        return logs
+    # A writer and a condition that an interrupted TensorBoard left behind must not count here.
+    writes = callback.update_freq != "epoch" and tf.summary.should_record_summaries()
+    return logs if writes else None
 
 
 def _call_with_view(hook, batch, logs):

@@ -7,14 +7,16 @@ time.
 import collections
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 
 
-class LazyLogs(collections.UserDict):
-    """The logs of a step: a mapping of numbers that reads the metrics at its first use.
+class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-override]
+    """The logs of a step: a dict of numbers that reads the metrics at its first use.
 
-    It does what a dict does but is none: `dict(logs)` makes one, for `json.dumps` for example.
+    Copies are plain dicts. It is a dict for `isinstance` and for what is written in C alone; all
+    methods are those of UserDict.
 
     Args:
         read: Returns the logs as numbers; called at most once. Over several workers all of them
@@ -28,6 +30,7 @@ class LazyLogs(collections.UserDict):
     """
 
     def __init__(self, read: Callable[[], dict], *, read_of_worker: Callable | None = None):
+        dict.__setitem__(self, "", None)  # json.dumps looks there whether there is anything.
         self._read = read
         self._read_of_worker = read_of_worker
 
@@ -42,6 +45,14 @@ class LazyLogs(collections.UserDict):
 
     def __bool__(self) -> bool:
         return True  # `logs or {}` reads nothing.
+
+    def copy(self) -> Any:
+        return dict(self)
+
+    __copy__ = copy
+
+    def __reduce__(self):
+        return dict, (self.copy(),)
 
     def __or__(self, other):
         return {**self, **other}

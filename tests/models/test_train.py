@@ -9,6 +9,7 @@ import keras
 import pytest
 
 from models import datasets, evaluate, train
+from tests.event_files import scalars
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,6 +103,18 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
     assert train.main([*argv, "--overwrite"]) == 0
     assert "Starting afresh" in capsys.readouterr().out
     assert len(list((run / "train").iterdir())) == 1
+
+
+def test_event_files_have_the_values_of_epochs_and_of_some_steps(argv, tmp_path):
+    assert train.main([*argv, "--log_every_n_steps=3"]) == 0
+
+    training, validation = (
+        {name: [step for tag, step in found if tag == name] for name, _ in found}
+        for found in (scalars(tmp_path / "run" / part) for part in ("train", "validation"))
+    )
+    assert training["batch_loss"] == training["batch_accuracy"] == [3]
+    assert training["epoch_loss"] == training["epoch_learning_rate"] == [0, 1]
+    assert validation["epoch_accuracy"] == [0, 1]
 
 
 def test_the_same_seed_gives_the_same_model(argv, tmp_path):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from kerasdist.training.callback_list import CallbackList
 from kerasdist.training.step_logs import StepLogs
 from tests import strategies
+from tests.event_files import scalars
 from tests.strategies import each_replicated_strategy, each_strategy
 
 X = np.random.default_rng(5).normal(size=(30, 3)).astype("float32")
@@ -116,6 +117,20 @@ def test_several_readers_share_one_read(reads):
     fit(make_model(strategies.get("2 replicas")), Reader(), Reader())
 
     assert len(reads) == NUM_STEPS
+
+
+@pytest.mark.parametrize(("update_freq", "num_reads"), [("epoch", 2), (2, 4)])
+def test_tensorboard_writes_what_it_writes_on_one_device(tmp_path, reads, update_freq, num_reads):
+    def tensorboard(name):
+        return keras.callbacks.TensorBoard(tmp_path / name, update_freq=update_freq)
+
+    # A TensorBoard that was interrupted leaves its writer and its condition in the process.
+    with tf.summary.create_file_writer(str(tmp_path)).as_default(), tf.summary.record_if(True):
+        fit(make_model(), tensorboard("stock"), epochs=2)
+        fit(make_model(strategies.get("2 replicas")), tensorboard("ours"), epochs=2)
+
+    assert scalars(tmp_path / "ours") == scalars(tmp_path / "stock") != []
+    assert len(reads) == num_reads
 
 
 @pytest.mark.parametrize("kind", [Counter, OlderCounter, OlderBeginCounter])

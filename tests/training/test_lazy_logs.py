@@ -1,5 +1,9 @@
 """Logs are read when somebody uses them, once, and are a dict of floats."""
 
+import copy
+import json
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,6 +23,12 @@ USES = {
     "dict": dict,
     "unpacking": lambda logs: {**logs},
     "copy": lambda logs: logs.copy(),
+    "copy of the module": copy.copy,
+    "deep copy": copy.deepcopy,
+    "pickle": lambda logs: pickle.loads(pickle.dumps(logs)),
+    "json": json.dumps,
+    "keyword arguments": lambda logs: dict(**logs),
+    "format": lambda logs: "{loss}".format_map(logs),
     "repr": repr,
     "comparison": lambda logs: logs == {},
 }
@@ -34,6 +44,12 @@ EXPECTED = {
     "dict": {"accuracy": 0.25, "loss": 0.5},
     "unpacking": {"accuracy": 0.25, "loss": 0.5},
     "copy": {"accuracy": 0.25, "loss": 0.5},
+    "copy of the module": {"accuracy": 0.25, "loss": 0.5},
+    "deep copy": {"accuracy": 0.25, "loss": 0.5},
+    "pickle": {"accuracy": 0.25, "loss": 0.5},
+    "json": '{"accuracy": 0.25, "loss": 0.5}',
+    "keyword arguments": {"accuracy": 0.25, "loss": 0.5},
+    "format": "0.5",
     "repr": "{'accuracy': 0.25, 'loss': 0.5}",
     "comparison": False,
 }
@@ -52,7 +68,7 @@ def counted_logs():
 def test_nothing_is_read_before_the_first_use():
     logs, reads = counted_logs()
 
-    assert isinstance(logs, LazyLogs)
+    assert isinstance(logs, dict)
     assert logs is not None
     assert not reads
 
@@ -80,6 +96,7 @@ def test_copy_does_not_share_what_is_added():
     logs.copy()["extra"] = 1.0
 
     assert "extra" not in logs
+    assert type(logs.copy()) is type(copy.copy(logs)) is dict
 
 
 def test_results_of_metrics_become_floats_and_nested_ones_flat():
