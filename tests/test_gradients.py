@@ -50,6 +50,22 @@ def test_multiply_leaves_none_and_sparse_gradients_what_they_are():
     np.testing.assert_allclose(dense_value(product), 3 * dense_value(gradient), rtol=1e-5)
 
 
+def test_several_multiplications_in_a_row_are_one():
+    @tf.function
+    def step(gradient):
+        halved = gradients.multiply(gradient, tf.constant(0.5))
+        [clipped] = gradients.clip_by_global_norm([halved], 0.1)
+        return gradients.multiply(clipped, -4)
+
+    np.testing.assert_allclose(
+        step(tf.constant(DENSE[0])), -4 * 0.1 * DENSE[0] / norm(DENSE[0]), rtol=1e-5
+    )
+    operations = step.get_concrete_function(tf.constant(DENSE[0])).graph.get_operations()
+    products = [each.outputs[0] for each in operations if each.type == "Mul"]
+    used = [each for each in products if each.shape == DENSE[0].shape and each.consumers()]
+    assert len(used) == 1  # TensorFlow leaves out what nobody uses.
+
+
 def test_clip_by_norm_shortens_what_is_longer_and_leaves_the_rest():
     clipped = gradients.clip_by_norm([tf.constant(each) for each in DENSE], 2.4)
 
