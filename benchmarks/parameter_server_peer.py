@@ -31,7 +31,7 @@ def main() -> None:
     for steps_per_call, (short, long) in LENGTHS.items():
         model = make_model(strategy, steps_per_call)
         fit(model, short)
-        rates[steps_per_call] = (long - short) / (fit(model, long) - fit(model, short))
+        rates[steps_per_call] = long / fit(model, long)
     print("rates", json.dumps(rates), flush=True)
     os._exit(0)
 

@@ -20,6 +20,7 @@ from kerasdist.training import (
     scope_checks,
 )
 from kerasdist.training.lazy_logs import RecentLogs
+from kerasdist.training.local_copies import LocalCopies
 from kerasdist.training.step_function import StepFunction, as_tensors
 from kerasdist.training.step_logs import graph_function
 from kerasdist.training.worker_epochs import Call, Calls
@@ -48,6 +49,7 @@ class AsynchronousStep(StepFunction):
         self._watch = self._strategy.watch
         with self._strategy.scope():
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
         self._traced_for = None  # The data, and below the functions traced for it.
@@ -221,7 +223,8 @@ class AsynchronousStep(StepFunction):
         is_first = tf.equal(position, 0)
         checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
         shares = batches.shares_of(batch, self._strategy)
-        self._run_shares(batch, shares, checks=checks, counter=num_examples)
+        with self._copies.held() if self._copies else contextlib.nullcontext():
+            self._run_shares(batch, shares, checks=checks, counter=num_examples)
 
 
 def _repeat(num_steps, run):

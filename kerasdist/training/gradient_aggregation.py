@@ -14,10 +14,12 @@ import tensorflow as tf
 
 from kerasdist.training import (
     keras_adapter,
+    local_copies,
     replica_step,
     scope_checks,
     sharded_variables,
     update_callback,
+    workers,
 )
 
 _local = threading.local()
@@ -41,7 +43,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     gradients = aggregate(gradients, step)
-    with _local_updates(optimizer):
+    with _local_updates(optimizer), local_copies.put_back():
         return _update(stock, optimizer, gradients, variables, step)
 
 
@@ -120,16 +122,18 @@ def _local_updates(optimizer):
 def _update(stock, optimizer, gradients, variables, step):
     """Updates this replica's variables with the gradients of the global batch."""
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if is_outer or not step.callbacks:
-        # A LossScaleOptimizer unscales the gradients for its inner one, which comes by here.
+    if is_outer:  # It unscales the gradients for its inner one, which comes by here.
         return stock(optimizer, gradients, variables)
+    if not step.callbacks:
+        return stock(optimizer, _sent(optimizer, gradients, variables), variables)
     step.updates.append(optimizer)
     scale = optimizer.loss_scale_factor or 1.0
 
     def apply(pairs):
         if pairs:
             scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
-            stock(optimizer, scaled, [variable for _, variable in pairs])
+            updated = [variable for _, variable in pairs]
+            stock(optimizer, _sent(optimizer, scaled, updated), updated)
         for callback in step.callbacks:
             callback.after_update(variables)
 
@@ -138,6 +142,17 @@ def _update(stock, optimizer, gradients, variables, step):
         step.callbacks, list(zip(unscaled, variables, strict=True)), apply
     )
     return None
+
+
+def _sent(optimizer, gradients, variables):
+    """Returns gradients, on the parameter servers where nothing else happens to them before."""
+    is_changed = optimizer.loss_scale_factor or any(
+        limit is not None
+        for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    )
+    if is_changed or not workers.are_asynchronous(tf.distribute.get_strategy()):
+        return gradients
+    return local_copies.sent(gradients, variables)
 
 
 def _sum_over_replicas(tensors: list) -> list:

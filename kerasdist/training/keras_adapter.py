@@ -13,8 +13,10 @@ import contextlib
 import functools
 import itertools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -96,6 +98,7 @@ ROUTABLE = {
 }
 
 # How TensorFlow's coordinator begins what it logs of lost workers.
+COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
 LOST_WORKER_MESSAGES = (
     "Worker %s failed with",
     "Remote function on worker",
@@ -128,6 +131,12 @@ def is_stock_train_step(model) -> bool:
     That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
     """
     return type(model).train_step is keras_trainer.TensorFlowTrainer.train_step
+
+
+def is_stock_step(step: Any) -> bool:
+    """Whether a `train_step` or `test_step` of a model is Keras' own."""
+    stock = getattr(keras_trainer.TensorFlowTrainer, step.__name__, None)
+    return getattr(step, "__func__", None) is stock
 
 
 def has_stock_total_loss(model) -> bool:
@@ -177,6 +186,11 @@ def variables_trained_by(optimizer) -> list[keras.Variable]:
 def has_own_layers(model) -> bool:
     """Whether `model` has layers, or is a class, that Keras does not bring."""
     return not all(_is_stock(layer) for layer in model._flatten_layers())
+
+
+def has_loops(model) -> bool:
+    """Whether layers of `model` that Keras brings run a loop over time."""
+    return any(isinstance(layer, keras.layers.RNN) for layer in model._flatten_layers())
 
 
 def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
@@ -371,18 +385,59 @@ def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
         like: A variable with its shape and dtype.
         name: Which one it is, among all of that worker's process.
     """
-    handle = tf.raw_ops.VarHandleOp(
-        dtype=like.dtype, shape=like.shape, shared_name=name, container=""
-    )
     return resource_variable_ops.BaseResourceVariable(
-        handle=handle,
-        handle_name=name,
-        unique_id=name,
-        shape=like.shape,
-        dtype=like.dtype,
-        trainable=False,
-        in_graph_mode=True,
+        **_arguments_of_worker(like, name), trainable=False
     )
+
+
+def _arguments_of_worker(like, name) -> dict:
+    return {
+        "handle": tf.raw_ops.VarHandleOp(
+            dtype=like.dtype, shape=like.shape, shared_name=name, container=""
+        ),
+        "handle_name": name,
+        "unique_id": name,
+        "shape": like.shape,
+        "dtype": like.dtype,
+        "in_graph_mode": True,
+    }
+
+
+class _CopyOfWorker(resource_variable_ops.BaseResourceVariable):
+    """A variable of a worker that is read in the place of one on a parameter server.
+
+    What is assigned to it is assigned to that one too.
+    """
+
+    original: tf.Variable
+
+    def set(self, value):
+        """Returns the operation that sets the copy alone."""
+        return super().assign(value, read_value=False)
+
+    def assign(self, value, *args, **kwargs):
+        self.original.assign(value)
+        return super().assign(value, *args, **kwargs)
+
+    def assign_add(self, delta, *args, **kwargs):
+        self.original.assign_add(delta)
+        return super().assign_add(delta, *args, **kwargs)
+
+    def assign_sub(self, delta, *args, **kwargs):
+        self.original.assign_sub(delta)
+        return super().assign_sub(delta, *args, **kwargs)
+
+
+def copy_of_worker(original: tf.Variable, name: str) -> _CopyOfWorker:
+    """Returns a copy, not set yet, on the worker that runs the function which is being traced.
+
+    Args:
+        original: A trainable variable on a parameter server.
+        name: Which one it is, among all of that worker's process.
+    """
+    copy = _CopyOfWorker(**_arguments_of_worker(original, name), trainable=True)
+    copy.original = original
+    return copy
 
 
 def numbers_of_worker(name: str, count: int) -> tf.Tensor:
@@ -407,7 +462,7 @@ def note_numbers_of_worker(name: str, numbers: tf.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def standing_in(variables: list[keras.Variable], values: list[tf.Variable]) -> Generator[None]:
+def standing_in(variables: list[keras.Variable], values: list) -> Generator[None]:
     """Lets other variables of TensorFlow's stand in for those that Keras' variables hold."""
     own = [variable._value for variable in variables]
     for variable, value in zip(variables, values, strict=False):
@@ -489,15 +544,23 @@ def _report_lost_worker(worker, on_lost, on_back):
     worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
 
 
-def stop(coordinator) -> None:
-    """Lets the threads of a coordinator end, before Python does: one that still runs aborts it.
+def stop(coordinator, wait_secs: float = 5.0) -> None:
+    """Ends the threads of a coordinator before Python does: one that still runs aborts the process.
 
     Not TensorFlow's own way, which waits for every lost worker to come back.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        wait_secs: How long to wait for a thread that runs something on a worker.
     """
     cluster = coordinator._cluster
     for worker in cluster.workers:
         worker.stop()
     cluster.closure_queue.stop()
+    deadline = time.monotonic() + wait_secs
+    for thread in threading.enumerate():
+        if thread.name.startswith(COORDINATOR_THREADS):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def concrete_function(coordinator, function, args: tuple):

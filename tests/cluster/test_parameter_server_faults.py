@@ -1,131 +1,179 @@
 """What stock `fit` does over parameter servers when a task is killed or halted: real processes."""
 
-import functools
 import re
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
-import pytest
+from tests.cluster import outcomes
+from tests.cluster.outcomes import of
 
-from kerasdist import testing
+nothing_is_left_behind = outcomes.nothing_is_left_behind
+started = outcomes.started
+outcome = outcomes.outcome
 
-NUM_AT_ONCE = 2
-
+# After 20 steps the chief calls `act()`, and trains until 600 steps, or until `is_over()`.
 PROGRAM = """
-import os, signal, sys, time
-from pathlib import Path
+import os, pathlib, signal, sys, tempfile, time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import kerasdist
 
-cluster = kerasdist.Cluster.from_env()
-folder = Path(os.environ["KERASDIST_TEST_FOLDER"])
-(folder / str(cluster.task)).write_text(str(os.getpid()))
-strategy = kerasdist.make_strategy(heartbeat_timeout_secs=5, start_timeout_secs=60)
+num_epochs = 2
 
 
-class Act(keras.callbacks.Callback):
-    is_due = True
-
-    def on_train_batch_end(self, batch, logs=None):
-        time.sleep(0.02)
-        if batch >= 20 and self.is_due:
-            self.is_due = False
-            act()
+def mark(task):
+    return pathlib.Path(tempfile.gettempdir()) / f"{os.environ['KERASDIST_RUN_ID']} {task}"
 
 
 def kill(task, number=signal.SIGKILL):
-    pid = int((folder / task).read_text())
-    os.kill(pid, number)
-    print(f"acts at {time.time()}", flush=True)
+    os.kill(int(mark(task).read_text()), number)
 
 
-with strategy.scope():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-x, y = np.ones((4 * 300, 2), "float32"), np.ones((4 * 300, 1), "float32")
-ACT
-model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[Act()])
-print(f"steps {int(model.optimizer.iterations.numpy())}", flush=True)
-print(f"ended at {time.time()}", flush=True)
+def is_over():
+    return False
+
+
+class Act(keras.callbacks.Callback):
+    num_steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.num_steps += 1
+        time.sleep(0.02)
+        if self.num_steps == 20:
+            print(f"acts at {time.time()}", flush=True)
+            act()
+        if self.num_steps > 20 and is_over():
+            self.model.stop_training = True
+
+
+class Model(keras.Sequential):
+    def train_step(self, data):
+        tf.print("works", output_stream=sys.stderr)
+        return super().train_step(data)
+
+
+def run():
+    mark(kerasdist.Cluster.from_env().task).write_text(str(os.getpid()))
+    strategy = kerasdist.make_strategy(
+        steps_per_call=1, heartbeat_timeout_secs=5, start_timeout_secs=100
+    )
+    with strategy.scope():
+        model = Model([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = np.ones((4 * 300, 2), "float32"), np.ones((4 * 300, 1), "float32")
+    acts = Act()
+    model.fit(x, y, batch_size=4, epochs=num_epochs, verbose=0, callbacks=[acts])
+    print(f"steps: {acts.num_steps}", int(model.optimizer.iterations.numpy()), flush=True)
 """
-FAULTS = {
-    "a killed worker": "def act(): kill('worker 1')",
-    "a halted worker": "def act(): kill('worker 1', signal.SIGSTOP)",
-    "a killed ps": "def act(): kill('ps 0')",
-    "a halted ps": "def act(): kill('ps 0', signal.SIGSTOP)",
-}
+LOST = (
+    r"worker 1 \(127\.0\.0\.1:\d+\) is lost: its steps go to the others, until it is there again\."
+)
+SILENT = r"worker 1 \(127\.0\.0\.1:\d+\) gives no sign of life: its steps go to the others\."
 
 
-def run(fault: str) -> list:
-    with tempfile.TemporaryDirectory() as folder:
-        program = f"import os; os.environ['KERASDIST_TEST_FOLDER'] = {folder!r}\n"
-        program += PROGRAM.replace("ACT", FAULTS[fault])
-        # A launcher that sees the end of the ps would stop the chief before it has noticed.
-        return testing.run_cluster(
-            program,
-            num_workers=2,
-            num_ps=1,
-            timeout_secs=150,
-            stop_on_failure=fault != "a killed ps",
-        )
+def alone(source: str):
+    """Runs a chief, two workers and a ps that nobody stops."""
+    return outcomes.alone(PROGRAM + source + "\nrun()\n", num_ps=1)
 
 
-@functools.cache
-def outcomes() -> dict:
-    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-        return dict(zip(FAULTS, pool.map(run, FAULTS), strict=True))
+def launched(source: str, *options: str):
+    """Runs them by `python -m kerasdist launch`."""
+    return outcomes.launched(PROGRAM + source + "\nrun()\n", "--ps=1", *options)
 
 
-def chief_of(fault: str) -> testing.TaskOutput:
-    return outcomes()[fault][0]
+def steps_of(output: str) -> tuple[int, int]:
+    """Returns the steps that the callbacks saw, and those that the optimizer counted."""
+    [(seen, counted)] = re.findall(r"steps: (\d+) (\d+)", output)
+    return int(seen), int(counted)
 
 
-def secs(output: str) -> float:
-    """Returns the seconds between the fault and the end of the training."""
-    acted, ended = (number_after(f"{word} at", output) for word in ("acts", "ended"))
-    return ended - acted
+def assert_all_steps_ran(chief: str):
+    seen, counted = steps_of(chief)
+    assert seen == 600 <= counted < 620  # What ran on the lost worker may count twice.
 
 
-def number_after(words: str, output: str) -> float:
-    return float(output.rpartition(words)[2].split()[0])
+@of(alone, "def act(): kill('worker 1')")
+def test_training_goes_on_without_a_killed_worker(outcome):
+    chief = outcome.outputs[0]
+
+    assert outcome.codes == [0, 0, 137, 0]
+    [line] = [each for each in chief.splitlines() if "worker 1" in each or "task:1" in each]
+    assert re.fullmatch(LOST, line)
+    assert_all_steps_ran(chief)
+    assert outcome.secs < 60
 
 
-@pytest.mark.parametrize("fault", ["a killed worker", "a halted worker"])
-def test_training_goes_on_without_a_worker(fault):
-    chief = chief_of(fault)
+@of(alone, "def act(): kill('worker 1', signal.SIGSTOP)")
+def test_halted_worker_is_found_and_killed(outcome):
+    chief = outcome.outputs[0]
 
-    assert chief.returncode == 0, chief.output[-4000:]
-    assert 600 <= number_after("steps", chief.output) < 700
-    assert secs(chief.output) < 60
-
-
-def test_lost_worker_is_named_in_one_line():
-    lines = chief_of("a killed worker").output.splitlines()
-
-    (line,) = [line for line in lines if "worker 1" in line or "worker/replica:0/task:1" in line]
-    assert re.fullmatch(
-        r"worker 1 \(127\.0\.0\.1:\d+\) is lost: its steps go to the others, "
-        "until it is there again\\.",
-        line,
-    )
+    assert outcome.codes == [0, 0, 137, 0]
+    assert re.search(SILENT, chief)
+    assert_all_steps_ran(chief)
+    assert outcome.secs < 60
 
 
-def test_halted_worker_is_named():
-    assert re.search(
-        r"worker 1 \(127\.0\.0\.1:\d+\) gives no sign of life: its steps go to the others\.",
-        chief_of("a halted worker").output,
-    )
+@of(
+    alone,
+    """
+from kerasdist.training import worker_watch
+
+worker_watch.is_here = lambda address: False  # As on another machine, where nobody can kill it.
+
+def act():
+    kill("worker 1", signal.SIGSTOP)
+""",
+)
+def test_worker_that_is_halted_elsewhere_is_left_alone(outcome):
+    chief = outcome.outputs[0]
+
+    assert outcome.codes[0] == outcome.codes[1] == outcome.codes[3] == 0
+    assert re.search(SILENT, chief)
+    assert_all_steps_ran(chief)
+    assert outcome.secs < 120
 
 
-@pytest.mark.parametrize("fault", ["a killed ps", "a halted ps"])
-def test_lost_parameter_server_ends_the_chief(fault):
-    chief = chief_of(fault)
+@of(
+    launched,
+    """
+num_epochs = 40
 
-    assert chief.returncode == 138, chief.output[-4000:]
-    assert re.search(
-        r"chief 0 \(127\.0\.0\.1:\d+\) ends because ps 0 \(127\.0\.0\.1:\d+\) ", chief.output
-    )
-    assert "steps" not in chief.output.partition("acts at")[0]
+def act():
+    kill("worker 1")
+
+def is_over():
+    [log] = pathlib.Path().glob("kerasdist_logs/*/worker-1.log")
+    return "works" in log.read_text().partition("joins the job")[2]
+""",
+    "--max-restarts=1",
+)
+def test_restarted_worker_joins_again_and_trains(outcome):
+    [output] = outcome.outputs
+
+    assert outcome.codes == [0]
+    assert re.search(LOST, output)
+    assert re.search(r"\nworker 1 was ended by a signal: Killed .* starts again, 1 of 1\.", output)
+    assert re.search(r"worker 1 \(127\.0\.0\.1:\d+\) is back\.", output)
+    seen, counted = steps_of(output)
+    assert 20 < seen < 40 * 300
+    assert seen <= counted < seen + 40  # Some were on their way, some counted twice.
+
+
+def assert_ends_because_of_the_ps(chief: str):
+    assert re.search(r"chief 0 \(127\.0\.0\.1:\d+\) ends because ps 0 \(127\.0\.0\.1:\d+\) ", chief)
+    assert "steps:" not in chief
+
+
+@of(alone, "def act(): kill('ps 0')")
+def test_killed_parameter_server_ends_the_job(outcome):
+    assert outcome.codes == [138, 138, 138, 137]
+    assert outcome.secs < 30
+    assert_ends_because_of_the_ps(outcome.outputs[0])
+
+
+@of(launched, "def act(): kill('ps 0', signal.SIGSTOP)")
+def test_halted_parameter_server_ends_the_job(outcome):
+    assert outcome.codes == [137]  # The ps was the first to fail: the launcher killed it.
+    assert outcome.secs < 60
+    assert_ends_because_of_the_ps(outcome.outputs[0])

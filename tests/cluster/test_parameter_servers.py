@@ -4,10 +4,12 @@ That one worker equals one device is in the parity table. Here are two workers a
 servers, all tests in one cluster: starting TensorFlow takes longer than most of them.
 """
 
+import contextlib
 import functools
 import re
 import tempfile
 import traceback
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,8 +18,10 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks, testing
-from kerasdist.training.sharded_variables import parts_of
+from kerasdist.training.sharded_variables import checked, parts_of
 from tests import strategies
+from tests.event_files import scalars
+from tests.times_seen import TimesSeen
 
 NUM_EXAMPLES, BATCH_SIZE = 53, 4
 NUM_STEPS = 14  # Of an epoch, the last one with a single example.
@@ -39,28 +43,6 @@ def dataset(num_examples=NUM_EXAMPLES):
     return tf.data.Dataset.from_tensor_slices(data(num_examples)).batch(BATCH_SIZE)
 
 
-class TimesSeen(keras.metrics.Metric):
-    """How often the example that was seen least, and most, was seen; and how many in all."""
-
-    def __init__(self):
-        super().__init__(name="times_seen")
-        self.counts = self.add_weight(shape=(NUM_EXAMPLES,), initializer="zeros", name="counts")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        indices = tf.cast(y_true[:, 0], tf.int32)
-        self.counts.assign(
-            self.counts + tf.math.bincount(indices, minlength=NUM_EXAMPLES, dtype=tf.float32)
-        )
-
-    def result(self):
-        counts = tf.convert_to_tensor(self.counts)
-        return {
-            "fewest": tf.reduce_min(counts),
-            "most": tf.reduce_max(counts),
-            "all": tf.reduce_sum(counts),
-        }
-
-
 def make_model(strategy, *, metrics=("mae",), optimizer=keras.optimizers.SGD, **arguments):
     keras.utils.set_random_seed(3)
     with strategy.scope():
@@ -80,7 +62,7 @@ def numbered_dataset():
 
 def counted(strategy, data, *, epochs=2, **arguments) -> dict:
     """Trains and returns the history and what was counted."""
-    model = make_model(strategy, metrics=[TimesSeen])
+    model = make_model(strategy, metrics=[lambda: TimesSeen(NUM_EXAMPLES)])
     history = model.fit(data, epochs=epochs, verbose=0, **arguments).history
     return {
         "iterations": int(model.optimizer.iterations.numpy()),
@@ -96,7 +78,7 @@ def shuffled_dataset(strategy):
 
 @on_two_workers
 def several_steps_per_call(strategy):
-    model = make_model(strategy, metrics=[TimesSeen], steps_per_execution=3)
+    model = make_model(strategy, metrics=[lambda: TimesSeen(NUM_EXAMPLES)], steps_per_execution=3)
     history = model.fit(numbered_dataset().batch(BATCH_SIZE), epochs=3, verbose=0).history
     return {"iterations": int(model.optimizer.iterations.numpy()), **history}
 
@@ -242,6 +224,16 @@ def sharded_embedding(strategy):
 
 
 @on_two_workers
+def weights_assigned_in_a_call(strategy):
+    with strategy.scope():
+        dense = keras.layers.Dense(3, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((6,)), keras.layers.SpectralNormalization(dense)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(dataset(), verbose=0)
+    return np.linalg.norm(dense.kernel.numpy(), 2)
+
+
+@on_two_workers
 def stop_in_the_middle(strategy):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -253,6 +245,58 @@ def stop_in_the_middle(strategy):
         dataset().repeat(), steps_per_epoch=1000, epochs=3, verbose=0, callbacks=[Stop()]
     ).history
     return len(history["loss"]), int(model.optimizer.iterations.numpy())
+
+
+@on_two_workers
+def stock_callbacks(strategy):
+    model = make_model(strategy)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        history = model.fit(
+            dataset(),
+            epochs=30,
+            verbose=0,
+            validation_data=dataset(11),
+            callbacks=[
+                keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
+                keras.callbacks.EarlyStopping(patience=2, min_delta=1.0),
+                keras.callbacks.ModelCheckpoint(folder / "best.keras", save_best_only=True),
+                keras.callbacks.TensorBoard(folder / "events"),
+                keras.callbacks.CSVLogger(folder / "log.csv"),
+                keras.callbacks.TerminateOnNaN(),
+            ],
+        ).history
+        return {
+            "rates": history["learning_rate"],
+            "files": sorted(path.name for path in folder.iterdir()),
+            "events": {
+                name: len(scalars(folder / "events" / name)) for name in ("train", "validation")
+            },
+            "saved": len(keras.models.load_model(folder / "best.keras").get_weights()),
+            "rows": len((folder / "log.csv").read_text().splitlines()),
+        }
+
+
+@on_two_workers
+def backup(strategy):
+    """Is interrupted in the second of three epochs, and begins again; returns the epochs."""
+    epochs = []
+
+    def fail(epoch, logs):
+        epochs.append(epoch)
+        if epochs == [0, 1]:
+            raise InterruptedError
+
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            model = make_model(strategy)
+            callbacks = [
+                keras.callbacks.BackupAndRestore(folder),
+                keras.callbacks.LambdaCallback(on_epoch_begin=fail),
+            ]
+            with contextlib.suppress(InterruptedError):
+                model.fit(dataset(), epochs=3, verbose=0, callbacks=callbacks)
+    return epochs, int(model.optimizer.iterations.numpy())
 
 
 @on_two_workers
@@ -418,6 +462,79 @@ def test_sharded_embedding_trains_saves_and_loads():
     assert result["put back"] == result["alone"] == result["again"] == 0
     assert sorted(result["tasks"]) == ["0", "1"]
     assert result["slots beside"] == [True, True]
+
+
+def load_on_one_worker(path):
+    """Loads what was trained on other tasks, goes on, and returns the weights that were loaded."""
+    strategy = kerasdist.make_strategy(
+        variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
+            min_shard_bytes=4000, max_shards=3
+        )
+    )
+    with strategy.scope():
+        model = keras.models.load_model(path)
+    weights = model.get_weights()
+    parts = [part.device for part in parts_of(model.layers[0].embeddings.value)]
+    model.fit(tokens(), np.ones((64, 1)), batch_size=8, verbose=0)
+    return weights, [device.split("task:")[1][0] for device in parts]
+
+
+def test_saved_model_loads_on_another_number_of_parameter_servers(tmp_path):
+    model = make_embedding(strategies.get("one device"))
+    model.fit(tokens(), np.ones((64, 1)), batch_size=8, verbose=0)
+    model.save(tmp_path / "model.keras")
+
+    chief, *_ = testing.run_cluster(
+        functools.partial(load_on_one_worker, tmp_path / "model.keras"), num_workers=1, num_ps=3
+    )
+    assert chief.returncode == 0, chief.output[-4000:]
+    weights, tasks = chief.value
+
+    assert sorted(tasks) == ["0", "1", "2"]
+    for ours, theirs in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [
+        tf.distribute.experimental.partitioners.FixedShardsPartitioner(3),
+        lambda shape, dtype: [3, 1],
+    ],
+    ids=["fixed", "function"],
+)
+def test_more_shards_than_rows_is_an_error(partitioner):
+    partition = checked(partitioner)
+
+    assert partition(tf.TensorShape([3, 4]), tf.float32) == [3, 1]
+    message = re.escape("asks for 3 shards of a variable of shape (2, 4), which has 2 rows")
+    with pytest.raises(ValueError, match=message):
+        partition(tf.TensorShape([2, 4]), tf.float32)
+
+
+def test_stock_callbacks_decide_and_write():
+    result = result_of(stock_callbacks)
+
+    assert 3 <= len(result["rates"]) < 30
+    np.testing.assert_allclose(
+        result["rates"], 0.01 * 0.5 ** np.arange(1, 1 + len(result["rates"]))
+    )
+    assert result["files"] == ["best.keras", "events", "log.csv"]
+    # Loss, another metric and the rate; of the validation the first two, also over the iterations.
+    assert result["events"] == {
+        "train": 3 * len(result["rates"]),
+        "validation": 4 * len(result["rates"]),
+    }
+    assert result["rows"] == 1 + len(result["rates"])
+    assert result["saved"] == 4
+
+
+def test_interrupted_training_goes_on_from_a_backup():
+    assert result_of(backup) == ([0, 1, 1, 2], 3 * NUM_STEPS)
+
+
+def test_weight_that_a_layer_assigns_is_assigned_on_the_parameter_server():
+    assert result_of(weights_assigned_in_a_call) == pytest.approx(1, abs=0.01)  # sqrt(18) before.
 
 
 def test_stops_in_the_middle_of_an_epoch():

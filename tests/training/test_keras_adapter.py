@@ -92,10 +92,12 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
 
 
 @pytest.mark.parametrize(
-    "message", keras_adapter.LOST_WORKER_MESSAGES, ids=lambda message: message[:20]
+    "text",
+    [*keras_adapter.LOST_WORKER_MESSAGES, keras_adapter.COORDINATOR_THREADS],
+    ids=lambda text: text[:20],
 )
-def test_coordinator_logs_lost_workers_as_expected(message):
-    assert message in inspect.getsource(cluster_coordinator)
+def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
+    assert text in inspect.getsource(cluster_coordinator)
 
 
 def test_keras_scales_the_loss_between_forward_and_backward_pass():
