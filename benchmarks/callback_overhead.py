@@ -9,26 +9,47 @@ seconds that clipping and averaging add to a step over those that moving their b
 """
 
 import argparse
+import dataclasses
 import os
 import statistics
 import time
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import dense_network
 import fit_overhead
 import interleaved
+import keras
+import networks
 import numpy as np
 import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks
 
-# Hidden units, examples of a batch, and the steps of a short and a long run: steps of about 1 ms
-# (what the operations cost without any work) and 5 ms, and one of 10 million parameters with little
-# to compute. A callback costs time per parameter and a step time per parameter and example, so the
-# batch decides the ratio; convolutions, which use a parameter at many positions, have more of it.
-SIZES = {"small": (16, 64, 100, 600), "large": (500, 256, 20, 120), "10M": (3140, 4, 5, 25)}
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A network, the examples of its batch, and the steps of a short and a long run."""
+
+    layers: Callable[[], list]
+    input_shape: tuple
+    batch_size: int
+    short: int
+    long: int
+
+
+# Steps of about 1 ms (what the operations cost without any work) and 5 ms, and one of 10 million
+# parameters with little to compute. A callback costs time per parameter, and a step time per
+# operation: dense layers, with few operations per parameter, are where callbacks cost most. Those
+# of 5 ms do 1,500 per parameter and step, the convolutions 11,000, Inception-v3 with 32 images
+# 46,000.
+SIZES = {
+    "small": Size(lambda: networks.dense(16), networks.FEATURES, 64, 100, 600),
+    "convolutional": Size(lambda: networks.convolutional(16), networks.IMAGE, 16, 20, 120),
+    "large": Size(lambda: networks.dense(500), networks.FEATURES, 256, 20, 120),
+    "10M": Size(lambda: networks.dense(3140), networks.FEATURES, 4, 5, 25),
+}
 DEPLOYMENTS = ("one device", "Mirrored 2")
 # Clipping passes three times over the gradients and averaging three times over the weights.
 BYTES_PER_PARAMETER = 24
@@ -126,11 +147,8 @@ def against_the_bound(deployment: str, rounds: int) -> tuple[dict, dict]:
     times = compare(title, arms, "10M", rounds)
     bandwidth = statistics.mean([before, copy_bandwidth()])
     # The replicas of this machine share its memory.
-    moved = (
-        BYTES_PER_PARAMETER
-        * dense_network.num_parameters(SIZES["10M"][0])
-        * strategy.num_replicas_in_sync
-    )
+    num_parameters = keras.Sequential(SIZES["10M"].layers()).count_params()
+    moved = BYTES_PER_PARAMETER * num_parameters * strategy.num_replicas_in_sync
     bound = moved / bandwidth
     added = sorted(
         (on - off) * 1e-6
@@ -148,18 +166,19 @@ def against_the_bound(deployment: str, rounds: int) -> tuple[dict, dict]:
 
 def compare(title: str, arms: dict, size: str, rounds: int):
     """Measures and prints one comparison; its first arm is the base."""
-    *_, short, long = SIZES[size]
     print(f"\n{title}", flush=True)
-    ratios, times = interleaved.compare(arms, rounds=rounds, short=short, long=long)
+    ratios, times = interleaved.compare(
+        arms, rounds=rounds, short=SIZES[size].short, long=SIZES[size].long
+    )
     print(*ratios, sep="\n", flush=True)
     return times
 
 
 def fit(strategy, size, callbacks=(), **optimizer_arguments):
     """Returns a function that runs `fit` for a number of steps, with the same callbacks."""
-    units, batch_size, *_ = SIZES[size]
-    model = dense_network.make_model(strategy, units, optimizer_arguments=optimizer_arguments)
-    data = dense_network.dataset(batch_size)
+    size = SIZES[size]
+    model = networks.make_model(strategy, size.layers(), optimizer_arguments=optimizer_arguments)
+    data = networks.dataset(size.batch_size, size.input_shape)
     return lambda num_steps: model.fit(
         data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=list(callbacks)
     )

@@ -15,8 +15,8 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import dense_network
 import interleaved
+import networks
 import tensorflow as tf
 
 import kerasdist
@@ -92,7 +92,7 @@ def stock_strategy(deployment):
 def hand_loop(strategy, size):
     """Returns a function that runs the loop of TensorFlow's guide."""
     model = _make_model(strategy, size)
-    data = dense_network.dataset(BATCH_SIZE)
+    data = networks.dataset(BATCH_SIZE)
     model.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
     iterator = iter(strategy.experimental_distribute_dataset(data))
 
@@ -110,13 +110,15 @@ def hand_loop(strategy, size):
 def fit(strategy, size, **compile_arguments):
     """Returns a function that runs stock `fit`."""
     model = _make_model(strategy, size, **compile_arguments)
-    data = dense_network.dataset(BATCH_SIZE)
+    data = networks.dataset(BATCH_SIZE)
     return lambda num_steps: model.fit(data, steps_per_epoch=num_steps, verbose=0, shuffle=False)
 
 
 def _make_model(strategy, size, **compile_arguments):
     units = SIZES[size][0]
-    return dense_network.make_model(strategy, units, metrics=["accuracy"], **compile_arguments)
+    return networks.make_model(
+        strategy, networks.dense(units), metrics=["accuracy"], **compile_arguments
+    )
 
 
 def memory_of(arm: str) -> list[float]:

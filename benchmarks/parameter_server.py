@@ -121,14 +121,14 @@ def _compare(steps_per_call, rounds, strategy):
 
 
 def _loop(strategy, steps_per_call):
-    import dense_network
+    import networks
     import tensorflow as tf
 
-    model = dense_network.make_model(strategy, UNITS, metrics=["accuracy"])
+    model = networks.make_model(strategy, networks.dense(UNITS), metrics=["accuracy"])
     with strategy.scope():
         model.optimizer.build(model.trainable_variables)
     coordinator = strategy.coordinator
-    iterator = iter(coordinator.create_per_worker_dataset(dense_network.dataset(BATCH_SIZE)))
+    iterator = iter(coordinator.create_per_worker_dataset(networks.dataset(BATCH_SIZE)))
 
     @tf.function
     def steps(iterator):
@@ -147,10 +147,10 @@ def _loop(strategy, steps_per_call):
 
 
 def _fit(strategy, callbacks=()):
-    import dense_network
+    import networks
 
-    model = dense_network.make_model(strategy, UNITS, metrics=["accuracy"])
-    data = dense_network.dataset(BATCH_SIZE)
+    model = networks.make_model(strategy, networks.dense(UNITS), metrics=["accuracy"])
+    data = networks.dataset(BATCH_SIZE)
 
     def run(num_steps):
         with contextlib.redirect_stdout(io.StringIO()):  # The bar is drawn, and not seen.

@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def make_model(strategy, steps_per_call):
-    """Returns the network of benchmarks/dense_network.py."""
+    """Returns the network of `dense` in benchmarks/networks.py."""
     with strategy.scope():
         model = tf_keras.Sequential(
             [

@@ -166,11 +166,11 @@ def _peak_memory(arm):
 
 
 def _hand_loop(strategy, steps_per_call):
-    import dense_network
+    import networks
     import tensorflow as tf
 
-    model = dense_network.make_model(strategy, UNITS, metrics=["accuracy"])
-    data = dense_network.dataset(BATCH_SIZE)
+    model = networks.make_model(strategy, networks.dense(UNITS), metrics=["accuracy"])
+    data = networks.dataset(BATCH_SIZE)
     model.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
     iterator = iter(strategy.experimental_distribute_dataset(data))
 
@@ -187,12 +187,15 @@ def _hand_loop(strategy, steps_per_call):
 
 
 def _fit(strategy, steps_per_execution):
-    import dense_network
+    import networks
 
-    model = dense_network.make_model(
-        strategy, UNITS, metrics=["accuracy"], steps_per_execution=steps_per_execution
+    model = networks.make_model(
+        strategy,
+        networks.dense(UNITS),
+        metrics=["accuracy"],
+        steps_per_execution=steps_per_execution,
     )
-    data = dense_network.dataset(BATCH_SIZE)
+    data = networks.dataset(BATCH_SIZE)
     return lambda num_steps: model.fit(data, steps_per_epoch=num_steps, verbose=0, shuffle=False)
 
 
