@@ -326,6 +326,14 @@ CASES = (
     ),
     Case(name="steps_per_execution=10", model=lambda: models.regression(steps_per_execution=10)),
     Case(
+        name="steps_per_execution=10, 13 steps an epoch, weight decay",
+        model=lambda: models.regression(
+            optimizer=keras.optimizers.AdamW(learning_rate=0.01, weight_decay=0.1),
+            steps_per_execution=10,
+        ),
+        fit=_of(batch_size=8),
+    ),
+    Case(
         name="steps_per_execution=3, unknown length",
         model=lambda: models.regression(steps_per_execution=3),
         fit=lambda strategy: {"x": _of_unknown_length(), "epochs": 2, "shuffle": False},

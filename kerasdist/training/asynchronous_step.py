@@ -5,6 +5,7 @@ asks, the oldest of them has ended. The numbers that it reports are those of ste
 """
 
 import contextlib
+import functools
 import threading
 import time
 import uuid
@@ -28,6 +29,9 @@ from kerasdist.training.worker_epochs import Call, Calls
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0
 _FORGET_SECS = 5.0
+# Steps in each iteration of a long loop, where steps take little longer than their messages: an
+# iteration costs three messages of its own between a worker and each parameter server.
+_AT_ONCE = 4
 
 
 class AsynchronousStep(StepFunction):
@@ -58,9 +62,12 @@ class AsynchronousStep(StepFunction):
         self._recent_at = 0.0
         self._place = f"kerasdist_{uuid.uuid4().hex}"
         self._run_step_at = graph_function(self._step_at)
-        self._run_steps_at = graph_function(self._steps_at)
         self._run_next_step = graph_function(self._next_step_of_worker)
-        self._run_next_steps = graph_function(self._next_steps)
+        # By the steps in each iteration.
+        self._run_steps_at, self._run_next_steps = (
+            {number: graph_function(functools.partial(loop, number)) for number in (1, _AT_ONCE)}
+            for loop in (self._steps_at, self._next_steps)
+        )
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
 
     def restart(self):
@@ -112,13 +119,15 @@ class AsynchronousStep(StepFunction):
         if call.batch is not None:
             return self._schedule_batch(call.batch, call.position)
         run, numbers = self._run_next_step, []
+        is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
+        at_once = _AT_ONCE if is_long else 1
         if data.is_strict:
             # Without a lost worker, none is past a position: one step then needs no loop.
             is_simple = call.num_steps == 1 and not self._watch.has_lost
-            run = self._run_step_at if is_simple else self._run_steps_at
+            run = self._run_step_at if is_simple else self._run_steps_at[at_once]
             numbers = [data.generation, call.position, call.num_steps]
         elif call.num_steps > 1:
-            run, numbers = self._run_next_steps, [call.num_steps]
+            run, numbers = self._run_next_steps[at_once], [call.num_steps]
         arguments = (data.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
         return keras_adapter.schedule(
             self._coordinator, self._traced(run, data, arguments), arguments
@@ -183,7 +192,7 @@ class AsynchronousStep(StepFunction):
             self._one_step_on_worker(index, batch, num_examples)
         return index
 
-    def _steps_at(self, iterator, numbers):
+    def _steps_at(self, at_once, iterator, numbers):
         """Runs some steps from a position on; none, and returns -1, where the worker is past it."""
         generation, position, num_steps = tf.unstack(numbers)
         place = self._place_of(generation)
@@ -191,19 +200,24 @@ class AsynchronousStep(StepFunction):
         _skip(iterator, position - place)
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        self._next_steps(iterator, num_steps)
+        self._next_steps(at_once, iterator, num_steps)
         return tf.where(is_missed, tf.constant(-1, tf.int64), position)
 
     def _next_step_of_worker(self, iterator):
         with self._counts.collected() as num_examples:
             self._one_step_on_worker(*next(iterator), num_examples)
 
-    def _next_steps(self, iterator, num_steps):
+    def _next_steps(self, at_once, iterator, num_steps):
+        num_steps = tf.reshape(num_steps, [])
         with self._counts.collected() as num_examples:
-            _repeat(
-                tf.reshape(num_steps, []),
-                lambda: self._one_step_on_worker(*next(iterator), num_examples),
-            )
+
+            def run():
+                self._one_step_on_worker(*next(iterator), num_examples)
+
+            if at_once > 1:
+                _repeat(num_steps // at_once, lambda: [run() for _ in range(at_once)])
+                num_steps %= at_once
+            _repeat(num_steps, run)
 
     def _given_step(self, batch, position):
         with self._counts.collected() as num_examples:

@@ -107,16 +107,35 @@ def is_aggregated() -> bool:
 
 def update_in_place(variable, function, args=(), kwargs=None, group=True):
     """Runs an update of a variable on its parameter server, for the optimizer that applies."""
-    return sharded_variables.update(_local.optimizer, variable, function, args, kwargs, group)
+
+    def update(part, *args, **kwargs):
+        with _after_arrival_on(part.device):
+            return function(part, *args, **kwargs)
+
+    return sharded_variables.update(_local.optimizer, variable, update, args, kwargs, group)
 
 
 @contextlib.contextmanager
 def _local_updates(optimizer):
-    _local.is_aggregated, _local.optimizer = True, optimizer
+    _local.is_aggregated, _local.optimizer, _local.arrived = True, optimizer, {}
     try:
         yield
     finally:
         _local.is_aggregated = False
+
+
+@contextlib.contextmanager
+def _after_arrival_on(device):
+    """Lets what is traced inside wait for gradients that have arrived on `device`.
+
+    Like all of a step it would wait for the batch (`replica_step.after`), which is on the worker:
+    one more message. Gradients are there when the batch is.
+    """
+    if device not in _local.arrived:
+        yield
+        return
+    with tf.control_dependencies(None), tf.control_dependencies([_local.arrived[device]]):
+        yield
 
 
 def _update(stock, optimizer, gradients, variables, step):
@@ -125,7 +144,7 @@ def _update(stock, optimizer, gradients, variables, step):
     if is_outer:  # It unscales the gradients for its inner one, which comes by here.
         return stock(optimizer, gradients, variables)
     if not step.callbacks:
-        return stock(optimizer, _sent(optimizer, gradients, variables), variables)
+        return _apply_sent(stock, optimizer, gradients, variables)
     step.updates.append(optimizer)
     scale = optimizer.loss_scale_factor or 1.0
 
@@ -133,7 +152,7 @@ def _update(stock, optimizer, gradients, variables, step):
         if pairs:
             scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
             updated = [variable for _, variable in pairs]
-            stock(optimizer, _sent(optimizer, scaled, updated), updated)
+            _apply_sent(stock, optimizer, scaled, updated)
         for callback in step.callbacks:
             callback.after_update(variables)
 
@@ -144,15 +163,17 @@ def _update(stock, optimizer, gradients, variables, step):
     return None
 
 
-def _sent(optimizer, gradients, variables):
-    """Returns gradients, on the parameter servers where nothing else happens to them before."""
+def _apply_sent(stock, optimizer, gradients, variables):
+    """Applies gradients; sends them first where nothing else happens to them on the worker."""
     is_changed = optimizer.loss_scale_factor or any(
         limit is not None
         for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     )
     if is_changed or not workers.are_asynchronous(tf.distribute.get_strategy()):
-        return gradients
-    return local_copies.sent(gradients, variables)
+        return stock(optimizer, gradients, variables)
+    gradients, _local.arrived = local_copies.sent(gradients, variables)
+    with _after_arrival_on(optimizer.iterations.value.device):
+        return stock(optimizer, gradients, variables)
 
 
 def _sum_over_replicas(tensors: list) -> list:

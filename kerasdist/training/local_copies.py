@@ -25,6 +25,9 @@ class LocalCopies:
 
     Args:
         model: Its weights are on parameter servers.
+
+    Attributes:
+        are_all: Whether all weights that it trains are small.
     """
 
     def __init__(self, model):
@@ -35,6 +38,8 @@ class LocalCopies:
         self._remote = [variable.value for variable in self._variables]
         # Of nobody else, also where a later program meets the same workers.
         self._prefix = f"kerasdist_{uuid.uuid4().hex}"
+
+        self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
@@ -71,14 +76,17 @@ def put_back() -> contextlib.AbstractContextManager:
     return _held[-1].put_back() if _held else contextlib.nullcontext()
 
 
-def sent(gradients: list, variables: list) -> list:
+def sent(gradients: list, variables: list) -> tuple[list, dict]:
     """Returns gradients where their weights are: small ones arrive there with one message.
 
     Args:
         gradients: Tensors, IndexedSlices or None.
         variables: Keras' variables, those of the parameter servers.
+
+    Returns:
+        The gradients, and by device one that has arrived there.
     """
-    result = list(gradients)
+    result, arrived = list(gradients), {}
     dense = [
         index
         for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
@@ -91,11 +99,13 @@ def sent(gradients: list, variables: list) -> list:
         positions = [dense[position] for position in group]
         weights = [variables[position].value for position in positions]
         packed = _packed([gradients[position] for position in positions])
-        with tf.device(weights[0].device):
+        # Without what the step waits for on the worker: the gradients do so.
+        with tf.device(weights[0].device), tf.control_dependencies(None):
             parts = _unpacked(tf.identity(packed), weights)  # A gradient's shape may be unknown.
         for position, part in zip(positions, parts, strict=True):
             result[position] = part
-    return result
+        arrived[weights[0].device] = parts[0]
+    return result, arrived
 
 
 def _is_small(variable) -> bool:
