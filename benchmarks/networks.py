@@ -28,7 +28,7 @@ def convolutional(filters: int) -> list:
     """Returns layers float32 [batch, 32, 32, 3] -> [batch, 10 logits].
 
     A step takes about 700 floating-point operations per parameter and example, which it uses at
-    many positions; that of Inception-v3 takes about 1,400.
+    many positions; that of Inception-v3 takes about 1,200.
 
     Args:
         filters: Of the first of its three convolutions; the others have 2 and 4 times as many.

@@ -179,6 +179,7 @@ CASES = (
         fit=lambda strategy: arrays() | {"y": {"a": examples()[1], "b": _labels()}},
     ),
     Case(name="add_loss", model=models.with_added_loss),
+    Case(name="weights in loops", model=models.looping),
     Case(name="clipnorm", model=_sgd(clipnorm=0.05)),
     Case(name="global_clipnorm", model=_sgd(global_clipnorm=0.05)),
     Case(name="clipvalue", model=_sgd(clipvalue=0.02)),

@@ -103,6 +103,22 @@ def centered():
     return model
 
 
+def looping():
+    """Returns a network that reads weights in loops, in a layer and in the loss."""
+    head = keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((6,)), Iterates(), head])
+
+    def loss(y, prediction):
+        def add(_, total):
+            return total + keras.ops.sum(keras.ops.square(head.kernel))
+
+        penalty = keras.ops.fori_loop(0, 3, add, 0.0)
+        return keras.losses.mean_squared_error(y, prediction) + 0.01 * penalty
+
+    model.compile(_sgd(), loss=loss)
+    return model
+
+
 def masked():
     """Returns a network int [batch, 5 words, 0 masked] -> [batch, 5, 3 logits]."""
     model = keras.Sequential(
@@ -235,6 +251,18 @@ class AddsLoss(keras.layers.Dense):
         outputs = super().call(inputs, training=training)
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(outputs)))
         return outputs
+
+
+class Iterates(keras.layers.Layer):
+    """A layer that applies the same weights three times."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, inputs):
+        return keras.ops.fori_loop(
+            0, 3, lambda _, values: keras.ops.tanh(keras.ops.matmul(values, self.kernel)), inputs
+        )
 
 
 class SubtractsMean(keras.layers.Layer):

@@ -188,11 +188,6 @@ def has_own_layers(model) -> bool:
     return not all(_is_stock(layer) for layer in model._flatten_layers())
 
 
-def has_loops(model) -> bool:
-    """Whether layers of `model` that Keras brings run a loop over time."""
-    return any(isinstance(layer, keras.layers.RNN) for layer in model._flatten_layers())
-
-
 def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
     """Returns the BatchNormalization layers of `model`, those of nested models included."""
     layers = model._flatten_layers(include_self=False)
@@ -411,10 +406,6 @@ class _CopyOfWorker(resource_variable_ops.BaseResourceVariable):
 
     original: tf.Variable
 
-    def set(self, value):
-        """Returns the operation that sets the copy alone."""
-        return super().assign(value, read_value=False)
-
     def assign(self, value, *args, **kwargs):
         self.original.assign(value)
         return super().assign(value, *args, **kwargs)
@@ -428,14 +419,20 @@ class _CopyOfWorker(resource_variable_ops.BaseResourceVariable):
         return super().assign_sub(delta, *args, **kwargs)
 
 
-def copy_of_worker(original: tf.Variable, name: str) -> _CopyOfWorker:
-    """Returns a copy, not set yet, on the worker that runs the function which is being traced.
+def copy_of_worker(original: tf.Variable, name: str, value: tf.Tensor) -> _CopyOfWorker:
+    """Returns a copy on the worker that runs the function which is being traced.
 
     Args:
         original: A trainable variable on a parameter server.
         name: Which one it is, among all of that worker's process.
+        value: What it holds.
     """
-    copy = _CopyOfWorker(**_arguments_of_worker(original, name), trainable=True)
+    arguments = _arguments_of_worker(original, name)
+    handle = arguments["handle"]
+    # The gradient of a loop asks for the shape of a variable without waiting for more than this.
+    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
+        arguments["handle"] = tf.identity(handle)
+    copy = _CopyOfWorker(**arguments, trainable=True)
     copy.original = original
     return copy
 

@@ -31,37 +31,24 @@ class LocalCopies:
     """
 
     def __init__(self, model):
-        # The gradient of a loop asks for the shapes of weights before there are copies.
-        may_loop = keras_adapter.has_own_layers(model) or keras_adapter.has_loops(model)
-        variables = [] if may_loop else model.trainable_variables
+        variables = model.trainable_variables
         self._variables = [variable for variable in variables if _is_small(variable.value)]
         self._remote = [variable.value for variable in self._variables]
         # Of nobody else, also where a later program meets the same workers.
         self._prefix = f"kerasdist_{uuid.uuid4().hex}"
-
         self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
         """Traces a step that reads the copies; used in a function that a worker runs."""
-        with tf.device("/device:CPU:0"):
-            copies = [
-                keras_adapter.copy_of_worker(variable, f"{self._prefix}_{position}")
-                for position, variable in enumerate(self._remote)
-            ]
-        are_there = []
+        copies: list = [None] * len(self._remote)
         for positions in _by_server(self._remote):
             values = _fetched([self._remote[position] for position in positions])
-            are_there += [
-                copies[position].set(value)
-                for position, value in zip(positions, values, strict=True)
-            ]
+            for position, value in zip(positions, values, strict=True):
+                copies[position] = self._copy(position, value)
         _held.append(self)
         try:
-            with (
-                keras_adapter.standing_in(self._variables, copies),
-                tf.control_dependencies(are_there),
-            ):
+            with keras_adapter.standing_in(self._variables, copies):
                 yield
         finally:
             _held.pop()
@@ -69,6 +56,12 @@ class LocalCopies:
     def put_back(self) -> contextlib.AbstractContextManager:
         """Returns a context in which the variables are those of the parameter servers."""
         return keras_adapter.standing_in(self._variables, self._remote)
+
+    def _copy(self, position, value):
+        with tf.device("/device:CPU:0"):
+            return keras_adapter.copy_of_worker(
+                self._remote[position], f"{self._prefix}_{position}", value
+            )
 
 
 def put_back() -> contextlib.AbstractContextManager:
