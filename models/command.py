@@ -37,6 +37,9 @@ def run(
             print(f"{description}\nFlags:\n{values.get_help()}")
             return 0
         return action(values)
+    except flags.UnrecognizedFlagError as error:
+        print(f"error: {error}\n`--help` lists the flags.", file=sys.stderr)
+        return _MISTAKE
     except (flags.Error, UsageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _MISTAKE

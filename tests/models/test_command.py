@@ -20,6 +20,7 @@ def run(argv, action=lambda values: 0):
     ("argv", "message"),
     [
         (["--batchsize=1"], "Unknown command line flag 'batchsize'. Did you mean: batch_size ?"),
+        (["--bogus=1"], "Unknown command line flag 'bogus'\n`--help` lists the flags."),
         (["--batch_size=0"], "flag --batch_size=0: 0 is not a positive integer"),
         (["--batch_size=many"], "flag --batch_size=many"),
         (["32"], "Unexpected argument '32'."),
