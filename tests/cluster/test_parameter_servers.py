@@ -81,6 +81,32 @@ def several_steps_per_call(strategy):
     return [_counted_in_executions_of(number, strategy) for number in (3, 11)]
 
 
+@on_two_workers
+def waits_for_the_batch(strategy):
+    """Returns the operations on parameter servers, and those of them that wait for the batch."""
+    model = make_model(strategy)
+    model.fit(dataset(), epochs=1, verbose=0)
+    functions = model.train_function._concrete.values()
+    operations = [each for function in functions for each in function.graph.get_operations()]
+    on_servers = [each for each in operations if "/job:ps" in each.device]
+    return len(on_servers), [
+        each.name
+        for each in on_servers
+        if any(other.type == "IteratorGetNext" for other in each.control_inputs)
+    ]
+
+
+@on_two_workers
+def labels_of_nan(strategy):
+    model = make_model(strategy, optimizer=lambda: keras.optimizers.AdamW(0.1, weight_decay=0.5))
+    before = model.get_weights()
+    x, y = data(BATCH_SIZE)
+    with contextlib.suppress(ValueError):
+        model.fit(x, np.full_like(y, np.nan), batch_size=BATCH_SIZE, verbose=0)
+    pairs = zip(before, model.get_weights(), strict=True)
+    return [np.array_equal(*pair) for pair in pairs], int(model.optimizer.iterations.numpy())
+
+
 def _counted_in_executions_of(steps_per_execution, strategy):
     model = make_model(
         strategy,
@@ -412,6 +438,20 @@ def test_each_example_is_seen_once_with_several_steps_per_call():
     for result in result_of(several_steps_per_call):
         assert result["iterations"] == 3 * NUM_STEPS
         assert result["fewest"] == result["most"] == [1, 1, 1]
+
+
+def test_parameter_servers_wait_for_gradients_and_not_for_the_batch():
+    num_operations, waiting = result_of(waits_for_the_batch)
+
+    assert num_operations > 20
+    assert waiting == []
+
+
+def test_labels_of_nan_change_no_weight():
+    are_same, iterations = result_of(labels_of_nan)
+
+    assert all(are_same)
+    assert iterations == 0
 
 
 def test_data_goes_on_over_short_epochs():
