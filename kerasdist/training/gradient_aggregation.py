@@ -40,6 +40,9 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         with tf.init_scope():
             optimizer.build(list(trainable_variables or []))
     variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
+    if step.rehearsed is not None:
+        step.rehearsed.append((variables, aggregate(gradients, step)))
+        return None
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     gradients = aggregate(gradients, step)

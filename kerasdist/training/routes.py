@@ -109,6 +109,7 @@ def _make_train_function(stock, model, force=False):
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
             weighs_loss=keras_adapter.is_stock_train_step(model),
             callbacks=callbacks,
+            is_rehearsed=True,
         )
     model.train_function.restart()
     return model.train_function
