@@ -941,6 +941,27 @@ def test_arguments_of_the_program_are_its_own(capsys):
     assert f"worker 0 | {arguments}\n" in capsys.readouterr().out
 
 
+def test_script_may_stand_without_python(capsys):
+    Path("script.py").write_text("import sys; print(sys.executable, sys.argv)")
+
+    assert command.main(["launch", "--workers=1", "script.py", "--epochs=5"]) == 0
+    assert f"worker 0 | {sys.executable} ['script.py', '--epochs=5']\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [sys.executable, "-c", "print()", "no_such.py"],
+        [sys.executable, "-um", "this", "no_such.py"],
+        [sys.executable, "--version"],
+        [sys.executable, "-"],
+        ["echo", "no_such.py"],
+    ],
+)
+def test_what_is_no_script_of_python_is_not_looked_for(program):
+    assert kerasdist.launch(program, num_workers=1).exit_code == 0
+
+
 def test_command_passes_its_settings_on(monkeypatch):
     received = {}
 
@@ -986,6 +1007,9 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--timeout-secs=nan", "--", "true"], "Received: timeout_secs=nan."),
         (["--log-dir=/dev/null/logs", "--", "true"], "log_dir='/dev/null/logs'"),
         (["--", "no-such-program"], "Received: 'no-such-program'."),
+        (["no_such.py"], "a script that does not exist. Received: 'no_such.py', looked for in "),
+        (["--", sys.executable, "no_such.py", "--epochs=5"], "Received: 'no_such.py'"),
+        (["--", sys.executable, "-u", "-X", "dev", "no_such.py"], "Received: 'no_such.py'"),
         (["--"], "`program` must not be empty"),
         ([], "`program` must not be empty"),
     ],

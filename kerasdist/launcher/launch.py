@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -10,6 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, overload
 
 from kerasdist.launcher import function_program
+from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import TIMED_OUT, LaunchResult
 from kerasdist.launcher.settings import Settings
@@ -57,9 +57,9 @@ def launch(
     Nothing that was started outlives the call.
 
     Args:
-        program: A command and its arguments, or a function without arguments. A function runs in
-            fresh Python processes; it may be one of a notebook. Give it arguments with
-            `functools.partial`.
+        program: A command and its arguments, or a function without arguments. A script may stand
+            without `python`. A function runs in fresh Python processes; it may be one of a
+            notebook. Give it arguments with `functools.partial`.
         num_workers: Workers.
         num_ps: Parameter servers. With them there is a chief, which workers and parameter servers
             serve; they have some seconds to end by themselves when it is done.
@@ -85,8 +85,8 @@ def launch(
 
     Raises:
         TypeError: An argument has the wrong type, or the function cannot go to another process.
-        ValueError: An argument is out of range, the command is not found, or `log_dir` cannot be
-            written.
+        ValueError: An argument is out of range, the command or its script is not found, or
+            `log_dir` cannot be written.
         LaunchError: A task of the function failed. It is a RuntimeError.
         TimeoutError: The function was not done within `timeout_secs`.
 
@@ -111,33 +111,9 @@ def launch(
     )
     if callable(program):
         return _launch_function(program, settings)
-    check_command(program)
+    command = checked(program)
     with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
-        return Supervisor(program, settings, guard=guard, stream=sys.stdout).run()
-
-
-def check_command(program: object) -> None:
-    """Checks that a command can be started.
-
-    Raises:
-        TypeError: It is not a list of strings.
-        ValueError: It is empty, or there is no such program.
-    """
-    if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
-        raise TypeError(
-            "`program` must be a list of strings, such as ['python', 'train.py'], or a function. "
-            f"Received: program={program!r}."
-        )
-    if not program:
-        raise ValueError(
-            "`program` must not be empty. Received: program=[]. In a terminal it stands after --: "
-            "`python -m kerasdist launch --workers 2 -- python train.py`."
-        )
-    if not shutil.which(program[0]):
-        raise ValueError(
-            f"`program` is not found, or not executable. Received: {program[0]!r}. "
-            "Give its path, or start a script with `python`."
-        )
+        return Supervisor(command, settings, guard=guard, stream=sys.stdout).run()
 
 
 @contextlib.contextmanager
