@@ -213,7 +213,8 @@ class _Parser(argparse.ArgumentParser):
 class _PrintVersions(argparse.Action):
     """Prints what a report of an error should name."""
 
-    def __call__(self, parser, *_):
+    def __call__(self, parser, namespace, values, option_string=None):
+        """Prints them and ends the program."""
         versions = [
             f"{name} {importlib.metadata.version(name.lower())}"
             for name in ("kerasdist", "Keras", "TensorFlow")

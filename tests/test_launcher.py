@@ -29,7 +29,7 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.launcher import LaunchError, function_program, task_environment
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.task_log import LogReader, last_lines
+from kerasdist.launcher.task_log import LogReader, error_of, last_lines
 from tests.network import isolated_only
 
 pytestmark = pytest.mark.timeout(60)
@@ -319,6 +319,53 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch):
     assert written == [["\x1b[32m", "\x1b[0m"], [], []]
 
 
+TENSORFLOW_LINES = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
+I1122 12:22:50.963708    5628 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
+E0000 00:00:1795350186.430710    5629 cuda_platform.cc:52] failed call to cuInit: INTERNAL
+I0000 00:00:1795350187.648943    5994 coordination_service.cc:505] Example stragglers:
+/job:worker/replica:0/task:1
+E0000 00:00:1795350326.319154    7804 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE
+Additional GRPC error information from remote target /job:worker/replica:0/task:1
+:UNKNOWN:Error received from peer  {grpc_message:"Connection reset by peer", grpc_status:14}
+"""
+
+
+def test_notes_of_tensorflow_are_in_the_log_alone(capsys):
+    result = kerasdist.launch(python(f"print({TENSORFLOW_LINES!r} + 'Epoch 1/5')"), num_workers=1)
+
+    assert logs_of(result)["worker 0"] == f"{TENSORFLOW_LINES}Epoch 1/5\n"
+    assert re.findall(r"worker 0 \| (.*)", capsys.readouterr().out) == ["Epoch 1/5"]
+
+
+def test_warnings_of_tensorflow_are_shown_once_for_all_tasks():
+    stream = io.StringIO()
+    console = Console(stream, [CHIEF, WORKER])
+    low = "W0000 00:00:1795350186.430710    {} bfc_allocator.cc:12] Allocation exceeds {} bytes."
+    end = "F0000 00:00:1795350186.430710    5629 tensor.cc:9] Check failed: dtype() == expected"
+    of_python = "W1122 12:22:50.963708 139872 train.py:12] The learning rate is large."
+    lines = [low.format(1, 10), low.format(2, 20), end, end, of_python, of_python]
+    for line in lines:
+        console.show_line(WORKER, line)
+
+    shown = [line.removeprefix("worker 0 | ") for line in stream.getvalue().splitlines()]
+    assert shown == [low.format(1, 10), end, end, of_python, of_python]
+
+
+def test_progress_bar_stays_where_a_note_of_tensorflow_comes():
+    terminal = Terminal()
+    console = Console(terminal, [CHIEF])
+
+    console.show_unfinished_line(CHIEF, "1/9")
+    for line in TENSORFLOW_LINES.splitlines():
+        console.show_unfinished_line(CHIEF, line)
+        console.show_line(CHIEF, line)
+
+    assert plain(terminal.getvalue()) == "\r\x1b[Kchief 0 | 1/9"
+
+
 def test_unfinished_line_is_read_piece_by_piece(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"before\n")
@@ -346,14 +393,14 @@ def test_last_lines_of_a_large_log_are_read_from_its_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "exit_code", "words"),
+    ("end", "exit_code", "words", "said"),
     [
-        ("sys.exit(1)", 1, "failed with exit code 1"),
-        ("sys.exit(3)", 3, "failed with exit code 3"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)"),
+        ("sys.exit(1)", 1, "failed with exit code 1", ["  the last words"]),
+        ("sys.exit(3)", 3, "failed with exit code 3", ["  the last words"]),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
     ],
 )
-def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, capsys):
+def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, said, capsys):
     source = f"""
         if task == "worker 1":
             print("the last words")
@@ -367,11 +414,10 @@ def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, wo
     assert [ended.was_stopped for ended in result.tasks] == [True, False, True]
     assert root_cause(result) == "worker 1"
     assert words in result.reason
-    *_, last_words, log, last = capsys.readouterr().out.splitlines()
-    assert last_words == "  the last words"
-    assert log == f"  ({result.tasks[1].log})"
-    assert last == result.reason
-    assert last.endswith("the first to fail; stopped: worker 0, worker 2.")
+    assert result.reason.endswith("the first to fail; stopped: worker 0, worker 2.")
+    printed = capsys.readouterr().out
+    _, _, told = printed.partition(f"\n{result.reason}\n")
+    assert told.splitlines() == [*said, f"  All that worker 1 wrote: {result.tasks[1].log}"]
 
 
 def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():
@@ -859,7 +905,7 @@ def test_stopped_task_has_no_value():
     assert values == ["trained", "trained", None]
 
 
-def test_failed_function_names_the_root_cause_and_its_last_lines():
+def test_failed_function_names_the_root_cause_and_its_error():
     def fail():
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
             raise KeyError("missing")
@@ -869,8 +915,65 @@ def test_failed_function_names_the_root_cause_and_its_last_lines():
         kerasdist.launch(fail, num_workers=2)
 
     assert isinstance(raised.value, RuntimeError)
-    assert "KeyError: 'missing'" in str(raised.value)
+    assert "\n  KeyError: 'missing'\n" in str(raised.value)
+    log = raised.value.result.tasks[1].log
+    assert str(raised.value).endswith(f"\n  All that worker 1 wrote: {log}")
     assert root_cause(raised.value.result) == "worker 1"
+
+
+@pytest.mark.parametrize("as_function", [True, False])
+def test_traceback_of_a_failure_is_shown_once(as_function, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import kerasdist
+
+        def fail():
+            raise ValueError("of the " + "program")
+
+        if {as_function}:
+            kerasdist.launch(fail, num_workers=1)
+        fail()
+        """)
+    )
+    start = [] if as_function else ["-m", "kerasdist", "launch", "--workers=1", "--"]
+    printed = subprocess.run(
+        [sys.executable, *start, *([] if as_function else [sys.executable]), script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    assert printed.returncode == 1
+    shown = printed.stdout
+    assert shown.count(", in fail\n") == 1
+    # As its last line, in the outcome, and for a function in what is raised from it.
+    assert shown.count("ValueError: of the program\n") == (3 if as_function else 2)
+
+
+ATTEMPT = "--- restart 1 of 3 ---\n"
+NOTE = "I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.\n"
+TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (TRACEBACK + "ValueError: no\n", "ValueError: no"),
+        (TRACEBACK + "ValueError: no\n" + NOTE, "ValueError: no"),
+        (TRACEBACK + "ValueError: a title\n\nand\n  more\n", "ValueError: a title"),
+        (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
+        ("usage: ...\nerror: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),
+        (TRACEBACK + "ValueError: old\n" + ATTEMPT + "new\n" + NOTE, "new"),
+        ("old\n" + ATTEMPT, ""),
+        ("", ""),
+    ],
+)
+def test_error_is_the_last_exception_or_the_last_line(log, error, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(log)
+
+    assert error_of(path) == error
 
 
 def test_function_that_takes_too_long_shows_what_each_task_did():

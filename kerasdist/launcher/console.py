@@ -1,10 +1,11 @@
-"""The screen: every line with its task in front, and the chief's progress bar below them."""
+"""The screen: lines with their task in front, and the chief's progress bar below them."""
 
 import os
 from collections.abc import Sequence
 from typing import TextIO
 
 from kerasdist.cluster import Task
+from kerasdist.launcher.foreign_lines import ForeignLines, is_foreign
 
 _CLEAR_ROW = "\r\x1b[K"
 # A bar that is longer than the row must be cut: it could not be drawn over otherwise.
@@ -27,6 +28,7 @@ class Console:
         self._prefixes = _prefixes(
             tasks, in_colour=self._is_terminal and not os.environ.get("NO_COLOR")
         )
+        self._foreign_lines = ForeignLines()
         self._progress = ""
 
     def say(self, text: str) -> None:
@@ -35,7 +37,9 @@ class Console:
             self._write_line(line)
 
     def show_line(self, task: Task, line: str) -> None:
-        """Writes a complete line of a task."""
+        """Writes a complete line of a task, unless it is TensorFlow's own."""
+        if self._foreign_lines.hide(line):
+            return
         if task == self._chief:
             self._progress = ""  # This line is what became of it.
         self._write_line(self._prefixes[task] + line)
@@ -43,7 +47,9 @@ class Console:
     def show_unfinished_line(self, task: Task, line: str) -> None:
         """Draws the progress bar anew, if it is the chief's and changed."""
         progress = self._prefixes[task] + line if line else ""
-        if task == self._chief and self._is_terminal and progress != self._progress:
+        if is_foreign(line) or task != self._chief or not self._is_terminal:
+            return
+        if progress != self._progress:
             self._progress = progress
             self._write(_CLEAR_ROW + _WITHOUT_WRAPPING.format(progress))
 

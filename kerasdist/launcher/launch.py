@@ -13,13 +13,13 @@ from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import TIMED_OUT, LaunchResult
 from kerasdist.launcher.settings import Settings
-from kerasdist.launcher.supervisor import Supervisor, describe_log
+from kerasdist.launcher.supervisor import Supervisor, describe_end, describe_timeout
 
 Value = TypeVar("Value")
 
 
 class LaunchError(RuntimeError):
-    """A task of a launched function failed; the message has the root cause and its last lines.
+    """A task of a launched function failed; the message has the root cause and its error.
 
     Attributes:
         result: How each task ended.
@@ -144,12 +144,5 @@ def _launch_function(function, settings):
         if result.exit_code == TIMED_OUT and not result.root_cause:
             raise TimeoutError(describe_timeout(result))
         if result.root_cause:
-            log = describe_log(result.root_cause.log)
-            raise LaunchError(f"{result.reason} Last lines of its log:\n{log}", result)
+            raise LaunchError(describe_end(result), result)
         return function_program.values_of([ended.task for ended in result.tasks], guard.folder)
-
-
-def describe_timeout(result: LaunchResult) -> str:
-    """Returns the message of a launch that took too long: what each task did last."""
-    logs = (f"Last lines of {ended.task}:\n{describe_log(ended.log)}" for ended in result.tasks)
-    return "\n".join([result.reason, *logs])

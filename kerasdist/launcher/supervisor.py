@@ -17,11 +17,12 @@ from kerasdist.launcher.result import PEER_FAILED, TIMED_OUT, USAGE, LaunchResul
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_environment import addresses_of, task_environment, tasks_of
 from kerasdist.launcher.task_group import TaskGroup
-from kerasdist.launcher.task_log import last_lines
+from kerasdist.launcher.task_log import RESTART_MARK, error_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
 
 _LONGEST_TITLE = 200
-_RESTART_MARK = "--- restart"
+_LONGEST_ERROR = 300
+_SIGNALS = 128  # Exit codes from here on.
 
 
 class Supervisor:
@@ -80,7 +81,7 @@ class Supervisor:
             last_error = error
             self._announce_restart(result, num_restarts + 1)
             addresses = addresses_of(self._tasks)  # The old ones may still be held.
-        self._report(result)
+        self._console.say(describe_end(result))
         return result
 
     def _attempt(
@@ -159,21 +160,35 @@ class Supervisor:
         return "\n".join(["Launch", *(f"  {title:<{width}}  {text}" for title, text in rows)])
 
     def _announce_restart(self, result: LaunchResult, num_restarts: int) -> None:
-        mark = f"{_RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"
+        mark = f"{RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"
         for log in self._logs.values():
             with log.open("a") as file:
                 file.write(f"{mark}\n")
-        self._console.say(f"{result.reason}\n{mark}")
-
-    def _report(self, result: LaunchResult) -> None:
-        if result.root_cause:
-            self._console.say(f"\nLast lines of {result.root_cause.task}:")
-            self._console.say(describe_log(result.root_cause.log))
-        self._console.say(result.reason)
+        self._console.say(f"{describe_end(result)}\n{mark}")
 
 
-def describe_log(log: Path) -> str:
-    """Returns the last lines of a log and where it is, indented."""
+def describe_end(result: LaunchResult) -> str:
+    """Returns how a launch ended: the root cause's error in a line, and where all of it stands.
+
+    Its traceback was shown when the task wrote it, and is not shown again.
+    """
+    cause = result.root_cause
+    if not cause:
+        return result.reason
+    # What a signal or a lost peer ended has said nothing of its own.
+    error = error_of(cause.log) if cause.exit_code < _SIGNALS else ""
+    error = textwrap.shorten(error, _LONGEST_ERROR)
+    lines = [error, f"All that {cause.task} wrote: {cause.log}"]
+    return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
+
+
+def describe_timeout(result: LaunchResult) -> str:
+    """Returns the message of a launch that took too long: what each task did last."""
+    logs = [f"Last lines of {each.task}:\n{_describe_log(each.log)}" for each in result.tasks]
+    return "\n".join([result.reason, *logs])
+
+
+def _describe_log(log: Path) -> str:
     return "\n".join(f"  {line}" for line in [*last_lines(log), f"({log})"])
 
 
@@ -192,11 +207,10 @@ def _make_logs(log_dir: Path, tasks: Sequence[Task]) -> dict[Task, Path]:
 
 
 def _error_of(result: LaunchResult) -> str | None:
-    """Returns the last line of a program that ended with an error of its own."""
+    """Returns the error of a program that ended with one of its own."""
     if not result.root_cause or result.root_cause.exit_code != 1:
         return None
-    line = (last_lines(result.root_cause.log) or [""])[-1]
-    return "" if line.startswith(_RESTART_MARK) else line
+    return error_of(result.root_cause.log)
 
 
 def _why_hopeless(result: LaunchResult, error: str | None, last_error: str | None) -> str:
