@@ -724,6 +724,25 @@ def test_restarts_end_where_they_are_useless(end, num_attempts, reason, capsys):
     assert reason in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("settings", [{"num_workers": 2}, {"num_workers": 1, "num_ps": 1}])
+def test_program_that_joins_no_cluster_is_named(settings, capsys):
+    result = kerasdist.launch(python("print()"), **settings)
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert result.exit_code == 0
+    assert last.startswith("warning: No task called `kerasdist.make_strategy`.")
+    assert f"the program ran {len(result.tasks)} times, each by itself." in last
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_program_that_joins_the_cluster_or_is_alone_is_not_warned_of(num_workers, capsys):
+    joins = "" if num_workers == 1 else "open(os.environ['KERASDIST_JOINED'], 'w').close()"
+
+    kerasdist.launch(python(joins), num_workers=num_workers)
+
+    assert "make_strategy" not in capsys.readouterr().out
+
+
 # Interrupts, and the end of the launcher itself.
 
 FAMILY = """

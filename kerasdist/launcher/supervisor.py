@@ -59,6 +59,7 @@ class Supervisor:
         self._console = Console(stream, self._tasks)
         self._log_dir = Path(settings.log_dir or f"kerasdist_logs/{guard.run_id}")
         self._logs = _make_logs(self._log_dir, self._tasks)
+        self._joined = guard.folder / "joined"
         self._start = time.monotonic()
 
     def run(self) -> LaunchResult:
@@ -82,6 +83,8 @@ class Supervisor:
             self._announce_restart(result, num_restarts + 1)
             addresses = addresses_of(self._tasks)  # The old ones may still be held.
         self._console.say(describe_end(result))
+        if result.exit_code == 0 and len(self._tasks) > 1 and not self._joined.exists():
+            self._console.say(_describe_separate_runs(len(self._tasks)))
         return result
 
     def _attempt(
@@ -94,6 +97,7 @@ class Supervisor:
                 self._settings,
                 run_id=self._guard.run_id,
                 num_restarts=num_restarts,
+                joined=self._joined,
             )
             for task in self._tasks
         }
@@ -234,6 +238,15 @@ def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
         f"every interface, without authentication, on the ports {ports}: whoever reaches them "
         "can run programs as you. Close them with a firewall, or allow user namespaces "
         "(docs/clusters.md)."
+    )
+
+
+def _describe_separate_runs(num_tasks: int) -> str:
+    return (
+        "warning: No task called `kerasdist.make_strategy`. Unless it joins the cluster in another "
+        f"way, the program ran {num_tasks} times, each by itself. Let it call "
+        "`strategy = kerasdist.make_strategy()` first, and make and compile its model in "
+        "`with strategy.scope():`."
     )
 
 
