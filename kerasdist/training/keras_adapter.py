@@ -26,11 +26,8 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import (
-    array_data_adapter,
-    get_data_adapter,
-    tf_dataset_adapter,
-)
+from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
+from keras.src.trainers.epoch_iterator import EpochIterator as StockEpochIterator
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.distribute import (
@@ -201,7 +198,8 @@ def build_from_spec(model, spec) -> None:
 
 def make_data_adapter(**kwargs):
     """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
-    return get_data_adapter(**kwargs)
+    # Its warnings name the place that makes the reader. They stay in Keras, as without a strategy.
+    return StockEpochIterator(**kwargs).data_adapter
 
 
 def num_bytes(adapter) -> int:
