@@ -191,6 +191,17 @@ def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
     return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
+def layers_with_random_numbers_of(model) -> list[keras.layers.Layer]:
+    """Returns what draws random numbers in training, the model itself and nested ones included."""
+    # The cells of LSTM and GRU hold a generator also where they drop nothing.
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if layer._seed_generators
+        and (getattr(layer, "dropout", 1) or getattr(layer, "recurrent_dropout", 0))
+    ]
+
+
 def build_from_spec(model, spec) -> None:
     """Creates the variables of `model`, its metrics and its optimizer from shapes alone."""
     model._symbolic_build(data_batch=spec)

@@ -6,7 +6,7 @@ replica 0 keeps the numbers of one device, and the others add their position to 
 
 import tensorflow as tf
 
-from kerasdist.training import replica_step
+from kerasdist.training import keras_adapter, replica_step
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -21,3 +21,15 @@ def next_seed(stock, generator, ordered=True):
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)
+
+
+def notes(model, num_replicas: int) -> tuple[str, ...]:
+    """Returns what a person must know of the model's random layers; nothing on one replica."""
+    layers = [layer.name for layer in keras_adapter.layers_with_random_numbers_of(model)]
+    if num_replicas == 1 or not layers:
+        return ()
+    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
+    return (
+        f"Random layers ({names}) draw other numbers on each of {num_replicas} replicas, so "
+        "training differs from one device as with another seed.",
+    )

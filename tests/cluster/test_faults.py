@@ -1,6 +1,7 @@
 """What happens when a worker dies, halts, fails or ends alone: real processes, real TensorFlow."""
 
 import re
+import sys
 
 import pytest
 import tensorflow as tf
@@ -366,3 +367,16 @@ def test_cause_is_a_peer_only_where_the_error_says_so(error, cause):
     found = peer_failure.cause_of(error, cluster)
 
     assert found.startswith(cause) and bool(found) == bool(cause)
+
+
+def test_an_error_is_reported_once_however_many_strategies_were_made(monkeypatch):
+    cluster = Cluster(jobs={"worker": ["a:1", "b:2"]}, task=Task("worker", 0))
+    printed, told = [], []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: printed.append(error))
+
+    for _ in range(3):
+        peer_failure.handle(cluster, tell=told.append)
+    sys.excepthook(ValueError, ValueError("no data"), None)
+
+    assert len(printed) == 1
+    assert told == ["worker 0 (a:1) failed: ValueError: no data"]
