@@ -8,12 +8,12 @@ what is shown of such a line is its last state.
 import os
 from pathlib import Path
 
+from kerasdist.launcher import tracebacks
 from kerasdist.launcher.foreign_lines import is_foreign
 
 _MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
 _TAIL_BYTES = 1 << 16
 RESTART_MARK = "--- restart"  # Between what two attempts have written.
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 class LogReader:
@@ -64,9 +64,9 @@ def error_of(path: Path) -> str:
     marks = [number for number, line in enumerate(lines) if line.startswith(RESTART_MARK)]
     lines = lines[marks[-1] + 1 :] if marks else lines
     said = [line for line in lines if line and not line[0].isspace()]
-    if _TRACEBACK in said:
+    if tracebacks.BEGIN in said:
         # The first line of the last exception's message, which may have many.
-        return next(iter(said[len(said) - said[::-1].index(_TRACEBACK) :]), "")
+        return next(iter(said[len(said) - said[::-1].index(tracebacks.BEGIN) :]), "")
     return said[-1] if said else ""
 
 
