@@ -798,7 +798,7 @@ signal.signal(signal.SIGTERM, save)
         output = launcher.communicate(timeout=20)[0]
 
     assert launcher.returncode == exit_code
-    assert "Stopping all tasks" in output
+    assert re.search(r"Stopping all tasks\..*\nAll tasks stopped after \d+\.\d s\.\n$", output)
     assert "Traceback" not in output
     assert Path("worker 0 saved").exists()
     assert Path("worker 1 saved").exists()

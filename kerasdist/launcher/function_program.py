@@ -65,7 +65,7 @@ def _main() -> None:
 
 def _print_error(error_class, error, traceback):
     """Prints an error as ever, without the lines of this file, which say nothing to the user."""
-    while traceback and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback.tb_next and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.__excepthook__(error_class, error.with_traceback(traceback), traceback)
 

@@ -113,10 +113,14 @@ class Supervisor:
             # Not in a `finally`: a second interrupt must end the wait, the guard then kills.
             self._console.say("Stopping all tasks. Interrupt again to kill them at once.")
             group.stop()
+            self._console.say(f"All tasks stopped after {self._secs()}.")
             raise
         group.stop()
         root_cause = group.root_cause() if has_failed else None
         return self._result(group, root_cause, [] if in_time else unfinished, num_restarts)
+
+    def _secs(self) -> str:
+        return f"{time.monotonic() - self._start:.1f} s"
 
     def _deadline(self) -> float:
         timeout_secs = self._settings.timeout_secs
@@ -131,7 +135,7 @@ class Supervisor:
     ) -> LaunchResult:
         tasks = tuple(process.result() for process in group.processes)
         stopped = _names(result.task for result in tasks if result.was_stopped)
-        secs = f"{time.monotonic() - self._start:.1f} s"
+        secs = self._secs()
         also = f"; stopped: {stopped}" if stopped else ""
         also = f"; lost: {_names(group.lost)}{also}" if group.lost else also
         exit_code = 0
