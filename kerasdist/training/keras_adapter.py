@@ -31,11 +31,8 @@ from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import compile_utils
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import (
-    array_data_adapter,
-    get_data_adapter,
-    tf_dataset_adapter,
-)
+from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
+from keras.src.trainers.epoch_iterator import EpochIterator as StockEpochIterator
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.distribute import (
@@ -412,6 +409,17 @@ def _replaced(functions: dict) -> Generator[None]:
             setattr(owner, name, function)
 
 
+def layers_with_random_numbers_of(model) -> list[keras.layers.Layer]:
+    """Returns what draws random numbers in training, the model itself and nested ones included."""
+    # The cells of LSTM and GRU hold a generator also where they drop nothing.
+    return [
+        layer
+        for layer in layers_of(model)
+        if layer._seed_generators
+        and (getattr(layer, "dropout", 1) or getattr(layer, "recurrent_dropout", 0))
+    ]
+
+
 def build_from_spec(model, spec) -> None:
     """Creates the variables of `model`, its metrics and its optimizer from shapes alone."""
     model._symbolic_build(data_batch=spec)
@@ -419,7 +427,8 @@ def build_from_spec(model, spec) -> None:
 
 def make_data_adapter(**kwargs):
     """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
-    return get_data_adapter(**kwargs)
+    # Its warnings name the place that makes the reader. They stay in Keras, as without a strategy.
+    return StockEpochIterator(**kwargs).data_adapter
 
 
 def num_bytes(adapter) -> int:

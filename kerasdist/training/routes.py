@@ -18,6 +18,7 @@ from kerasdist.training import (
     gradient_aggregation,
     keras_adapter,
     randomness,
+    reduction_notes,
     replica_step,
     scope_checks,
     sharded_variables,
@@ -37,6 +38,7 @@ from kerasdist.training.worker_epochs import WorkerEpochs
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
     _lay()
+    reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
     if workers.are_asynchronous(strategy):
         keras_adapter.adapt_parameter_servers(
