@@ -64,6 +64,10 @@ ROUTABLE = {
     "fit": (keras_trainer.TensorFlowTrainer, "fit"),
     # Every worker predicts all data.
     "predict": (keras_trainer.TensorFlowTrainer, "predict"),
+    # What these make inside of a scope becomes a variable of the strategy.
+    "train_on_batch": (keras_trainer.TensorFlowTrainer, "train_on_batch"),
+    "test_on_batch": (keras_trainer.TensorFlowTrainer, "test_on_batch"),
+    "predict_on_batch": (keras_trainer.TensorFlowTrainer, "predict_on_batch"),
     # Validation during `fit` may use other weights, which must go out again after an error.
     "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
@@ -205,10 +209,29 @@ def masked_weights(sample_weight, mask):
 
 
 def strategy_of(model_or_optimizer):
-    """Returns the strategy in whose scope a model or an optimizer was created, or None."""
-    if isinstance(model_or_optimizer, keras.Model):
-        return model_or_optimizer._distribute_strategy
-    return model_or_optimizer._distribution_strategy
+    """Returns the strategy in whose scope a model or an optimizer was created.
+
+    None outside of scopes, and for whatever else a callback may be given as its model.
+    """
+    if isinstance(model_or_optimizer, base_optimizer.BaseOptimizer):
+        return model_or_optimizer._distribution_strategy
+    return getattr(model_or_optimizer, "_distribute_strategy", None)
+
+
+@contextlib.contextmanager
+def outside_scopes() -> Generator[None]:
+    """Leaves the scope of a strategy, and the trace of a function, for the variables made inside.
+
+    TensorFlow has no public way out of `with strategy.scope():`.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
+    graph._distribution_strategy_stack, graph._variable_creator_stack = [], []
+    try:
+        with tf.device(None) if strategies else contextlib.nullcontext():
+            yield
+    finally:
+        graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
 
 
 def variables_trained_by(optimizer) -> list[keras.Variable]:
@@ -418,6 +441,11 @@ def layers_with_random_numbers_of(model) -> list[keras.layers.Layer]:
         if layer._seed_generators
         and (getattr(layer, "dropout", 1) or getattr(layer, "recurrent_dropout", 0))
     ]
+
+
+def has_stock_steps(model) -> bool:
+    """Whether `model` trains and evaluates by calling itself, as Keras' own steps do."""
+    return is_stock_step(model.train_step) and is_stock_step(model.test_step)
 
 
 def build_from_spec(model, spec) -> None:
@@ -789,12 +817,20 @@ def stop(coordinator, wait_secs: float = 5.0) -> None:
 
 def concrete_function(coordinator, function, args: tuple):
     """Returns a function traced for arguments of `schedule`, which spares the chief a search."""
-    queue, extended = coordinator._cluster.closure_queue, coordinator.strategy.extended
-    with coordinator.strategy.scope():
-        extended._being_scheduled = True  # As in `schedule`; TensorFlow warns without.
+    queue = coordinator._cluster.closure_queue
+    with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
         closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args=args)
-        extended._being_scheduled = False
     return closure._concrete_function
+
+
+@contextlib.contextmanager
+def traced_for_workers(strategy) -> Generator[None]:
+    """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
+    strategy.extended._being_scheduled = True
+    try:
+        yield
+    finally:
+        strategy.extended._being_scheduled = False
 
 
 def schedule(coordinator, concrete_function, args: tuple):

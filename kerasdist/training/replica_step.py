@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter, workers
+from kerasdist.training import batches, keras_adapter, late_variables, workers
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -236,7 +236,8 @@ def run(
             )
         return outputs, replica_step.sums
 
-    replicas = strategy.experimental_local_results(strategy.run(replica_fn))
+    with late_variables.made_at_once(strategy):
+        replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(
         outputs=tuple(outputs for outputs, _ in replicas),
         shares=fractions,

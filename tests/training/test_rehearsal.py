@@ -1,7 +1,8 @@
-"""A step whose gradient is not that of the whole batch says so, and the rehearsal leaves no trace."""
+"""A step whose gradient is not that of the whole batch is named; the rehearsal leaves no trace."""
 
 import random
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
@@ -200,10 +201,10 @@ def test_random_numbers_are_alike_for_all_examples(draw):
 
 
 def test_every_assignment_is_undone():
-    variable = tf.Variable([1.0, 2.0, 3.0])
+    variable: Any = tf.Variable([1.0, 2.0, 3.0])
 
     with keras_adapter.assignments_undone():
-        made = tf.Variable(5.0)
+        made: Any = tf.Variable(5.0)
         variable.assign_add([1.0, 1.0, 1.0])
         variable.assign_sub([1.0, 2.0, 3.0])
         variable.scatter_nd_update([[0]], [9.0])
@@ -211,4 +212,4 @@ def test_every_assignment_is_undone():
         variable.assign([7.0, 7.0, 7.0])
 
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
-    assert float(made) == 5.0
+    assert made.numpy() == 5.0
