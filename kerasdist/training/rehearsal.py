@@ -27,7 +27,7 @@ _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
 # that subtracts the mean.
 _NEGLIGIBLE = 1e-2
 # Of the norm: the shares are not equal, so that a sum is not a mean times a number to the last bit.
-_TOLERANCE_OF_FACTOR = 0.2
+_TOLERANCE_OF_SUM = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +37,12 @@ class Finding:
     Attributes:
         variable: Path of the variable whose gradient differs most.
         difference: Norm of the difference over the norm of the larger gradient, of that variable.
-        factor: What all gradients would have to be multiplied by, about, where that is all; else
-            None.
+        is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
     """
 
     variable: str
     difference: float
-    factor: float | None
+    is_sum: bool
 
 
 def is_due(model) -> bool:
@@ -93,7 +92,8 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
         shares = batches.shares_of(batch, strategy)
         found = replica_step.rehearse(strategy, step, shares, is_whole=False)
     is_short = model.compute_dtype in ("float16", "bfloat16")
-    return _compare(expected, found, _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE)
+    tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
+    return _compare(expected, found, tolerance, strategy.num_replicas_in_sync)
 
 
 def _some_of(batch, number: int):
@@ -136,7 +136,7 @@ def _without_traces(model) -> Generator[None]:
             layer.synchronized = False
 
 
-def _compare(expected: list, found: list, tolerance: float) -> Finding | None:
+def _compare(expected: list, found: list, tolerance: float, num_replicas: int) -> Finding | None:
     pairs = [
         (variable, _as_array(whole), _as_array(shared))
         for (variables, wholes), (_, shareds) in zip(expected, found, strict=False)
@@ -155,17 +155,13 @@ def _compare(expected: list, found: list, tolerance: float) -> Finding | None:
     worst = max(differences, key=lambda path: np.nan_to_num(differences[path], nan=np.inf))
     if differences[worst] <= tolerance:
         return None
-    factor = _factor([whole for _, whole, _ in pairs], [shared for *_, shared in pairs])
-    return Finding(variable=worst, difference=float(differences[worst]), factor=factor)
-
-
-def _factor(wholes, shareds) -> float | None:
-    whole, shared = (
-        np.concatenate([each.ravel() for each in group]) for group in (wholes, shareds)
+    wholes = np.concatenate([whole.ravel() for _, whole, _ in pairs])
+    shareds = np.concatenate([shared.ravel() for *_, shared in pairs])
+    return Finding(
+        variable=worst,
+        difference=float(differences[worst]),
+        is_sum=_norm([wholes - num_replicas * shareds]) <= _TOLERANCE_OF_SUM * _norm([wholes]),
     )
-    factor = whole @ shared / max(shared @ shared, np.finfo("float64").tiny)
-    is_all = _norm([whole - factor * shared]) <= _TOLERANCE_OF_FACTOR * _norm([whole])
-    return float(factor) if is_all and factor > 1 + _TOLERANCE_OF_FACTOR else None
 
 
 def _as_array(gradient) -> np.ndarray:
@@ -182,10 +178,10 @@ def _describe(finding: Finding, num_replicas: int) -> str:
         f"one device: it differs by {finding.difference:.0%} (of '{finding.variable}'). Each "
         "replica computes the loss of its own examples, which counts as a mean over them. "
     )
-    if finding.factor is not None:
+    if finding.is_sum:
         return text + (
-            f"On one device it is about {finding.factor:.2g} times as large, so the loss seems to "
-            "be a sum over the examples. Sum with `kerasdist.global_sum(values)`, or divide by the "
+            f"On one device it is about {num_replicas} times as large, so the loss seems to be a "
+            "sum over the examples. Sum with `kerasdist.global_sum(values)`, or divide by the "
             "number of examples."
         )
     return text + (
