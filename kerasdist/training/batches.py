@@ -127,7 +127,7 @@ def _split_leaf(leaf, num_replicas, replicas):
 def _split_sparse(leaf, num_replicas, replicas):
     shape = leaf.dense_shape
     bounds = _bounds(shape[0], num_replicas, replicas)
-    return [
+    shares = [
         tf.sparse.slice(
             leaf,
             tf.concat([[start], tf.zeros_like(shape[1:])], axis=0),
@@ -135,6 +135,9 @@ def _split_sparse(leaf, num_replicas, replicas):
         )
         for start, end in itertools.pairwise(bounds)
     ]
+    for share in shares:  # A layer that is built from one needs the sizes of its features.
+        share.set_shape([None, *leaf.shape[1:]])
+    return shares
 
 
 def _bounds(size, num_replicas, replicas) -> list:

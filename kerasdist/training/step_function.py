@@ -20,6 +20,7 @@ from kerasdist.training import (
     update_callback,
     workers,
 )
+from kerasdist.training.data_source import without_optionals
 from kerasdist.training.epoch_iterator import GlobalBatches
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.step_logs import StepLogs, graph_function, mean_over_examples
@@ -51,6 +52,7 @@ class StepFunction:
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._has_infinite = tf.Variable([False, False], trainable=False)
         self._is_first_call = True
         self._run_batch = self._one_step
         if not model.run_eagerly:
@@ -66,6 +68,7 @@ class StepFunction:
         self.num_examples.assign(0)
         self._stop_request.assign(0)
         self._num_stop_requests.assign(0)
+        self._has_infinite.assign([False, False])
         self._is_first_call = True
 
     def request_stop(self) -> None:
@@ -88,53 +91,49 @@ class StepFunction:
         """
         try:
             if isinstance(data, GlobalBatches):
-                self._run_or_restart(data)
+                self._run(data)
             else:
                 for batch in data:
                     self._run_batch(as_tensors(batch))
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
-        if workers.count(self._strategy) == 1:
-            return LazyLogs(self._logs.read)
         if self._is_first_call:
             self._is_first_call = False
-            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
+            self._check_first_batch()
+        if workers.count(self._strategy) == 1:
+            return LazyLogs(self._logs.read)
         return LazyLogs(self._logs.read, read_of_worker=self._logs.read_of_worker)
 
-    def _run_or_restart(self, data):
-        try:
-            self._run(data)
-        except (tf.errors.OutOfRangeError, StopIteration):
-            if not data.restart():
-                raise
-            self._run(data)
+    def _check_first_batch(self):
+        if workers.count(self._strategy) > 1:
+            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
+        data_checks.warn_of_infinite(self._has_infinite)
 
     def _run(self, data):
         if data.source.next_size is not None:
             self._take_own_steps(data)
         elif self._model.run_eagerly or not isinstance(data.iterator, _TENSORFLOW_ITERATORS):
-            data.num_taken = self._steps_in_python(data)
+            self._steps_in_python(data)
         elif data.num_steps == 1:
             self._run_step(data.iterator)
         elif data.is_exact:
             self._run_steps(data.iterator, tf.constant(data.num_steps))
         else:
-            num_taken = int(self._run_steps_while_data(data.iterator, tf.constant(data.num_steps)))
-            if num_taken == 0:
+            num_taken = self._run_steps_while_data(data.iterator, tf.constant(data.num_steps))
+            if int(num_taken) == 0:
                 raise StopIteration
-            data.num_taken = num_taken
 
     def _take_own_steps(self, data):
         run = self._own_steps if self._model.run_eagerly else self._run_own_steps
         arguments = tf.constant(data.num_steps), data.source.next_size
         num_taken, data.source.next_size = run(data.source.iterator, *arguments)
-        data.num_taken = int(num_taken)
-        if data.num_taken == 0:
+        if int(num_taken) == 0:
             raise StopIteration
 
     def _one_step(self, batch):
+        batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
-        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        checks = self._look_at(batch, is_first=is_first)
         if workers.count(self._strategy) > 1:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
@@ -149,14 +148,16 @@ class StepFunction:
             next_size: int64 scalar, the examples of this worker in the next step.
         """
         shares = batches.shares_of_own(batch, self._strategy, size)
-        is_first = tf.equal(self.num_examples, 0)
-        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        checks = self._look_at(batch, is_first=tf.equal(self.num_examples, 0))
         next_size = tf.cast(next_size, tf.float32)
         riders = ((_NEXT_SIZE, next_size),)
         result = self._run_shares(batch, shares, checks=checks, riders=riders)
         if _NEXT_SIZE not in result.sums:  # In `evaluate`.
             return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
+
+    def _look_at(self, batch, *, is_first) -> list:
+        return data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
 
     def _run_shares(self, batch, shares, *, checks, riders=(), counter=None):
         with contextlib.ExitStack() as stack:
@@ -250,14 +251,11 @@ class StepFunction:
             parallel_iterations=1,
         )
 
-    def _steps_in_python(self, data) -> int:
-        num_taken = 0
-        for batch in itertools.islice(data.iterator, data.num_steps):
+    def _steps_in_python(self, data):
+        batches_taken = itertools.islice(data.iterator, data.num_steps)
+        self._run_batch(next(batches_taken))  # Or StopIteration.
+        for batch in batches_taken:
             self._run_batch(batch)
-            num_taken += 1
-        if num_taken == 0:
-            raise StopIteration
-        return num_taken
 
 
 def _warn_of_differences(model):
