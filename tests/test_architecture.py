@@ -31,7 +31,9 @@ MAY_IMPORT = {
     "placement": {"training"},
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
-    "doctor": {"config", "cluster", "strategies", "parity"},
+    "doctor": {
+        *["__init__", "config", "cluster", "launcher", "plan", "strategies", "training", "parity"]
+    },
     "__init__": {"config", "cluster", "launcher", "plan", "preflight", "strategies"},
     "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
 }
