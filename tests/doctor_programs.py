@@ -71,7 +71,8 @@ class Gan(keras.Model):
         self.built = True
 
     def compile(self, generator_optimizer, critic_optimizer):
-        super().compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+        super().compile()
+        self.cost = keras.losses.BinaryCrossentropy(from_logits=True)
         self.generator_optimizer = generator_optimizer
         self.critic_optimizer = critic_optimizer
 
@@ -85,8 +86,8 @@ class Gan(keras.Model):
             faked = self.critic(self.generator(noise, training=True), training=True)
             real = self.critic(images, training=True)
             ones, zeros = tf.ones_like(real), tf.zeros_like(real)
-            critic_loss = self.loss(ones, real) + self.loss(zeros, faked)
-            generator_loss = self.loss(ones, faked)
+            critic_loss = self.cost(ones, real) + self.cost(zeros, faked)
+            generator_loss = self.cost(ones, faked)
         for loss, part, optimizer in (
             (critic_loss, self.critic, self.critic_optimizer),
             (generator_loss, self.generator, self.generator_optimizer),
