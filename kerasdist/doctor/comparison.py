@@ -87,7 +87,7 @@ def compare(truth: Recording, ours: Recording) -> Comparison:
         if other_data_from is None and _have_other_examples(step, own_step):
             other_data_from = step.first
         compared = list(_compare_step(truth, ours, position))
-        largest = max(largest, *(each.size for each in compared))
+        largest = max([largest, *(each.size for each in compared)])
         tolerance = _TOLERANCES.get(step.dtype, _TOLERANCE)
         differences = [each for each in compared if each.relative_size > tolerance]
         if differences:
@@ -114,16 +114,15 @@ def _compare_step(truth: Recording, ours: Recording, position) -> Iterator[Diffe
     for kind in ("weight", "optimizer"):
         before, after = _variables(truth, position, kind)
         own_before, own_after = _variables(ours, position, kind)
-        # By position: two runs may count their layers' names differently.
-        values = dict(zip(after, own_after.values(), strict=False))
-        before_of_ours = dict(zip(after, own_before.values(), strict=False))
+        if len(after) == len(own_after):
+            # By position: two runs may count the names of their layers differently.
+            own_before = dict(zip(after, own_before.values(), strict=False))
+            own_after = dict(zip(after, own_after.values(), strict=True))
         for name, value in after.items():
-            yield _compare_variable(
-                kind,
-                name,
-                (before.get(name, 0), value),
-                (before_of_ours.get(name, 0), values.get(name)),
-            )
+            # Slots may be made for an optimizer that the program never uses.
+            if kind == "weight" or name in own_after:
+                pairs = (before.get(name, 0), value), (own_before.get(name, 0), own_after.get(name))
+                yield _compare_variable(kind, name, *pairs)
     logs, own_logs = truth.step(position).logs, ours.step(position).logs
     for name in {**logs, **own_logs}:
         yield _compare_variable("log", name, (0, logs.get(name)), (0, own_logs.get(name)))
