@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "gradients": {"training"},
     "reductions": {"training"},
     "strategies": {"config", "cluster", "preflight", "training"},
-    "callbacks": {"cluster", "gradients", "training"},
+    "callbacks": {"cluster", "doctor", "gradients", "training"},
     "launcher": {"cluster"},
     "testing": {"cluster", "launcher"},
     "placement": {"training"},

@@ -58,7 +58,7 @@ def test_the_first_step_that_differs_is_found_with_the_largest_difference_first(
 
     found = compare(record(STEP, second), record(STEP, other))
 
-    assert found.step.first == 2
+    assert found.step and found.step.first == 2
     assert [(each.kind, each.name) for each in found.differences] == [
         ("log", "mae"),
         ("log", "loss"),

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kerasdist.doctor.recording import Recording, Step
+from kerasdist.doctor.recording import OneStep, Recording, Step
 
 # Of a value, and of values above 1 in relation to them; as in the parity table.
 _TOLERANCES = {"float16": 5e-3, "bfloat16": 2e-2}
 _TOLERANCE = 1e-5
 _KINDS = ("weight", "optimizer", "log")
+_MOST_ROWS = 3  # Of what differs.
 _PARALLEL = 0.999  # Cosine from which a change counts as a multiple of another.
 
 
@@ -44,6 +45,13 @@ class Difference:
         """The size; in relation to the value of one device, where that is above 1."""
         return self.size / max(1.0, abs(self.truth)) if self.truth and self.size else self.size
 
+    def describe(self) -> str:
+        """Returns what differs and by how much, in a line."""
+        title = f"{self.kind} {self.name}"
+        if self.truth is None:
+            return f"{title}: is not there in both, or has another shape"
+        return f"{title}: {self.ours:.7g} instead of {self.truth:.7g}, by {self.size:.1e}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -75,8 +83,24 @@ class Comparison:
         """Whether nothing differs, and no step is missing."""
         return not self.differences and self.num_steps[0] == self.num_steps[1]
 
+    def describe(self) -> str:
+        """Returns what is equal, or the first differences, in words."""
+        if self.step is None or (not self.differences and not self.is_equal):
+            return "Differs in the number of steps; equal until then."
+        if self.is_equal:
+            num_variables = len(self.step.weights) + len(self.step.slots)
+            return (
+                f"{num_variables} variables and {len(self.step.logs)} logs; largest difference "
+                f"{self.largest:.1e}"
+            )
+        first, last = self.step.first, self.step.last
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        num = f"{len(self.differences)} of {self.num_compared} variables and logs"
+        rows = [f"  {each.describe()}" for each in self.differences[:_MOST_ROWS]]
+        return "\n".join([f"Differs first in {steps}, model '{self.model}': {num}.", *rows])
 
-def compare(truth: Recording, ours: Recording) -> Comparison:
+
+def compare(truth: Recording | OneStep, ours: Recording | OneStep) -> Comparison:
     """Compares what two runs of a program recorded, step by step."""
     compared: list[Difference] = []
     differences: list[Difference] = []
@@ -110,7 +134,7 @@ def _have_other_examples(truth: Step, ours: Step) -> bool:
     return not np.array_equal(np.sort(truth.examples), np.sort(ours.examples))
 
 
-def _compare_step(truth: Recording, ours: Recording, position) -> Iterator[Difference]:
+def _compare_step(truth, ours, position) -> Iterator[Difference]:
     for kind in ("weight", "optimizer"):
         before, after = _variables(truth, position, kind)
         own_before, own_after = _variables(ours, position, kind)

@@ -7,13 +7,12 @@ ends the program.
 """
 
 import contextlib
-import itertools
+import functools
 import os
 import sys
 import weakref
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -22,14 +21,14 @@ from kerasdist import strategies
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.doctor import recording
-from kerasdist.doctor.draws import Draws
 from kerasdist.doctor.fingerprints import fingerprints
 from kerasdist.doctor.recording import Deployment, Recording, Settings, Start, Step
 from kerasdist.plan import Plan
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.training import batch_statistics, batches, keras_adapter, lazy_logs, scope_checks
-from kerasdist.training.epoch_iterator import GlobalBatches
+from kerasdist.training.draws import Draws
+from kerasdist.training.watched_step import WatchedStep, named_values, slots_of, value_of
 
 
 class Probe:
@@ -48,13 +47,12 @@ class Probe:
         self._num_calls = 0
         self._num_steps = 0
         self._make_strategy = strategies.make_strategy
-        self._next_seed = keras.random.SeedGenerator.next
         self._is_laid = False
-        self.draws = Draws(are_alike=settings.is_alike)
+        self._draws = Draws(are_alike=settings.is_alike)
 
     def lay(self) -> None:
         """Puts itself before the functions that it watches, for the rest of the process."""
-        replacements = [
+        replacements: list[tuple] = [
             (kerasdist, "make_strategy", self._strategy),
             (strategies, "make_strategy", self._strategy),
         ]
@@ -68,45 +66,54 @@ class Probe:
         for owner, name, function in replacements:
             setattr(owner, name, function)
 
-    def before(self, model) -> None:
+    def watch(self, model, batches, run):
+        """Records a model before its first and after every step; `run` as of `WatchedStep`.
+
+        Raises:
+            SystemExit: These were the last steps to watch.
+        """
+        if model not in self._models:
+            self._record_start(model)
+        with self._draws:
+            logs, num_steps = run()
+        examples = None
+        if batches is not None:
+            examples = np.concatenate([_fingerprints(model, batch) for batch in batches])
+        self._record_step(model, logs, num_steps, examples)
+        if self._num_steps >= self._settings.num_steps:
+            sys.exit(0)  # Through the `finally` of the program.
+        return logs
+
+    def _record_start(self, model):
         """Records a model before its first step, and gives it the weights of the truth."""
-        if model in self._models:
-            return
         position = self._models[model] = len(self._models)
         if self._settings.is_alike:
             for layer in batch_statistics.unsynchronized_layers(model):
                 layer.synchronized = True
         was_alike = self._truth is None or self._take_weights(model, self._truth, position)
         self._known_weights |= {id(variable) for variable in model.weights}
-        start = Start(name=model.name, weights=_values(model, model.weights), was_alike=was_alike)
+        weights = named_values(model, model.weights)
+        start = Start(name=model.name, weights=weights, was_alike=was_alike)
         recording.write(self._folder, f"start-{position}", start)
 
-    def after(self, model, logs, *, num_steps: int, examples: np.ndarray | None) -> None:
-        """Records a model after a step.
-
-        Raises:
-            SystemExit: These were the last steps to watch.
-        """
+    def _record_step(self, model, logs, num_steps, examples):
         self._num_steps += num_steps
-        slots = [variable for each in _optimizers(model) for variable in each.variables]
         unsynchronized = batch_statistics.unsynchronized_layers(model)
         step = Step(
             first=self._num_steps - num_steps + 1,
             last=self._num_steps,
             model=self._models[model],
-            weights=_values(model, model.weights),
-            slots=_values(model, slots),
+            weights=named_values(model, model.weights),
+            slots=named_values(model, slots_of(model)),
             logs=lazy_logs.as_numbers(logs) if isinstance(logs, dict) else {},
             examples=examples,
-            draws=tuple(sorted(self.draws.places)),
+            draws=tuple(sorted(self._draws.places)),
             unsynchronized=tuple(layer.name for layer in unsynchronized if layer.trainable),
             dtype=model.compute_dtype,
             has_own_step=not keras_adapter.is_stock_train_step(model),
         )
         recording.write(self._folder, f"step-{self._num_calls:06}", step)
         self._num_calls += 1
-        if self._num_steps >= self._settings.num_steps:
-            sys.exit(0)  # Through the `finally` of the program.
 
     def _strategy(self, config=None, *, cluster=None, **arguments):
         """Stands in for `make_strategy`, with its arguments."""
@@ -153,14 +160,16 @@ class Probe:
             return
         self._is_laid = True
         keras_adapter.route("make_train_function", self._make_train_function)
-        if self._settings.is_alike:
-            keras.random.SeedGenerator.next = self._next_seed
 
     def _make_train_function(self, stock, model, force=False):
-        if isinstance(model.train_function, _WatchedStep):
+        if isinstance(model.train_function, WatchedStep):
             model.train_function = model.train_function.step
         stock(model, force)
-        model.train_function = _WatchedStep(model.train_function, model, self)
+        model.train_function = WatchedStep(
+            model.train_function,
+            num_steps=model.steps_per_execution,
+            watch=functools.partial(self.watch, model),
+        )
         return model.train_function
 
     def _take_weights(self, model, truth, position) -> bool:
@@ -171,45 +180,10 @@ class Probe:
         was_alike = True
         for variable, value in zip(model.weights, values, strict=False):
             is_known = id(variable) in self._known_weights or variable.shape != value.shape
-            if not is_known and not np.array_equal(_value(model, variable), value):
+            if not is_known and not np.array_equal(value_of(model, variable), value):
                 variable.assign(value)
                 was_alike = False
         return was_alike
-
-
-class _WatchedStep:
-    """The train function of a model, with the probe before and after it.
-
-    Args:
-        step: The function.
-        model: Its model.
-        probe: Is told.
-    """
-
-    def __init__(self, step, model, probe: Probe):
-        self.step = step
-        self._model = weakref.ref(model)
-        self._probe = probe
-
-    def __getattr__(self, name):
-        return getattr(self.step, name)
-
-    def __call__(self, data):
-        model = self._model()
-        assert model is not None  # It calls.
-        self._probe.before(model)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._probe.draws)
-            if getattr(getattr(data, "source", None), "next_size", None) is not None:
-                logs, examples = self.step(data), None  # Each worker reads its own part.
-                num_steps = data.num_taken
-            else:
-                taken = _take(data, model.steps_per_execution)
-                num_steps = len(taken)
-                examples = np.concatenate([_fingerprints(model, batch) for batch in taken])
-                logs = self.step(stack.enter_context(_instead(data, taken)))
-        self._probe.after(model, logs, num_steps=num_steps, examples=examples)
-        return logs
 
 
 class _StandIn(tf.distribute.Strategy):
@@ -253,66 +227,8 @@ def _config(settings) -> DeploymentConfig | None:
     )
 
 
-def _take(data, num_steps: int) -> list:
-    """Takes the batches of a call from what `fit` hands to a train function.
-
-    Raises:
-        StopIteration: There is none left.
-    """
-    if isinstance(data, GlobalBatches):
-        num_steps = data.num_steps
-    batches = _next_batches(data, num_steps)
-    if not batches and isinstance(data, GlobalBatches) and data.restart():
-        batches = _next_batches(data, num_steps)
-    if not batches:
-        raise StopIteration
-    return batches
-
-
-def _next_batches(data, num_steps) -> list:
-    iterator = data.iterator if isinstance(data, GlobalBatches) else data
-    return list(itertools.islice(iterator, num_steps))
-
-
-@contextlib.contextmanager
-def _instead(data, batches: list):
-    """Gives what a train function takes, with these batches in it."""
-    if not isinstance(data, GlobalBatches):
-        yield iter(batches)
-        return
-    source, iterator = data.source, data.source.iterator
-    source.iterator = iter(batches)
-    try:
-        yield data
-    finally:
-        source.iterator = iterator
-
-
 def _fingerprints(model, batch) -> np.ndarray:
     if not batches.is_distributed(batch):
         return fingerprints(batch)
     parts = model.distribute_strategy.experimental_local_results(batch)
     return np.concatenate([fingerprints(part) for part in parts])
-
-
-def _optimizers(model) -> list:
-    """Returns the optimizers of a model: its own, and those that it keeps as a GAN does."""
-    found = [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]
-    return list({id(each): each for each in found}.values())
-
-
-def _values(model, variables) -> dict[str, np.ndarray]:
-    values: dict[str, np.ndarray] = {}
-    for variable in variables:
-        name = variable.path
-        while name in values:
-            name += "'"
-        values[name] = _value(model, variable)
-    return values
-
-
-def _value(model, variable) -> np.ndarray:
-    """Returns the mean over the copies of this process: where they differ, none is right."""
-    copies = model.distribute_strategy.experimental_local_results(variable.value)
-    arrays = [np.asarray(copy) for copy in copies]
-    return arrays[0] if len(arrays) == 1 else np.mean(arrays, axis=0, dtype="float64")

@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerasdist import launcher
-from kerasdist.doctor.comparison import Comparison, Difference, compare
+from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import may_be_natural, reasons
 from kerasdist.doctor.recording import Deployment, Recording, Settings
 
 NUM_STEPS = 5
-_MOST_ROWS = 3  # Of what differs.
 _LAST_LINES = 20  # Of a program that fails without a traceback.
 _WIDTH = 100
 _TRACEBACK = "Traceback (most recent call last)"
@@ -91,9 +90,9 @@ def _examine(command, settings) -> int:
     if not found.began_alike:
         print(_row("weights", "others at the start; set to those of one device"))
     if found.is_equal:
-        print(f"Equal in {found.num_steps[0]} steps: {_describe_equal(found)}.")
+        print(f"Equal in {found.num_steps[0]} steps: {found.describe()}.")
         return 0
-    print(_describe_differences(found))
+    print(found.describe())
     print("Likely reason:")
     for reason in reasons(found, num_replicas=deployment.num_replicas, alike=alike):
         print(textwrap.fill(reason, _WIDTH, initial_indent="  - ", subsequent_indent="    "))
@@ -238,34 +237,6 @@ def _describe_data(found) -> str:
     return f"other examples from step {found.other_data_from} on"
 
 
-def _describe_equal(found) -> str:
-    num_variables = len(found.step.weights) + len(found.step.slots)
-    return (
-        f"{num_variables} variables and {len(found.step.logs)} logs; largest difference "
-        f"{found.largest:.1e}"
-    )
-
-
-def _describe_differences(found) -> str:
-    if not found.differences:
-        return "Differs in the number of steps; equal until then."
-    step = found.step
-    steps = f"step {step.first}" if step.first == step.last else f"steps {step.first}-{step.last}"
-    num = f"{len(found.differences)} of {found.num_compared} variables and logs"
-    rows = [_describe_difference(each) for each in found.differences[:_MOST_ROWS]]
-    return "\n".join([f"Differs first in {steps}, model '{found.model}': {num}.", *rows])
-
-
-def _describe_difference(difference: Difference) -> str:
-    title = f"{difference.kind} {difference.name}"
-    if difference.truth is None:
-        return f"  {title}: is not there in both, or has another shape"
-    return (
-        f"  {title}: {difference.ours:.7g} instead of {difference.truth:.7g}, "
-        f"by {difference.size:.1e}"
-    )
-
-
 def _describe_alike(alike) -> str:
     if alike.is_equal:
         return (
@@ -274,8 +245,7 @@ def _describe_alike(alike) -> str:
             "so from the start: `--alike`."
         )
     return (
-        "With random draws and batch statistics made alike, it still differs.\n"
-        f"{_describe_differences(alike)}"
+        f"With random draws and batch statistics made alike, it still differs.\n{alike.describe()}"
     )
 
 

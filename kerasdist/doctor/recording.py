@@ -163,6 +163,29 @@ class Recording:
         return [pickle.loads((each / name).read_bytes()) for each in self._folders]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneStep:
+    """A single step, as a recording that was never written.
+
+    Attributes:
+        before: The model before it.
+        after: And after it.
+    """
+
+    before: Start
+    after: Step
+    num_calls: int = 1
+    num_steps: int = 1
+
+    def start(self, _: int) -> Start:
+        """Returns how the model was before the step."""
+        return self.before
+
+    def step(self, _: int) -> Step:
+        """Returns the step."""
+        return self.after
+
+
 def write(folder: Path, name: str, record) -> None:
     """Adds a record to those of this process."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ On several replicas each draws for its own examples, so that a program with Drop
 device by nature. Where every example gets the same numbers, whatever still differs is no chance.
 """
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -21,39 +22,44 @@ _SHAPED = {
 }
 # Functions that choose among what they are given; these stay as they are.
 _CHOOSING = ("categorical", "stateless_categorical", "shuffle")
+_entered: list["Draws"] = []  # One at most.
 _SEED = (1, 2)  # In the place of a state, of which each replica has its own.
 
 
+def are_alike() -> bool:
+    """Whether all replicas must draw the same numbers just now."""
+    return any(draws.are_alike for draws in _entered)
+
+
 class Draws:
-    """Stands before the functions of `tf.random`, which Keras' own call too.
-
-    Use it as a context around each training step: what is drawn outside is left alone.
-
-    Args:
-        are_alike: Whether all examples get the same numbers in a step.
+    """Stands before the functions of `tf.random`, which Keras' own call too, while it is entered.
 
     Attributes:
+        are_alike: Whether all examples get the same numbers.
         places: Where in the model numbers were drawn: "sequential/dropout".
     """
 
     def __init__(self, *, are_alike: bool):
         self.places: set[str] = set()
-        self._are_alike = are_alike
-        self._is_in_step = False
+        self.are_alike = are_alike
         self._lock = threading.Lock()  # Replicas are traced in threads.
-        for name, twin in _SHAPED.items():
-            self._replace(tf.random, name, functools.partial(_draw_alike, getattr(tf.random, twin)))
-        drop_alike = functools.partial(_drop_alike, tf.nn.experimental.stateless_dropout)
-        self._replace(tf.nn.experimental, "stateless_dropout", drop_alike)
-        self._replace(tf.nn, "dropout", drop_alike)
-        for name in _CHOOSING:
-            self._replace(tf.random, name, None)
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self):
-        self._is_in_step = True
+        draws = {name: getattr(tf.random, twin) for name, twin in _SHAPED.items()}
+        drop = tf.nn.experimental.stateless_dropout
+        for name, draw in draws.items():
+            self._replace(tf.random, name, functools.partial(_draw_alike, draw))
+        for module, name in ((tf.nn.experimental, "stateless_dropout"), (tf.nn, "dropout")):
+            self._replace(module, name, functools.partial(_drop_alike, drop))
+        for name in _CHOOSING:
+            self._replace(tf.random, name, None)
+        _entered.append(self)
+        return self
 
     def __exit__(self, *_):
-        self._is_in_step = False
+        _entered.remove(self)
+        self._stack.close()
 
     def _replace(self, module, name, alike):
         stock = getattr(module, name)
@@ -61,15 +67,14 @@ class Draws:
 
         @functools.wraps(stock)
         def draw(*args, **kwargs):
-            if not self._is_in_step:
-                return stock(*args, **kwargs)
             with self._lock:
                 self.places.add(tf.get_current_name_scope() or "train_step")
-            if not self._are_alike or alike is None:
+            if not self.are_alike or alike is None:
                 return stock(*args, **kwargs)
             return alike(**signature.bind(*args, **kwargs).arguments)
 
         setattr(module, name, draw)
+        self._stack.callback(setattr, module, name, stock)
 
 
 def _draw_alike(draw, *, shape, seed=None, name=None, **arguments):
