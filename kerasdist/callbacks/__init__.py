@@ -1,4 +1,4 @@
-"""Callbacks for stock `fit` that act on the update of the weights, in list order, and that look at it."""
+"""Callbacks for stock `fit`: they act on the update of the weights, in list order, or prove it."""
 
 from kerasdist.callbacks.first_step_proof import FirstStepProof as FirstStepProof
 from kerasdist.callbacks.gradient_accumulation import GradientAccumulation as GradientAccumulation

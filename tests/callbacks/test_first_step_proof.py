@@ -57,9 +57,12 @@ def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments,
     assert f"First step: equal on {strategy.num_replicas_in_sync} replicas" in printed
     assert " s, before training." in printed
     expected_history, expected_weights = fit(strategy, [LossAverages()], **arguments)
-    assert history == expected_history
+    # The first batch comes by another way, so that TensorFlow compiles another graph.
+    assert history.keys() == expected_history.keys()
+    for name, values in expected_history.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-5)
     for ours, expected in zip(weights, expected_weights, strict=True):
-        np.testing.assert_array_equal(ours, expected)
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:Batch normalization")
