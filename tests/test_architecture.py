@@ -26,13 +26,15 @@ MAY_IMPORT = {
     "gradients": {"training"},
     "reductions": {"training"},
     "strategies": {"config", "cluster", "preflight", "training"},
-    "callbacks": {"cluster", "gradients", "training"},
+    "callbacks": {"cluster", "doctor", "gradients", "training"},
     "launcher": {"cluster"},
     "testing": {"cluster", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
-    "doctor": {"config", "cluster", "strategies", "parity"},
+    "doctor": {
+        *("__init__", "config", "cluster", "launcher", "plan", "strategies", "training", "parity"),
+    },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
     },
