@@ -131,9 +131,7 @@ def run(strategy):
     train_dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train, sample_weight))
     train_dataset = train_dataset.shuffle(buffer_size=64).batch(8)
     val_dataset = tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(8)
-    history = model.fit(
-        train_dataset, epochs=2, validation_data=val_dataset, validation_steps=1
-    )
+    history = model.fit(train_dataset, epochs=2, validation_data=val_dataset, validation_steps=1)
     results["dataset"] = history.history
     history = model.fit(ExamplePyDataset(x_train, y_train, batch_size=8), epochs=2)
     results["PyDataset"] = history.history

@@ -5,7 +5,6 @@ learning rate, one saves.
 """
 
 import os
-import tempfile
 
 import keras
 import numpy as np
@@ -74,7 +73,9 @@ class LossAndErrorPrintingCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.losses.append(logs["loss"])
-        self.lines.append("Up to batch {}, the average loss is {:7.2f}.".format(batch, logs["loss"]))
+        self.lines.append(
+            "Up to batch {}, the average loss is {:7.2f}.".format(batch, logs["loss"])
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         self.lines.append(f"The average loss for epoch {epoch} is {logs['loss']:7.2f}")
@@ -119,7 +120,7 @@ class CustomLearningRateScheduler(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = self.schedule(epoch, lr)
 
 
-class SaveBestOnly(keras.callbacks.Callback):
+class SaveEveryEpoch(keras.callbacks.Callback):
     def __init__(self, directory):
         super().__init__()
         self.directory = directory
@@ -139,7 +140,7 @@ def get_model():
     return model
 
 
-def run(strategy):
+def run(strategy, *, directory):
     keras.utils.set_random_seed(5)
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(37, 12)).astype("float32")
@@ -148,17 +149,15 @@ def run(strategy):
         model = get_model()
     hooks, losses, stop = CustomCallback(), LossAndErrorPrintingCallback(), EarlyStoppingAtMinLoss()
     rates = CustomLearningRateScheduler(lambda epoch, lr: lr * (0.9 if epoch < 3 else 8))
-    with tempfile.TemporaryDirectory() as directory:
-        save = SaveBestOnly(directory)
-        history = model.fit(
-            x,
-            y,
-            batch_size=8,
-            epochs=12,
-            validation_split=0.3,
-            callbacks=[hooks, losses, stop, rates, save],
-        )
-        files = sorted(os.listdir(directory))
+    save = SaveEveryEpoch(directory)
+    history = model.fit(
+        x,
+        y,
+        batch_size=8,
+        epochs=12,
+        validation_split=0.3,
+        callbacks=[hooks, losses, stop, rates, save],
+    )
     scores = model.evaluate(x, y, batch_size=16, verbose=0, callbacks=[hooks])
     predictions = model.predict(x, batch_size=16, callbacks=[hooks])
     return {
@@ -170,7 +169,7 @@ def run(strategy):
         "lines": losses.lines,
         "rates": rates.rates,
         "stopped": [stop.stopped_epoch, stop.best],
-        "files": files,
+        "files": sorted(os.listdir(directory)),
         "scores": scores,
         "predictions": predictions,
         "weights": model.get_weights(),

@@ -45,4 +45,6 @@ def _number_differences(path: str, ours, truth, tolerance: float) -> Iterator[st
         difference = np.abs(ours.astype("float64") - truth.astype("float64"))
         # A NaN on one side is as wrong as can be.
         worst = np.max(np.where(np.isnan(difference), np.inf, difference))
-        yield f"{path}: off by {worst:.3g}" + (f", {ours} instead of {truth}" if not ours.shape else "")
+        yield f"{path}: off by {worst:.3g}" + (
+            f", {ours} instead of {truth}" if not ours.shape else ""
+        )

@@ -4,7 +4,6 @@ The model is checkpointed after every epoch, and a second run goes on from the l
 """
 
 import os
-import tempfile
 
 import keras
 import numpy as np
@@ -61,10 +60,9 @@ def run_training(strategy, checkpoint_dir, epochs):
     return {"history": history.history, "scores": scores, "weights": model.get_weights()}
 
 
-def run(strategy):
+def run(strategy, *, directory):
     keras.utils.set_random_seed(1)
-    with tempfile.TemporaryDirectory() as checkpoint_dir:
-        first = run_training(strategy, checkpoint_dir, epochs=2)
-        files = sorted(os.listdir(checkpoint_dir))
-        second = run_training(strategy, checkpoint_dir, epochs=1)
+    first = run_training(strategy, directory, epochs=2)
+    files = sorted(os.listdir(directory))
+    second = run_training(strategy, directory, epochs=1)
     return {"first": first, "files": files, "second": second}

@@ -1,7 +1,7 @@
 """In the manner of Keras' guide to a train_step of one's own: three ways to write one.
 
-`compute_loss` and the compiled metrics; a loss function and metrics of one's own, reset by `metrics`;
-a GAN-free low level with sample weights, and a test_step beside it.
+`compute_loss` and the compiled metrics; a loss and metrics of one's own, reset through `metrics`;
+sample weights, with a test_step beside the train_step.
 """
 
 import keras
