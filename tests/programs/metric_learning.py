@@ -1,8 +1,8 @@
 """In the manner of Keras' example of metric learning: a batch axis that does not count examples.
 
 A PyDataset gives [anchor and positive, classes, height, width, channels]; the loss compares every
-anchor with every positive. Two halves of this are no two smaller batches, so this is a program for one
-device.
+anchor with every positive. Two halves of this are no two smaller batches, so this is a program for
+one device.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""In the manner of Keras' examples of siamese networks: triplets with a layer of distances, and pairs.
+"""In the manner of Keras' examples of siamese networks: triplets, and pairs.
 
 The triplets have a train_step and a test_step of their own and a base that is partly frozen; the
 pairs two inputs of one tower and a contrastive loss. The example differentiates the losses of all

@@ -18,31 +18,43 @@ from tests.strategies import run_on_workers
 
 PROGRAMS = [
     "autoencoder",
+    "bidirectional_lstm",
     "builtin_methods",
     "callbacks_guide",
+    "curriculum",
     "custom_loop",
     "deep_q_learning",
     "diffusion",
     "distillation",
     "distributed_guide",
     "gan",
+    "graph_network",
     "input_pipelines",
     "masked_language_model",
+    "mixup",
     "multi_worker",
+    "object_detection",
+    "ocr",
     "own_losses",
     "own_train_steps",
     "parameter_servers",
+    "recommender",
     "saving",
+    "sequence_to_sequence",
     "siamese",
     "simsiam",
     "subclassed_layers",
+    "text_classification",
+    "timeseries_transformer",
     "transfer_learning",
     "translation",
     "vae",
+    "vision_transformer",
     "wgan_gp",
+    "wide_and_deep",
 ]
 # Those that reduce a sum or a ratio of sums: `run_as_published` does it as others write it.
-WITH_SUMS = ["masked_language_model", "siamese", "translation"]
+WITH_SUMS = ["masked_language_model", "siamese", "simclr", "translation"]
 # Their batches are no sets of examples.
 ON_ONE_DEVICE = ["metric_learning"]
 # A third of the programs.

@@ -1,6 +1,6 @@
 """In the manner of Keras' example of a vision transformer: patches, positions, AdamW.
 
-Augmentation in the model with an adapted normalization, top-k accuracy, a checkpoint of the weights.
+Augmentation in the model with an adapted normalization, top-k accuracy, checkpoints of the weights.
 """
 
 import keras
