@@ -41,8 +41,8 @@ class ExamplePyDataset(keras.utils.PyDataset):
     def __len__(self):
         return int(np.ceil(len(self.y) / self.batch_size))
 
-    def __getitem__(self, idx):
-        rows = slice(idx * self.batch_size, (idx + 1) * self.batch_size)
+    def __getitem__(self, index):
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
         return self.x[rows], self.y[rows]
 
 

@@ -71,13 +71,13 @@ class LossAndErrorPrintingCallback(keras.callbacks.Callback):
         super().__init__()
         self.lines, self.losses = [], []
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs):
         self.losses.append(logs["loss"])
         self.lines.append(
             "Up to batch {}, the average loss is {:7.2f}.".format(batch, logs["loss"])
         )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch, logs):
         self.lines.append(f"The average loss for epoch {epoch} is {logs['loss']:7.2f}")
 
 
@@ -92,7 +92,7 @@ class EarlyStoppingAtMinLoss(keras.callbacks.Callback):
         self.stopped_epoch = 0
         self.best = np.inf
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch, logs):
         current = logs.get("loss")
         if np.less(current, self.best):
             self.best = current

@@ -28,7 +28,8 @@ def _differences(path: str, ours, truth, tolerance: float) -> Iterator[str]:
             yield from _differences(f"{path}/{key}", ours[key], truth[key], tolerance)
     elif isinstance(truth, (list, tuple)):
         if len(ours) != len(truth):
-            yield f"{path}: length {len(ours)} instead of {len(truth)}"
+            yield f"{path}: length {len(ours)} instead of {len(truth)}: {ours!r:.200}"
+            yield f"{path}: plain Keras: {truth!r:.200}"
         for index, pair in enumerate(zip(ours, truth, strict=False)):
             yield from _differences(f"{path}/{index}", *pair, tolerance)
     elif isinstance(truth, (str, bool)) or truth is None:

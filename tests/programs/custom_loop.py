@@ -90,7 +90,7 @@ def run(strategy, *, directory):
     return {
         "lines": lines,
         "saved": saved,
-        "epoch": int(epoch.numpy()),
-        "iterations": int(optimizer.iterations.numpy()),
+        "epoch": int(tf.convert_to_tensor(epoch)),
+        "iterations": int(tf.convert_to_tensor(optimizer.iterations)),
         "weights": model.get_weights(),
     }

@@ -17,14 +17,14 @@ NUM_CLASSES = 5
 class AnchorPositivePairs(keras.utils.PyDataset):
     def __init__(self, num_batches):
         super().__init__()
-        self.num_batches = num_batches
+        self.num_pairs = num_batches
         self.rng = np.random.default_rng(0)
         self.images = self.rng.uniform(size=(NUM_CLASSES, 6, 8, 8, 3))
 
     def __len__(self):
-        return self.num_batches
+        return self.num_pairs
 
-    def __getitem__(self, _idx):
+    def __getitem__(self, index):
         x = np.empty((2, NUM_CLASSES, 8, 8, 3), dtype=np.float32)
         for class_idx in range(NUM_CLASSES):
             anchor, positive = self.rng.choice(6, size=2, replace=False)
