@@ -74,7 +74,7 @@ def run(strategy, *, comparable=False):
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="acc")],
         )
-    logits = keras.ops.convert_to_numpy(gnn_model(np.array([1, 10, 20])))
+        logits = keras.ops.convert_to_numpy(gnn_model(np.array([1, 10, 20])))
     early_stopping = keras.callbacks.EarlyStopping(
         monitor="val_acc", patience=5, restore_best_weights=True
     )

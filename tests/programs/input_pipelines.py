@@ -48,25 +48,33 @@ def endless_batches():
         yield x[rows], y[rows]
 
 
-def pipelines():
+def pipelines(strategy):
     """Yields (name, data, arguments of fit)."""
     dataset = tf.data.Dataset.from_tensor_slices(examples())
-    yield "shuffled", dataset.shuffle(40).batch(8), {}
-    yield "with a seed", dataset.shuffle(20, seed=3).batch(8), {}
+    epochs = {"epochs": 3}
+    yield "shuffled", dataset.shuffle(40).batch(8), epochs
+    yield "with a seed", dataset.shuffle(20, seed=3).batch(8), epochs
     fixed = dataset.shuffle(40, seed=3, reshuffle_each_iteration=False)
-    yield "in one order", fixed.batch(7).cache(), {}
-    yield "batches shuffled", dataset.batch(8).shuffle(5).prefetch(2), {}
-    yield "repeated", dataset.shuffle(40).repeat().batch(8), {"steps_per_epoch": 5}
-    yield "fewer steps", dataset.shuffle(40).batch(8).repeat(), {"steps_per_epoch": 3}
+    yield "in one order", fixed.batch(7).cache(), epochs
+    yield "batches shuffled", dataset.batch(8).shuffle(5).prefetch(2), epochs
+    yield "repeated", dataset.shuffle(40).repeat().batch(8), epochs | {"steps_per_epoch": 5}
+    yield "fewer steps", dataset.shuffle(40).batch(8).repeat(), epochs | {"steps_per_epoch": 3}
     unknown = dataset.shuffle(40).filter(lambda x, y: x[0] > 0.1).batch(8)
-    yield "of unknown length", unknown, {}
+    yield "of unknown length", unknown, epochs
     noisy = dataset.map(lambda x, y: (x + tf.random.normal((3,)), y))
-    yield "random map", noisy.batch(8), {}
+    yield "random map", noisy.batch(8), epochs
     signature = (tf.TensorSpec((3,), tf.float32), tf.TensorSpec((1,), tf.float32))
     from_generator = tf.data.Dataset.from_generator(pairs, output_signature=signature)
-    yield "from_generator", from_generator.shuffle(40).batch(8), {}
-    yield "generator", endless_batches(), {"steps_per_epoch": 5}
-    yield "arrays", examples()[0], {"y": examples()[1], "batch_size": 12}
+    yield "from_generator", from_generator.shuffle(40).batch(8), epochs
+    yield "generator", endless_batches(), epochs | {"steps_per_epoch": 5}
+    yield "generator that ends", batches(), {}
+    x, y = examples()
+    yield "arrays", x, epochs | {"y": y, "batch_size": 12}
+    if strategy is None:
+        per_worker = dataset_fn()
+    else:
+        per_worker = strategy.distribute_datasets_from_function(dataset_fn)
+    yield "dataset_fn", per_worker, epochs | {"steps_per_epoch": 5}
 
 
 def make_model():
@@ -77,23 +85,12 @@ def make_model():
 
 def run(strategy):
     keras.utils.set_random_seed(20)
+    with scope(strategy):
+        model = make_model()
+    initial_weights = model.get_weights()
     results = {}
-    for name, data, arguments in pipelines():
-        with scope(strategy):
-            model = make_model()
-        history = model.fit(data, epochs=3, **arguments)
+    for name, data, arguments in pipelines(strategy):
+        model.set_weights(initial_weights)
+        history = model.fit(data, **arguments)
         results[name] = {"history": history.history, "weights": model.get_weights()}
-
-    with scope(strategy):
-        model = make_model()
-    if strategy is None:
-        per_worker = dataset_fn()
-    else:
-        per_worker = strategy.distribute_datasets_from_function(dataset_fn)
-    history = model.fit(per_worker, epochs=2, steps_per_epoch=5)
-    results["dataset_fn"] = {"history": history.history, "weights": model.get_weights()}
-    with scope(strategy):
-        model = make_model()
-    history = model.fit(batches(), epochs=1)
-    results["generator that ends"] = {"history": history.history, "weights": model.get_weights()}
     return results

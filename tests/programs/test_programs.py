@@ -59,8 +59,36 @@ WITH_SUMS = ["masked_language_model", "siamese", "simclr", "translation"]
 ON_ONE_DEVICE = ["metric_learning"]
 # A third of the programs.
 ON_CLUSTERS = {
-    "2 workers": ["callbacks_guide", "distributed_guide", "multi_worker", "own_losses"],
-    "1 worker + 1 ps": ["callbacks_guide", "distributed_guide", "parameter_servers"],
+    "2 workers": [
+        "autoencoder",
+        "callbacks_guide",
+        "curriculum",
+        "custom_loop",
+        "distributed_guide",
+        "gan",
+        "input_pipelines",
+        "masked_language_model",
+        "multi_worker",
+        "own_losses",
+        "saving",
+        "siamese",
+        "translation",
+    ],
+    "1 worker + 1 ps": [
+        "autoencoder",
+        "builtin_methods",
+        "callbacks_guide",
+        "deep_q_learning",
+        "distributed_guide",
+        "own_train_steps",
+        "parameter_servers",
+        "recommender",
+        "saving",
+        "text_classification",
+        "translation",
+        "vae",
+        "wide_and_deep",
+    ],
 }
 
 each_program = pytest.mark.parametrize("name", PROGRAMS)
