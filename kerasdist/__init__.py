@@ -18,6 +18,8 @@ from kerasdist.launcher import launch as launch
 from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
 from kerasdist.preflight import ClusterStartError as ClusterStartError
+from kerasdist.reductions import global_mean as global_mean
+from kerasdist.reductions import global_sum as global_sum
 from kerasdist.strategies.make_strategy import make_strategy as make_strategy
 
 

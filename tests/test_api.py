@@ -24,6 +24,8 @@ PUBLIC_NAMES = [
     "DeploymentConfig",
     "Plan",
     "Task",
+    "global_mean",
+    "global_sum",
     "launch",
     "make_strategy",
     "plan_training",

@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "schedules": set(),
     "training": {"cluster", "preflight"},
     "gradients": {"training"},
+    "reductions": {"training"},
     "strategies": {"config", "cluster", "preflight", "training"},
     "callbacks": {"cluster", "gradients", "training"},
     "launcher": {"cluster"},
@@ -32,7 +33,9 @@ MAY_IMPORT = {
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
     "doctor": {"config", "cluster", "strategies", "parity"},
-    "__init__": {"config", "cluster", "launcher", "plan", "preflight", "strategies"},
+    "__init__": {
+        *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
+    },
     "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.

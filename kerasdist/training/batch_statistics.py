@@ -19,21 +19,82 @@ from kerasdist.training import keras_adapter, replica_step, workers
 
 
 def moments(stock, layer, inputs, mask):
-    """Returns Keras' (mean, variance) of the batch; the moving ones on a replica without examples.
+    """Returns (mean, variance) of the batch as Keras does; synchronized, those of the global batch.
 
-    The mean over no example is NaN, and would stay in the moving statistics for ever.
+    Keras sends three messages for each layer, and none where there is a mask. The formulas are
+    Keras' own.
     """
-    mean, variance = stock(layer, inputs, mask)
     step = replica_step.current()
-    if step is None or not step.may_be_empty or step.is_only_replica or layer.synchronized:
-        return mean, variance
-    has_examples = step.num_examples > 0
-    moving_mean = tf.cast(layer.moving_mean, mean.dtype)
-    moving_variance = tf.cast(layer.moving_variance, variance.dtype)
-    return (
-        tf.where(has_examples, mean, tf.reshape(moving_mean, tf.shape(mean))),
-        tf.where(has_examples, variance, tf.reshape(moving_variance, tf.shape(variance))),
+    if step is None or step.is_only_replica or not layer.synchronized:
+        return stock(layer, inputs, mask)
+    dtype = inputs.dtype
+    inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs
+    axes = keras_adapter.reduction_axes(layer)
+    mean, variance = (_moments if mask is None else _masked_moments)(inputs, mask, axes, step)
+    if inputs.dtype != dtype:
+        mean, variance = (_in_range(value, dtype) for value in (mean, variance))
+    return mean, variance
+
+
+def _moments(inputs, _, axes, step):
+    size = tf.cast(tf.size(inputs), inputs.dtype)
+    sums = _sums([inputs, tf.square(inputs)], axes)
+    *sums, size = replica_step.sum_over_replicas(_that_count([*sums, size], step))
+    count = size / tf.cast(tf.size(sums[0]), size.dtype)
+    mean, mean_square = (tf.math.divide_no_nan(each, count) for each in sums)
+    return mean, tf.maximum(mean_square - tf.square(mean), 0)
+
+
+def _masked_moments(inputs, mask, axes, step):
+    weights = tf.cast(tf.broadcast_to(mask[..., tf.newaxis], tf.shape(inputs)), inputs.dtype)
+    total, weight = replica_step.sum_over_replicas(
+        _that_count(_sums([tf.math.multiply_no_nan(inputs, weights), weights], axes), step)
     )
+    weight += keras.config.epsilon()
+    mean = total / weight
+    shape = [1 if axis in axes else -1 for axis in range(inputs.shape.rank)]
+    distance = tf.math.multiply_no_nan(tf.square(inputs - tf.reshape(mean, shape)), weights)
+    (distance,) = replica_step.sum_over_replicas(_that_count(_sums([distance], axes), step))
+    return mean, distance / weight
+
+
+def _sums(tensors, axes) -> list:
+    return [tf.reduce_sum(tensor, axis=axes) for tensor in tensors]
+
+
+def _that_count(sums, step) -> list:
+    """Returns sums over this replica's examples, 0 where it has none."""
+    if not step.may_be_empty:
+        return sums
+    return [tf.where(step.num_examples > 0, each, tf.zeros_like(each)) for each in sums]
+
+
+def _in_range(value, dtype):
+    return tf.cast(tf.clip_by_value(value, tf.float16.min, tf.float16.max), dtype)
+
+
+def states_of_replicas(model) -> list[tf.Variable]:
+    """Returns the variables of `model` that each replica sets by its own examples.
+
+    Those of metrics, and the statistics of layers but for synchronized ones.
+    """
+    synchronized = {
+        id(variable)
+        for layer in keras_adapter.batch_normalizations_of(model)
+        if layer.synchronized
+        for variable in layer.variables
+    }
+    variables = [*model.metrics_variables, *model.non_trainable_weights]
+    values = [variable.value for variable in variables if id(variable) not in synchronized]
+    return [value for value in values if _is_of_replicas(value)]
+
+
+def _is_of_replicas(value) -> bool:
+    """Whether a replica's assignment to a variable of TensorFlow's stays its own."""
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return False
+    is_read_as_one = value.synchronization == tf.VariableSynchronization.ON_READ
+    return is_read_as_one or value.aggregation == tf.VariableAggregation.NONE
 
 
 @contextlib.contextmanager

@@ -2,13 +2,17 @@
 
 The user's data is batched with the global batch size. Every step takes one global batch from it and
 gives each replica a contiguous share; sizes differ by one example at most, and where a batch is
-smaller than the number of replicas the last replicas get none. Nothing is padded, repeated or
-dropped, so each example counts exactly once. Every worker reads the global batch and takes the
-shares of its own replicas, so that all know, without a message, how many examples the others have.
+smaller than the number of replicas the last replicas get none. Each example counts exactly once.
+Every worker reads the global batch and takes the shares of its own replicas, so that all know,
+without a message, how many examples the others have.
+
+A replica without examples is handed one of the others': layers compute with it as with any, where
+some of TensorFlow's fail on none and a mean over none is NaN. Its share is 0, so that nothing that
+comes of it counts.
 """
 
 import dataclasses
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +25,8 @@ class Shares:
     """A global batch, split over the replicas.
 
     Attributes:
-        data: One structure of tensors [examples of that replica, ...] per replica of this worker.
+        data: One structure of tensors [examples of that replica, ...] per replica of this worker;
+            [1, ...] where it has none.
         counts: The examples of each of those replicas: ints where the shapes are static, else int32
             scalars.
         total: The examples of the global batch, over all workers: int or int32 scalar.
@@ -41,38 +46,49 @@ def shares_of(batch, strategy) -> Shares:
         counts = [num_examples(each) for each in data]
         total = counts[0] if len(counts) == 1 else _sum(counts)
         is_static = _all_static(counts)
+        data = data if len(data) == 1 else _lend_examples(data, counts)
         if workers.count(strategy) > 1:
             # What the other workers hold is theirs to say.
             total, is_static = workers.sum_in_graph(strategy, tf.convert_to_tensor(total)), False
     else:
-        data = split(batch, strategy.num_replicas_in_sync, workers.local_replicas(strategy))
-        counts = [num_examples(each) for each in data]
+        replicas = workers.local_replicas(strategy)
+        data = split(batch, strategy.num_replicas_in_sync, replicas)
         total = num_examples(batch)
         if strategy.num_replicas_in_sync > 1 and not _has_batch_axis(batch):
             total = strategy.num_replicas_in_sync
+        counts = counts_of(total, strategy.num_replicas_in_sync, replicas)
         is_static = isinstance(total, int)
     may_be_empty = not is_static or total < strategy.num_replicas_in_sync or 0 in counts
     return Shares(data=data, counts=counts, total=total, may_be_empty=may_be_empty)
 
 
-def shares_of_own(batch, strategy, total) -> Shares:
+def shares_of_own(batch, strategy, size, total) -> Shares:
     """Returns the shares of a batch that this worker has read for itself.
 
     Args:
-        batch: Structure of tensors [examples of this worker, ...].
+        batch: Structure of tensors [examples of this worker, ...]; [1, ...] where it has none.
         strategy: A strategy of ours.
+        size: int64 scalar, the examples of this worker.
         total: int64 scalar, the examples of all workers' batches.
     """
     data = local_shares_of(batch, strategy)
-    counts = [num_examples(each) for each in data]
+    counts = counts_of(tf.cast(size, tf.int32), len(data))
     return Shares(data=data, counts=counts, total=tf.cast(total, tf.int32), may_be_empty=True)
 
 
 def local_shares_of(batch, strategy) -> tuple:
     """Returns a batch split over the replicas of this worker alone."""
     if is_distributed(batch):
-        return strategy.experimental_local_results(batch)
+        data = strategy.experimental_local_results(batch)
+        return _lend_examples(data, [num_examples(each) for each in data])
     return split(batch, len(workers.local_replicas(strategy)))
+
+
+def local_counts_of(batch, strategy) -> list:
+    """Returns the examples of each replica of this worker in `local_shares_of(batch)`."""
+    if is_distributed(batch):
+        return [num_examples(each) for each in strategy.experimental_local_results(batch)]
+    return counts_of(num_examples(batch), len(workers.local_replicas(strategy)))
 
 
 def split(batch, num_replicas: int, replicas: range | None = None) -> tuple:
@@ -86,7 +102,8 @@ def split(batch, num_replicas: int, replicas: range | None = None) -> tuple:
 
     Returns:
         Tuple of structures like `batch`, one for each of `replicas`. The first shares are the
-        larger ones: 5 examples over 2 replicas give 3 and 2; 1 example over 4 gives 1, 0, 0 and 0.
+        larger ones: 5 examples over 2 replicas give 3 and 2. Where `counts_of` gives 0, it is the
+        last example: 1 example over 4 goes to all of them.
     """
     if num_replicas == 1:
         return (batch,)
@@ -96,51 +113,115 @@ def split(batch, num_replicas: int, replicas: range | None = None) -> tuple:
     return tuple(tf.nest.pack_sequence_as(batch, shares) for shares in zip(*sliced, strict=True))
 
 
+def counts_of(total, num_replicas: int, replicas: range | None = None) -> list:
+    """Returns the examples that each replica gets: 1 example over 4 gives 1, 0, 0 and 0.
+
+    Args:
+        total: The examples of the global batch: int or int32 scalar.
+        num_replicas: Number of shares, in total.
+        replicas: Positions of the shares to return. Defaults to all.
+    """
+    replicas = range(num_replicas) if replicas is None else replicas
+    return [
+        _start(total, num_replicas, replica + 1) - _start(total, num_replicas, replica)
+        for replica in replicas
+    ]
+
+
+def joined(parts: Sequence):
+    """Returns tensors, sparse or ragged ones too, joined along their first axis."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts))
+    return tf.concat(list(parts), axis=0)
+
+
+def rows(leaf, start, end):
+    """Returns `leaf[start:end]` of a tensor, sparse or ragged ones too."""
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[start:end]
+    others = leaf.dense_shape[1:]
+    if leaf.shape[1:].is_fully_defined():  # TensorFlow would forget it, and layers build from it.
+        others = tf.constant(leaf.shape.as_list()[1:], tf.int64)
+    start, end = tf.cast(start, tf.int64), tf.cast(end, tf.int64)
+    shape = tf.concat([[end - start], others], axis=0)
+    sliced = tf.sparse.slice(leaf, tf.concat([[start], tf.zeros_like(others)], axis=0), shape)
+    return tf.SparseTensor(sliced.indices, sliced.values, shape)
+
+
 def num_examples(data) -> Any:
     """Returns the length of the first axis of `data`'s first tensor; 1 for scalars and no data."""
     for leaf in tf.nest.flatten(data):
         shape = getattr(leaf, "shape", None)
-        if shape is None or shape.rank == 0:
-            continue
-        if isinstance(leaf, tf.RaggedTensor):
-            return tf.cast(leaf.nrows(), tf.int32)
-        if isinstance(leaf, tf.SparseTensor):
-            return tf.cast(leaf.dense_shape[0], tf.int32)
-        if shape.rank is not None and shape[0] is not None:
-            return int(shape[0])
-        return tf.shape(leaf)[0]
+        if shape is not None and shape.rank != 0:
+            return _size(leaf)
     return 1
+
+
+def _size(leaf):
+    """Returns the length of the first axis: int where it is known, else int32 scalar."""
+    if isinstance(leaf, tf.RaggedTensor):
+        size = tf.cast(leaf.nrows(), tf.int32)
+    elif isinstance(leaf, tf.SparseTensor):
+        size = tf.cast(leaf.dense_shape[0], tf.int32)
+    elif leaf.shape.rank is not None and leaf.shape[0] is not None:
+        return int(leaf.shape[0])
+    else:
+        size = tf.shape(leaf)[0]
+    return int(size) if tf.executing_eagerly() else size
 
 
 def _split_leaf(leaf, num_replicas, replicas):
     if leaf is None or getattr(leaf, "shape", None) is None or leaf.shape.rank == 0:
         return [leaf] * len(replicas)
-    if isinstance(leaf, tf.SparseTensor):
-        return _split_sparse(leaf, num_replicas, replicas)
-    size = leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else leaf.shape[0]
-    if size is None:
-        size = tf.shape(leaf)[0]
-    bounds = _bounds(size, num_replicas, replicas)
-    return [leaf[start:end] for start, end in itertools.pairwise(bounds)]
+    size = _size(leaf)
+    return [rows(leaf, *_bounds(size, num_replicas, replica)) for replica in replicas]
 
 
-def _split_sparse(leaf, num_replicas, replicas):
-    shape = leaf.dense_shape
-    bounds = _bounds(shape[0], num_replicas, replicas)
+def _bounds(size, num_replicas, replica) -> tuple:
+    """Returns the first row of a replica and the one behind its last; one row where it has none."""
+    start, end = _start(size, num_replicas, replica), _start(size, num_replicas, replica + 1)
+    if isinstance(size, int):
+        return (start, end) if end > start else (max(size - 1, 0), size)
+    is_empty = tf.equal(start, end)
+    return tf.where(is_empty, tf.maximum(size - 1, 0), start), tf.where(is_empty, size, end)
+
+
+def _start(size, num_replicas, replica):
+    # Rounded up, so that the first replicas get the examples that are over.
+    return -((-size * replica) // num_replicas)
+
+
+def _lend_examples(data: tuple, counts: list) -> tuple:
+    """Returns the replicas' data, with an example of another replica where one has none."""
+    if _all_static(counts) and 0 not in counts:
+        return data
+    leaves = [tf.nest.flatten(each) for each in data]
+    lent = [_lend(list(group), counts) for group in zip(*leaves, strict=True)]
+    return tuple(
+        tf.nest.pack_sequence_as(data[0], list(replica)) for replica in zip(*lent, strict=True)
+    )
+
+
+def _lend(group: list, counts: list) -> list:
+    if getattr(group[0], "shape", None) is None or group[0].shape.rank == 0:
+        return group
+    spare = [rows(leaf, 0, tf.minimum(count, 1)) for leaf, count in zip(group, counts, strict=True)]
+    if isinstance(group[0], tf.Tensor):
+        spare.append(_made_up(group[0]))  # This worker has no example, and another one has.
+    spare = joined(spare)
     return [
-        tf.sparse.slice(
-            leaf,
-            tf.concat([[start], tf.zeros_like(shape[1:])], axis=0),
-            tf.concat([[end - start], shape[1:]], axis=0),
-        )
-        for start, end in itertools.pairwise(bounds)
+        joined([leaf, rows(spare, 0, 1 - tf.minimum(count, 1))])
+        for leaf, count in zip(group, counts, strict=True)
     ]
 
 
-def _bounds(size, num_replicas, replicas) -> list:
-    # Rounded up, so that the first replicas get the examples that are over.
-    ends = [*replicas, replicas[-1] + 1]
-    return [-((-size * replica) // num_replicas) for replica in ends]
+def _made_up(leaf):
+    """Returns one example that divisions and logarithms can do with."""
+    shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
+    value = "" if leaf.dtype == tf.string else 1 if leaf.dtype.is_floating else 0
+    return tf.fill(shape, tf.cast(value, leaf.dtype) if value != "" else value)
 
 
 def _has_batch_axis(batch) -> bool:

@@ -70,26 +70,6 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
         )
 
 
-def check_loss_shape(values, num_examples) -> None:
-    """Checks that a loss has one value (or more) for each example, or is a scalar.
-
-    Without the batch axis, the losses of several replicas cannot be weighed by their examples.
-
-    Raises:
-        ValueError: The first axis is known not to be the batch; names the loss.
-    """
-    is_open = not isinstance(num_examples, int)
-    size = values.shape[0] if values.shape.rank else None
-    if size is not None and (is_open or size != num_examples):
-        # Keras opens a name scope with the name of the loss around its call.
-        name = tf.get_current_name_scope().rpartition("/")[2]
-        raise ValueError(
-            f"Loss '{name}' returned shape {tuple(values.shape)} for a batch of "
-            f"{'any number of' if is_open else num_examples} examples. Return one loss per "
-            "example, [batch, ...], or a scalar: the mean over the batch."
-        )
-
-
 def check_metrics(model, logs) -> None:
     """Checks that the results of the user's own metrics are scalars, or dicts of scalars.
 

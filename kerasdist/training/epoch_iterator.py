@@ -161,7 +161,7 @@ class EpochIterator:
     def _open(self) -> DataSource:
         if self._own_data is not None:
             iterator = iter(self._own_data)
-            _, size = next(iterator)
+            *_, size = next(iterator)
             next_size = workers.sum_over(self._strategy, size)
             return DataSource(iterator, next_size=tf.constant(next_size, tf.int64))
         iterator = iter(self._dataset)

@@ -30,8 +30,9 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         strategy: A strategy of ours.
 
     Returns:
-        Dataset of pairs (batch, int64 size of the next one), which never ends: first an empty batch
-        with the size of the first one, and empty batches of size 0 after the last one.
+        Dataset of triples (batch, its int64 size, the size of the next one), which never ends:
+        first a batch of size 0 with the size of the first one, and batches of size 0 after the last
+        one. A batch of size 0 holds one example, which must not count.
     """
     num_workers = workers.count(strategy)
     if num_workers == 1 or is_whole():
@@ -65,24 +66,24 @@ def is_whole() -> bool:
 def _with_next_size(dataset):
     empty = tf.nest.map_structure(_empty, dataset.element_spec)
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
-    return endless.scan(empty, _look_ahead)
+    first = tf.nest.map_structure(_one, dataset.element_spec)
+    return endless.scan((first, tf.constant(0, tf.int64)), _look_ahead)
 
 
 def _look_ahead(last, batch):
-    size = _size(batch)
-    # Empty batches have the shape of the last one: of images of 0 x 0 a layer might make nothing.
-    batch = tf.cond(
-        size > 0, lambda: batch, lambda: tf.nest.map_structure(lambda part: part[:0], last)
-    )
-    return batch, (last, size)
-
-
-def _size(batch):
-    return tf.cast(batches.num_examples(batch), tf.int64)
+    size = tf.cast(batches.num_examples(batch), tf.int64)
+    # After the last batch an example of it stands in: see `batches`.
+    one = tf.nest.map_structure(lambda part: part[:1], last[0])
+    batch = tf.cond(size > 0, lambda: batch, lambda: one)
+    return (batch, size), (*last, size)
 
 
 def _empty(spec):
     return tf.zeros([0 if size is None else size for size in spec.shape], spec.dtype)
+
+
+def _one(spec):
+    return tf.zeros([1, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
 
 
 def _announce(num_files, num_workers, *, is_by_file):

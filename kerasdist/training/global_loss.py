@@ -5,13 +5,25 @@ On N replicas the loss of a global batch is the sum of `share * loss` over the r
 mean weighted by sample weights or by a mask does not: its divisor belongs to the global batch. Here
 each of them is brought into a form whose share-weighted sum over the replicas is the one-device
 value.
+
+That is so for losses given to `compile`, whose reduction is known. What a train_step makes of a
+loss by itself counts as a mean over its examples, which is what nearly every program means:
+`reduce_mean(loss(y, p))` without reduction, `loss(y, p) / batch_size` of a sum. `global_sum` and
+`global_mean` are for the others.
 """
+
+import contextlib
+import threading
+from collections.abc import Generator
 
 import keras
 import tensorflow as tf
 
-from kerasdist.training import data_checks, keras_adapter, replica_step
+from kerasdist.training import keras_adapter, replica_step
 from kerasdist.training.replica_step import Divisor
+
+# Whether this thread computes the losses that are given to `compile`.
+_local = threading.local()
 
 
 def reduce_weighted_values(
@@ -35,17 +47,19 @@ def reduce_weighted_values(
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
     if step is None or (step.is_only_replica and not step.callbacks):
         return loss
-    if not step.is_only_replica:
-        data_checks.check_loss_shape(keras.ops.convert_to_tensor(values), step.num_examples)
     if reduction in ("sum", "none", None):
+        is_mean = not _is_compiled() or (reduction != "sum" and loss.shape.rank == 0)
+        if is_mean:  # The train_step makes one of it, or the loss has by itself.
+            step.divisors.append(_mean_over_examples(step))
+            return loss
         step.divisors.append(Divisor(name="1 (a sum)", total=None))
         return loss if step.is_only_replica else _divide(loss, step.share)
     weights = _divisor_weights(sample_weight, mask, reduction)
     if weights is None:
-        step.divisors.append(Divisor(name="the number of examples", total=step.global_num_examples))
+        step.divisors.append(_mean_over_examples(step))
         return loss
-    local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
-    total = local if step.is_only_replica else _sum_over_replicas(local)
+    local = tf.stop_gradient(_sum_that_counts(weights, step))
+    total = local if step.is_only_replica else replica_step.sum_over_replicas([local])[0]
     step.divisors.append(
         Divisor(name="the sum of its mask or weights", total=total, weights=weights)
     )
@@ -55,16 +69,31 @@ def reduce_weighted_values(
     return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
 
 
+def compiled_loss(stock, *args, **kwargs):
+    """Stands before the call of the losses that are given to `compile`."""
+    with _compiled():
+        return stock(*args, **kwargs)
+
+
 def scale_for_distribution(stock, value):
     """Leaves a loss as it is: `share` weighs it here, where Keras divides by num_replicas."""
     return value if replica_step.current() is not None else stock(value)
 
 
+def unscale_for_distribution(stock, value):
+    """Returns the loss that is logged: without reduction, the values as one device has them."""
+    step = replica_step.current()
+    if step is None:
+        return stock(value)
+    if step.is_only_replica or value.shape.rank == 0:
+        return value
+    return value * tf.cast(step.share, value.dtype)
+
+
 def update_mean(stock, metric, values, sample_weight=None):
     """Updates a `keras.metrics.Mean` so that a scalar counts once per global batch.
 
-    A loss that is tracked as one number per batch would count once per replica, and a replica
-    without examples as much as the others (or as NaN).
+    A loss that is tracked as one number per batch would count once per replica.
     """
     step = replica_step.current()
     if step is None:
@@ -72,23 +101,102 @@ def update_mean(stock, metric, values, sample_weight=None):
     values = keras.ops.convert_to_tensor(values)
     if len(values.shape) > 0:
         return stock(metric, values, sample_weight)
-    if step.may_be_empty and not step.is_only_replica:
-        values = tf.where(step.num_examples > 0, values, tf.zeros_like(values))
     step.losses[metric.name] = values
     if step.is_only_replica:
         return stock(metric, values, sample_weight)
     return stock(metric, values, step.share if sample_weight is None else sample_weight)
 
 
+def add_loss(stock, layer, loss):
+    """Stands before `Layer.add_loss`: each replica has a list of its own.
+
+    The replicas take turns wherever they send a message, and Keras keeps one list for all.
+    """
+    step = replica_step.current()
+    if step is None:
+        return stock(layer, loss)
+    added = keras_adapter.losses_added_by(layer)
+    num_before = len(added)
+    stock(layer, loss)
+    step.added_losses.setdefault(id(layer), []).extend(added[num_before:])
+    del added[num_before:]
+    return None
+
+
+def own_losses(stock, layer) -> list:
+    """Stands before the getter of what a layer has added by itself."""
+    step = replica_step.current()
+    return stock(layer) if step is None else list(step.added_losses.get(id(layer), ()))
+
+
+def clear_losses(stock, layer) -> None:
+    """Stands before what forgets the losses of a layer and those inside, when it is called."""
+    step = replica_step.current()
+    if step is None:
+        stock(layer)
+        return
+    for each in keras_adapter.layers_of(layer):
+        step.added_losses.pop(id(each), None)
+
+
+def global_sum(values):
+    """Returns the sum over the global batch; see `kerasdist.global_sum`."""
+    values = keras.ops.convert_to_tensor(values)
+    step = replica_step.current()
+    if step is None or step.is_only_replica:
+        return tf.reduce_sum(values)
+    return _global(_sum_that_counts(values, step), step)
+
+
+def global_mean(values, weights=None):
+    """Returns the weighted mean over the global batch; see `kerasdist.global_mean`."""
+    values = keras.ops.convert_to_tensor(values)
+    weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
+    weights = tf.broadcast_to(weights, tf.shape(values))
+    step = replica_step.current()
+    if step is None or step.is_only_replica:
+        total, divisor = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
+        return tf.math.divide_no_nan(total, divisor)
+    divisor = replica_step.sum_over_replicas([_sum_that_counts(weights, step)])[0]
+    part = tf.math.divide_no_nan(_sum_that_counts(values * weights, step), divisor)
+    return _global(part, step)
+
+
+def _global(part, step):
+    """Returns the sum of every replica's part, with the gradient that `share` makes whole."""
+    total = tf.stop_gradient(replica_step.sum_over_replicas([part])[0])
+    part = _divide(part, step.share)
+    return part + tf.stop_gradient(total - part)
+
+
+def _sum_that_counts(values, step):
+    """Returns the sum over this replica's examples, 0 where it has none."""
+    total = tf.reduce_sum(values)
+    return tf.where(step.num_examples > 0, total, tf.zeros_like(total))
+
+
+def _mean_over_examples(step):
+    return Divisor(name="the number of examples", total=step.global_num_examples)
+
+
 def _divisor_weights(sample_weight, mask, reduction):
     """Returns the tensor whose sum Keras divides by, or None where it is the number of values."""
-    if reduction != "mean_with_sample_weight" or sample_weight is None:
-        return mask
-    return keras_adapter.masked_weights(sample_weight, mask)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return keras_adapter.masked_weights(sample_weight, mask)
+    return None if mask is None else tf.cast(mask, tf.float32)
 
 
-def _sum_over_replicas(value):
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+def _is_compiled() -> bool:
+    return getattr(_local, "is_compiled", False)
+
+
+@contextlib.contextmanager
+def _compiled() -> Generator[None]:
+    outer, _local.is_compiled = _is_compiled(), True
+    try:
+        yield
+    finally:
+        _local.is_compiled = outer
 
 
 def _divide(value, share):

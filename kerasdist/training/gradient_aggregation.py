@@ -178,12 +178,11 @@ def _apply_sent(stock, optimizer, gradients, variables):
 
 def _sum_over_replicas(tensors: list) -> list:
     """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
-    context = tf.distribute.get_replica_context()
     summed = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         group = [tensors[index] for index in positions]
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, group)
+        sums = keras_adapter.sum_over_replicas(group)
         for index, value in zip(positions, sums, strict=True):
             summed[index] = value
     return summed
@@ -194,6 +193,6 @@ def _scaled(gradient, factor):
 
 
 def _weigh(gradient, step):
-    # A replica without examples may hold NaN (a mean over nothing), which counts for nothing.
+    # What a replica without examples computes counts for nothing, NaN included.
     multiply = tf.math.multiply_no_nan if step.may_be_empty else tf.multiply
     return map_values(gradient, lambda values: multiply(values, tf.cast(step.share, values.dtype)))

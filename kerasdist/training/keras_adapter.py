@@ -25,6 +25,8 @@ from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
+from keras.src.random import seed_generator
+from keras.src.trainers import compile_utils
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import (
     array_data_adapter,
@@ -40,7 +42,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as coordinator_values
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.ops import resource_variable_ops
 
 from kerasdist.cluster import Cluster
@@ -77,14 +79,22 @@ ROUTABLE = {
     # The place in Keras' train_step between the loss and the backward pass.
     "scale_loss": (base_optimizer.BaseOptimizer, "scale_loss"),
     "scale_scaled_loss": (keras.optimizers.LossScaleOptimizer, "scale_loss"),
+    # What is given to `compile` is a loss of the global batch; see global_loss.
+    "compiled_loss": (compile_utils.CompileLoss, "call"),
+    # One list for all replicas, which take turns wherever they send a message.
+    "add_loss": (keras.layers.Layer, "add_loss"),
+    "own_losses": (keras.layers.Layer, "_get_own_losses"),
+    "clear_losses": (keras.layers.Layer, "_clear_losses"),
     # Divides by num_replicas: a mean of the replicas' means, whatever the number of examples.
     "reduce_loss": (keras_loss, "reduce_weighted_values"),
     "scale_for_distribution": (keras_loss, "scale_loss_for_distribution"),
     "unscale_for_distribution": (keras_loss, "unscale_loss_for_distribution"),
     # Counts a scalar once per replica, also on a replica without examples.
     "update_mean": (keras.metrics.Mean, "update_state"),
-    # The statistics of no example are NaN.
+    # Three messages a layer, each with a walk through the whole graph; no mask on replicas.
     "moments": (keras.layers.BatchNormalization, "_moments"),
+    # Made where it is first used, which on a replica fails.
+    "global_seed_generator": (seed_generator, "global_seed_generator"),
     # The same masks on every replica.
     "next_seed": (keras.random.SeedGenerator, "next"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
@@ -183,15 +193,68 @@ def variables_trained_by(optimizer) -> list[keras.Variable]:
     return optimizer._trainable_variables
 
 
-def has_own_layers(model) -> bool:
-    """Whether `model` has layers, or is a class, that Keras does not bring."""
-    return not all(_is_stock(layer) for layer in model._flatten_layers())
-
-
 def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
     """Returns the BatchNormalization layers of `model`, those of nested models included."""
     layers = model._flatten_layers(include_self=False)
     return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def thread_state() -> dict:
+    """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
+    return vars(global_state.GLOBAL_STATE_TRACKER)
+
+
+def inherit(state: dict) -> None:
+    """Gives this thread the settings of another one, such as its dtype policy.
+
+    Args:
+        state: The `thread_state` of that one.
+    """
+    own = thread_state()
+    for name, value in state.items():
+        own.setdefault(name, list(value) if isinstance(value, list) else value)
+
+
+def global_seed_generator_of(state: dict, make: Callable):
+    """Returns the generator of numbers without a seed of a thread; makes it where there is none."""
+    if state.get(seed_generator.GLOBAL_SEED_GENERATOR) is None:
+        state[seed_generator.GLOBAL_SEED_GENERATOR] = make()
+    return state[seed_generator.GLOBAL_SEED_GENERATOR]
+
+
+def layers_of(layer) -> list[keras.layers.Layer]:
+    """Returns a layer and all those inside it."""
+    return list(layer._flatten_layers())
+
+
+def losses_added_by(layer) -> list:
+    """Returns the list in which Keras keeps what a layer has added with `add_loss`."""
+    return layer._losses
+
+
+def sum_over_replicas(tensors: list) -> list:
+    """Returns tensors and IndexedSlices of one dtype summed over all replicas; no gradient.
+
+    TensorFlow's public `all_reduce` also walks through the graph, of all replicas, for variables
+    that a gradient might need.
+    """
+    extended = tf.distribute.get_strategy().extended
+    with record.stop_recording():
+        return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+
+def differentiable_sum(tensor):
+    """Returns a tensor summed over all replicas, whose gradient is the same sum."""
+    (summed,) = sum_over_replicas([tf.identity(tensor)])
+    record.record_operation(
+        "SumOverReplicas", [summed], [tensor], lambda gradient: [differentiable_sum(gradient)]
+    )
+    return summed
+
+
+def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
+    """Returns the axes over which a layer takes its statistics: all but that of the channels."""
+    return layer._reduction_axes
 
 
 def build_from_spec(model, spec) -> None:

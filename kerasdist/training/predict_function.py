@@ -33,15 +33,33 @@ class PredictFunction:
     def _predict(self, batch):
         replicas = workers.local_replicas(self._strategy)
         shares = batches.local_shares_of(batch, self._strategy)
+        counts = batches.local_counts_of(batch, self._strategy)
 
         def replica_fn():
             return self._step(shares[workers.replica_id() - replicas[0]])
 
-        return joined(*self._strategy.experimental_local_results(self._strategy.run(replica_fn)))
+        outputs = self._strategy.experimental_local_results(self._strategy.run(replica_fn))
+        if len(replicas) == 1:
+            return outputs[0]
+        return joined(*map(_of_examples, outputs, counts))
 
 
 def joined(*structures):
     """Returns structures of tensors, joined along their first axis."""
     if len(structures) == 1:
         return structures[0]
-    return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *structures)
+    return tf.nest.map_structure(lambda *parts: batches.joined(parts), *structures)
+
+
+def _of_examples(outputs, count):
+    """Returns the outputs of a replica; none of one that computed with a borrowed example."""
+    if isinstance(count, int) and count > 0:
+        return outputs
+
+    def cut(output):
+        if output.shape.rank == 0:
+            return output
+        size = tf.cast(batches.num_examples(output), tf.int64)
+        return batches.rows(output, 0, tf.where(count > 0, size, tf.zeros_like(size)))
+
+    return tf.nest.map_structure(cut, outputs)

@@ -4,9 +4,11 @@ Stock Keras gives each replica a copy of the seed, so that all replicas drop the
 replica 0 keeps the numbers of one device, and the others add their position to the seed.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import tensorflow as tf
 
-from kerasdist.training import replica_step
+from kerasdist.training import keras_adapter, replica_step
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -21,3 +23,19 @@ def next_seed(stock, generator, ordered=True):
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)
+
+
+def global_seed_generator(stock):
+    """Stands before the getter of the generator that random numbers without a seed come from.
+
+    Keras makes one for each thread, where it is first used, and replicas are traced in threads of
+    their own. Here they share that of the program. It belongs to no strategy: it is made in a
+    thread that has none.
+    """
+    step = replica_step.current()
+    if step is None:
+        return stock()
+    with ThreadPoolExecutor(1) as pool:
+        return keras_adapter.global_seed_generator_of(
+            step.keras_state, lambda: pool.submit(stock).result()
+        )

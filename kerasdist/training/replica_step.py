@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import batches, workers
+from kerasdist.training import batches, keras_adapter, workers
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -29,17 +29,20 @@ class ReplicaStep:
 
     Attributes:
         replica_id: Position of the replica among all replicas, from 0.
-        num_examples: int32 scalar, the examples on this replica; may be 0.
+        num_examples: int32 scalar, the examples on this replica that count. Where it is 0, the
+            replica computes with one that does not (see `batches`).
         global_num_examples: int32 scalar, the examples on all replicas.
         share: float32 scalar num_examples / global_num_examples, or a Python float where the
             shapes are static; the shares of all replicas add up to 1.
         is_only_replica: Whether this is one device, with the whole batch.
-        may_be_empty: Whether this replica can receive no example at all.
+        may_be_empty: Whether this replica can be without examples.
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
+        keras_state: What Keras keeps for the thread of the program.
         callbacks: The update callbacks of the `fit` that runs.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
+        added_losses: What layers have added with `add_loss` on this replica, by the layer's id.
         losses: The mean losses of this replica by the names of their metrics, as they are tracked.
         divisors: What each loss was divided by, in the order in which they were computed; on one
             device only where there are callbacks.
@@ -54,8 +57,10 @@ class ReplicaStep:
     is_only_replica: bool
     may_be_empty: bool
     weighs_loss: bool
+    keras_state: dict
     callbacks: tuple = ()
     riders: dict = dataclasses.field(default_factory=dict)
+    added_losses: dict = dataclasses.field(default_factory=dict)
     losses: dict = dataclasses.field(default_factory=dict)
     divisors: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
@@ -118,6 +123,14 @@ def divisors() -> list[Divisor]:
     return list(different.values())
 
 
+def sum_over_replicas(tensors: list) -> list:
+    """Returns tensors of one dtype summed over all replicas, with one message; differentiable."""
+    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+    summed = keras_adapter.differentiable_sum(flat)
+    parts = tf.split(summed, [tf.size(tensor) for tensor in tensors], num=len(tensors))
+    return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors, strict=True)]
+
+
 @contextlib.contextmanager
 def entered(replica_step: ReplicaStep) -> Generator[None]:
     """Makes `replica_step` the `current()` one of this thread."""
@@ -134,10 +147,10 @@ def run(
     shares: batches.Shares,
     *,
     weighs_loss=False,
-    guards_nan=False,
     checks=(),
     callbacks=(),
     riders=(),
+    states=(),
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -146,21 +159,22 @@ def run(
         step_function: Called as `step_function(data)` in replica context.
         shares: The global batch, split.
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
-        guards_nan: Whether a replica without examples may give NaN gradients, as the mean over no
-            example does in a layer of the user's. They then count for nothing, at the price of
-            weighing every gradient.
         checks: Tensors that must be there before anything of the step runs.
         callbacks: See `ReplicaStep.callbacks`.
         riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
             workers together with the gradients.
+        states: Variables with a value for each replica (metrics, moving statistics), which a
+            replica without examples leaves as they are.
     """
     is_only_replica = strategy.num_replicas_in_sync == 1
     fractions = [
         1.0 if is_only_replica else _fraction(count, shares.total) for count in shares.counts
     ]
     first, *_ = workers.local_replicas(strategy)
+    keras_state = keras_adapter.thread_state()
 
     def replica_fn():
+        keras_adapter.inherit(keras_state)
         replica_id = workers.replica_id()
         data = shares.data[replica_id - first]
         replica_step = ReplicaStep(
@@ -170,14 +184,19 @@ def run(
             share=fractions[replica_id - first],
             is_only_replica=is_only_replica,
             may_be_empty=shares.may_be_empty,
-            weighs_loss=weighs_loss and not (guards_nan and shares.may_be_empty),
+            weighs_loss=weighs_loss,
+            keras_state=keras_state,
             callbacks=callbacks,
             riders={
                 name: value if replica_id == first else tf.zeros_like(value)
                 for name, value in riders
             },
         )
-        with entered(replica_step), after(data, checks):
+        with (
+            entered(replica_step),
+            after(data, checks),
+            _kept_without_examples(states, replica_step),
+        ):
             outputs = step_function(data)
         if callbacks and not replica_step.updates:
             raise RuntimeError(
@@ -194,6 +213,22 @@ def run(
         num_examples=shares.total,
         sums=replicas[0][1],
     )
+
+
+@contextlib.contextmanager
+def _kept_without_examples(states, step: ReplicaStep) -> Generator[None]:
+    """Lets what is traced inside leave `states` as they are on a replica without examples."""
+    if not step.may_be_empty or step.is_only_replica:
+        yield
+        return
+    before = [state.read_value() for state in states]
+    yield
+
+    def put_back():
+        for state, value in zip(states, before, strict=True):
+            state.assign(value)
+
+    tf.cond(tf.equal(step.num_examples, 0), put_back, lambda: None)
 
 
 def after(data, checks=()):

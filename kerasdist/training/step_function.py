@@ -15,7 +15,6 @@ from kerasdist.training import (
     batches,
     data_checks,
     graph_errors,
-    keras_adapter,
     replica_step,
     update_callback,
     workers,
@@ -140,15 +139,16 @@ class StepFunction:
             checks = [*checks, self._digest.assign(digest)]
         self._run_shares(batch, batches.shares_of(batch, self._strategy), checks=checks)
 
-    def _one_own_step(self, batch, size, next_size):
+    def _one_own_step(self, batch, own_size, size, next_size):
         """Runs a step with a batch of this worker's own; returns the size of the next global one.
 
         Args:
             batch: The examples of this worker.
+            own_size: int64 scalar, how many they are.
             size: int64 scalar, the examples of all workers.
             next_size: int64 scalar, the examples of this worker in the next step.
         """
-        shares = batches.shares_of_own(batch, self._strategy, size)
+        shares = batches.shares_of_own(batch, self._strategy, own_size, size)
         is_first = tf.equal(self.num_examples, 0)
         checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
         next_size = tf.cast(next_size, tf.float32)
@@ -167,10 +167,10 @@ class StepFunction:
                 self._compiled(self._step_with_losses),
                 shares,
                 weighs_loss=self._weighs_loss,
-                guards_nan=keras_adapter.has_own_layers(self._model),
                 checks=checks,
                 callbacks=self.callbacks,
                 riders=(*self._riders(), *riders),
+                states=batch_statistics.states_of_replicas(self._model),
             )
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter
@@ -240,8 +240,8 @@ class StepFunction:
 
     def _own_steps(self, iterator, num_steps, size):
         def body(step, size):
-            batch, next_size = next(iterator)
-            return step + 1, self._one_own_step(batch, size, next_size)
+            batch, own_size, next_size = next(iterator)
+            return step + 1, self._one_own_step(batch, own_size, size, next_size)
 
         return tf.while_loop(
             lambda step, size: (step < num_steps) & (size > 0),

@@ -90,20 +90,6 @@ def test_a_loss_of_the_users_own_may_give_nan_a_meaning(strategy):
     np.testing.assert_allclose(model.get_weights()[0], truth.get_weights()[0], atol=1e-5)
 
 
-@each_replicated_strategy
-def test_a_loss_without_the_batch_axis_is_named_before_a_weight_changes(strategy):
-    def three_numbers(y, predictions):
-        return tf.reduce_mean(tf.square(y - predictions)) * tf.ones([3])
-
-    model = make_model(strategy, three_numbers)
-    initial = model.get_weights()
-
-    with pytest.raises(ValueError, match=r"Loss 'three_numbers' returned shape \(3,\) for a batch"):
-        fit(model)
-
-    check_nothing_was_trained(model, initial)
-
-
 class EachColumn(keras.metrics.Metric):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

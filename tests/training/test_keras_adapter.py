@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import pytest
@@ -40,10 +41,15 @@ SIGNATURES = {
     "scale_loss": ["self", "loss"],
     "scale_scaled_loss": ["self", "loss"],
     "reduce_loss": ["values", "sample_weight", "mask", "reduction", "dtype"],
+    "compiled_loss": ["self", "y_true", "y_pred", "sample_weight"],
+    "add_loss": ["self", "loss"],
+    "own_losses": ["self"],
+    "clear_losses": ["self"],
     "scale_for_distribution": ["value"],
     "unscale_for_distribution": ["value"],
     "update_mean": ["self", "values", "sample_weight"],
     "moments": ["self", "inputs", "mask"],
+    "global_seed_generator": [],
     "next_seed": ["self", "ordered"],
     "assign_add": ["self", "value"],
     "as_array": ["self", "dtype"],
@@ -80,6 +86,28 @@ def test_routable_name_takes_what_it_took(name):
     function = inspect.unwrap(getattr(owner, attribute))
 
     assert list(inspect.signature(function).parameters) == SIGNATURES[name]
+
+
+def test_layers_have_the_names_that_are_used():
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 4, 3))
+
+    assert keras_adapter.reduction_axes(layer) == [0, 1]
+    assert keras_adapter.losses_added_by(layer) == []
+    assert keras_adapter.layers_of(keras.Sequential([layer]))[1:] == [layer]
+
+
+def test_a_thread_inherits_the_settings_of_another():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    state = dict(keras_adapter.thread_state())
+    keras.config.set_dtype_policy("float32")
+
+    def policy():
+        keras_adapter.inherit(state)
+        return keras.config.dtype_policy().name
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(policy).result() == "mixed_bfloat16"
 
 
 @pytest.mark.parametrize(("owner", "names"), COORDINATOR_NAMES)

@@ -1,9 +1,12 @@
 """Dropout drops other units on other replicas, and the same ones in every run with one seed."""
 
+import random
+
 import keras
 import numpy as np
 
-from tests.strategies import each_replicated_strategy
+from tests.plain import check_as_plain
+from tests.strategies import each_replicated_strategy, each_strategy
 
 
 class Recorder(keras.layers.Layer):
@@ -40,3 +43,25 @@ def test_every_replica_has_a_mask_of_its_own(strategy):
 def test_masks_come_from_the_seed(strategy):
     assert np.array_equal(masks(strategy), masks(strategy))
     assert not np.array_equal(masks(strategy), masks(strategy, seed=6))
+
+
+class AddsNoise(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs + 0.0 * keras.random.normal(keras.ops.shape(inputs))
+
+
+@each_strategy
+def test_random_numbers_need_no_seed(strategy):
+    ones = np.ones((10, 3), "float32")
+
+    def make():
+        model = keras.Sequential([keras.Input((3,)), AddsNoise(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    def run(model):
+        history = model.fit(ones, ones[:, :1], batch_size=4, epochs=2, verbose=0).history
+        # What comes next in the program is what would have come.
+        return history, random.random(), keras.random.normal([2])
+
+    check_as_plain(strategy, make, run)

@@ -1,0 +1,154 @@
+"""A replica without examples computes what one with examples would, and counts for nothing."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tests.plain import check_as_plain
+from tests.strategies import each_replicated_strategy
+
+RNG = np.random.default_rng(4)
+IMAGES = RNG.normal(size=(17, 8, 8, 3)).astype("float32")
+SEQUENCES = RNG.normal(size=(17, 6, 3)).astype("float32")
+LABELS = RNG.integers(0, 3, 17)
+
+HIDDEN = {
+    "convolution": (IMAGES, lambda: [layers.Conv2D(4, 3), layers.GlobalAveragePooling2D()]),
+    "synchronized statistics": (
+        IMAGES,
+        lambda: [
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(synchronized=True),
+            layers.GlobalMaxPooling2D(),
+        ],
+    ),
+    "LSTM": (SEQUENCES, lambda: [layers.LSTM(4)]),
+    "two directions": (SEQUENCES, lambda: [layers.Bidirectional(layers.LSTM(4))]),
+}
+
+
+def make_classifier(hidden, shape, **compile_arguments):
+    model = keras.Sequential([keras.Input(shape), *hidden(), layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], **compile_arguments)
+    return model
+
+
+def run_everything(x, y, batch_size=8):
+    """Returns what every method gives, where the last batch has one example."""
+
+    def run(model):
+        return [
+            model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0).history,
+            model.evaluate(x, y, batch_size=batch_size, verbose=0),
+            model.predict(x, batch_size=batch_size, verbose=0),
+            model.predict(x[:1], verbose=0),
+            model.train_on_batch(x[:1], y[:1]),
+            model.test_on_batch(x[:1], y[:1]),
+        ]
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
+@each_replicated_strategy
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+def test_layers_that_fail_on_no_example_compute(strategy, hidden, eagerly):
+    x, make_hidden = HIDDEN[hidden]
+
+    check_as_plain(
+        strategy,
+        lambda: make_classifier(make_hidden, x.shape[1:], run_eagerly=eagerly),
+        run_everything(x, LABELS),
+    )
+
+
+def regularized():
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(4, "tanh", kernel_regularizer="l2", activity_regularizer="l2"),
+            layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    return model
+
+
+@each_replicated_strategy
+def test_a_loss_of_one_example_and_a_regularizer_is_a_number(strategy):
+    x, y = SEQUENCES[:5, 0], SEQUENCES[:5, 1, :1]
+
+    check_as_plain(strategy, regularized, run_everything(x, y, batch_size=1))
+
+
+class KeepsMean(keras.layers.Layer):
+    """Keeps the mean of what it has seen last, which each replica does for itself."""
+
+    def build(self, input_shape):
+        self.mean = self.add_weight(shape=input_shape[1:], initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.mean.assign(keras.ops.mean(inputs, axis=0))
+        return inputs
+
+
+@each_replicated_strategy
+def test_it_leaves_the_state_of_layers_as_it_is(strategy):
+    with strategy.scope():
+        layer = KeepsMean()
+        model = keras.Sequential([keras.Input((3,)), layer, layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = SEQUENCES[:9, 0], SEQUENCES[:9, 1, :1]
+
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)  # The last batch has one example.
+
+    share = 8 // strategy.num_replicas_in_sync
+    values = strategy.experimental_local_results(layer.mean.value)
+    np.testing.assert_allclose(values[0], x[8])
+    np.testing.assert_allclose(values[1], x[share : 2 * share].mean(axis=0), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
+@each_replicated_strategy
+@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+def test_sparse_and_ragged_data_takes_part(strategy, eagerly):
+    dense = np.where(RNG.random((17, 6)) < 0.3, RNG.normal(size=(17, 6)), 0).astype("float32")
+    sparse = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(dense), LABELS)).batch(8)
+
+    def make():
+        inputs = keras.Input((6,), sparse=True)
+        model = keras.Model(inputs, layers.Dense(1)(inputs))
+        model.compile("sgd", "mse", run_eagerly=eagerly)
+        return model
+
+    def run(model):
+        return [
+            model.fit(sparse, epochs=2, verbose=0).history,
+            model.evaluate(sparse, verbose=0),
+            model.predict(sparse, verbose=0),
+        ]
+
+    check_as_plain(strategy, make, run)
+
+
+@each_replicated_strategy
+def test_distributed_data_takes_part(strategy):
+    def make():
+        return make_classifier(HIDDEN["convolution"][1], (8, 8, 3))
+
+    dataset = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(8)
+
+    def run(model):
+        data = dataset
+        if model.distribute_strategy is strategy:
+            data = strategy.experimental_distribute_dataset(dataset)
+        return [
+            model.fit(data, epochs=2, shuffle=False, verbose=0).history,
+            model.evaluate(data, verbose=0),
+        ]
+
+    check_as_plain(strategy, make, run)

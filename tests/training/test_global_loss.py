@@ -1,0 +1,192 @@
+"""Losses that a program reduces in its own way are those of the whole batch on one device."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import kerasdist
+from tests.plain import check_as_plain
+from tests.strategies import each_strategy
+
+RNG = np.random.default_rng(7)
+X = RNG.normal(size=(21, 3)).astype("float32")
+Y = np.tanh(X @ RNG.normal(size=(3, 2))).astype("float32")
+WEIGHTS = RNG.uniform(0.1, 3, (21, 3)).astype("float32")
+
+
+def fit(model, **arguments):
+    return model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0, **arguments).history
+
+
+def fit_and_evaluate(model):
+    return fit(model), model.evaluate(X, Y, batch_size=8, verbose=0)
+
+
+def network(cls=keras.Model, **dense_arguments):
+    inputs = keras.Input((3,))
+    hidden = layers.Dense(4, "tanh", **dense_arguments)(inputs)
+    return cls(inputs, layers.Dense(2)(hidden))
+
+
+@pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
+@each_strategy
+@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize("reduction", [None, "none", "sum", "mean", "mean_with_sample_weight"])
+def test_a_compiled_loss_may_have_any_reduction(strategy, reduction, eagerly):
+    def make():
+        model = network()
+        loss = keras.losses.MeanSquaredError(reduction=reduction)
+        model.compile(keras.optimizers.SGD(0.02), loss, run_eagerly=eagerly)
+        return model
+
+    check_as_plain(strategy, make, fit_and_evaluate)
+
+
+class OwnStep(keras.Model):
+    """A model whose train_step computes its loss and what it logs with a function."""
+
+    def __init__(self, *args, reduce=None):
+        super().__init__(*args)
+        self.reduce = reduce
+        self.loss_average = keras.metrics.Mean(name="average")
+
+    @property
+    def metrics(self):
+        return [self.loss_average]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss, log = self.reduce(y, self(x, training=True), x)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        self.loss_average.update_state(log)
+        return {"average": self.loss_average.result()}
+
+
+def mean_of_none(y, predictions, x):
+    losses = keras.losses.MeanSquaredError(reduction="none")(y, predictions)
+    return tf.reduce_mean(losses), losses
+
+
+def sum_by_size(y, predictions, x):
+    loss = keras.losses.MeanSquaredError(reduction="sum")(y, predictions)
+    loss /= tf.cast(tf.shape(x)[0], loss.dtype)
+    return loss, loss
+
+
+def masked_mean(y, predictions, x):
+    losses = keras.losses.MeanSquaredError(reduction="none")(y, predictions)
+    loss = kerasdist.global_mean(losses, weights=x[:, 0] > 0)
+    return loss, loss
+
+
+def whole_sum(y, predictions, x):
+    losses = keras.losses.MeanSquaredError(reduction="none")(y, predictions)
+    loss = 0.1 * kerasdist.global_sum(losses)
+    return loss, loss
+
+
+def ratio_of_sums(y, predictions, x):
+    overlap = kerasdist.global_sum(tf.nn.sigmoid(predictions) * tf.nn.sigmoid(y))
+    loss = 1 - overlap / kerasdist.global_sum(tf.nn.sigmoid(predictions) + tf.nn.sigmoid(y))
+    return loss, loss
+
+
+REDUCTIONS = [mean_of_none, sum_by_size, masked_mean, whole_sum, ratio_of_sums]
+
+
+@each_strategy
+@pytest.mark.parametrize("reduce", REDUCTIONS, ids=lambda function: function.__name__)
+def test_a_train_step_may_reduce_its_loss(strategy, reduce):
+    def make():
+        inputs = keras.Input((3,))
+        model = OwnStep(inputs, layers.Dense(2)(layers.Dense(4, "tanh")(inputs)), reduce=reduce)
+        model.compile(keras.optimizers.SGD(0.05))
+        return model
+
+    # Batches of one size: Keras' own Mean counts a batch as one number, whatever its size.
+    check_as_plain(
+        strategy,
+        make,
+        lambda model: (
+            model.fit(X[:20], Y[:20], batch_size=5, epochs=2, shuffle=False, verbose=0).history
+        ),
+    )
+
+
+@each_strategy
+def test_a_loss_function_may_take_a_global_mean(strategy):
+    def loss(y, predictions):
+        losses = tf.reduce_mean(tf.square(y - predictions), axis=-1)
+        return kerasdist.global_mean(losses, weights=y[:, 0] > 0)
+
+    def make():
+        model = network()
+        model.compile(keras.optimizers.SGD(0.05), loss)
+        return model
+
+    check_as_plain(strategy, make, fit_and_evaluate)
+
+
+@each_strategy
+def test_a_loss_may_lack_the_batch_axis(strategy):
+    def of_each_output(y, predictions):
+        return tf.reduce_mean(tf.square(y - predictions), axis=0)
+
+    def make():
+        model = network()
+        model.compile(keras.optimizers.SGD(0.05), of_each_output)
+        return model
+
+    check_as_plain(strategy, make, fit_and_evaluate)
+
+
+def test_outside_of_steps_they_are_a_sum_and_a_mean():
+    values = tf.constant([[1.0, 2.0], [3.0, 6.0]])
+
+    assert float(kerasdist.global_sum(values)) == 12
+    assert float(kerasdist.global_mean(values)) == 3
+    assert float(kerasdist.global_mean(values, weights=[[1.0], [0.0]])) == 1.5
+    assert float(kerasdist.global_mean(values, weights=0.0)) == 0
+
+
+@each_strategy
+@pytest.mark.parametrize("between", ["weighted mean", "synchronized statistics", "mask"])
+def test_added_losses_stay_with_their_replica(strategy, between):
+    """Whatever sends a message lets another replica go on with the same layers."""
+
+    def make():
+        loss = keras.losses.MeanSquaredError(
+            reduction="mean_with_sample_weight" if between == "weighted mean" else "mean"
+        )
+        layer = {
+            "weighted mean": layers.Activation("linear"),
+            "synchronized statistics": layers.BatchNormalization(synchronized=True),
+            "mask": layers.Masking(),
+        }[between]
+        model = keras.Sequential(
+            [
+                keras.Input((3, 2)),
+                layers.Dense(4, "tanh", activity_regularizer=keras.regularizers.L2(0.5)),
+                layer,
+                layers.Dense(2, activity_regularizer=keras.regularizers.L2(0.1)),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.05), loss)
+        return model
+
+    x = RNG.normal(size=(21, 3, 2)).astype("float32")
+    x[RNG.random(21) < 0.4, 1:] = 0
+    y = RNG.normal(size=(21, 3, 2)).astype("float32")
+    check_as_plain(
+        strategy,
+        make,
+        lambda model: (
+            model.fit(
+                x, y, sample_weight=WEIGHTS, batch_size=8, epochs=2, shuffle=False, verbose=0
+            ).history
+        ),
+    )
