@@ -2,8 +2,12 @@
 
 import argparse
 import dataclasses
+import difflib
+import importlib.metadata
 import os
+import platform
 import sys
+from pathlib import Path
 
 from kerasdist import launcher
 from kerasdist.cluster import Cluster
@@ -24,11 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m kerasdist",
         description="Train a Keras 3 model on one device, many GPUs or many machines.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     plan = commands.add_parser(
         "plan",
@@ -38,8 +43,16 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_deployment_arguments(plan)
-    plan.add_argument("--batch_size", type=int, metavar="N", help="examples of a batch, per clone")
-    plan.add_argument("--num_examples", type=int, metavar="N", help="examples of an epoch")
+    plan.add_argument(
+        "--global_batch_size",
+        type=int,
+        metavar="N",
+        help="examples of one step over all clones, which is `batch_size` of `fit`; beside "
+        "parameter servers over those of one worker",
+    )
+    plan.add_argument(
+        "--num_examples", type=int, metavar="N", help="examples of an epoch, over all workers"
+    )
     plan.set_defaults(command=_print_plan)
     doctor = commands.add_parser(
         "doctor",
@@ -113,22 +126,24 @@ def _add_deployment_arguments(parser):
 
 
 def _print_plan(parsed) -> int:
-    config = _config(parsed)
-    # Asking for GPUs loads TensorFlow, which takes seconds.
-    num_gpus = 0 if config and config.clone_on_cpu else count_gpus()
-    choice = choose(config, Cluster.from_env(), num_gpus=num_gpus)
-    batch_size = _at_least_one("--batch_size", parsed.batch_size)
+    global_batch_size = _at_least_one("--global_batch_size", parsed.global_batch_size)
     num_examples = _at_least_one("--num_examples", parsed.num_examples)
-    # Beside parameter servers, a step is that of one worker.
-    num_replicas = len(choice.devices) if choice.num_ps else choice.num_replicas
-    print(
-        plan_deployment(
-            choice,
-            global_batch_size=batch_size and batch_size * num_replicas,
-            num_examples=num_examples,
-        )
-    )
+    config = _config(parsed)
+    cluster = Cluster.from_env()
+    # To count GPUs loads TensorFlow, which takes seconds.
+    asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
+    choice = choose(config, cluster, num_gpus=count_gpus() if asks_for_gpus else 0)
+    print(plan_deployment(choice, global_batch_size=global_batch_size, num_examples=num_examples))
     return 0
+
+
+def _may_have_gpus(devices: Path = Path("/dev")) -> bool:
+    """Returns False where the system has no device that TensorFlow could take for a GPU."""
+    if sys.platform != "linux":
+        return True
+    # NVIDIA's, those of its small boards, AMD's, and what Windows lends to its Linux.
+    kinds = ("nvidia*", "nvhost*", "kfd", "dxg")
+    return any(any(devices.glob(kind)) for kind in kinds)
 
 
 def _run_doctor(parsed) -> int:
@@ -168,6 +183,44 @@ def _at_least_one(flag, value):
     if value is not None and value < 1:
         raise ValueError(f"`{flag}` must be at least 1. Received: {flag}={value}.")
     return value
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose subcommands refuse what they do not know themselves, and name what is near."""
+
+    def __init__(self, **options):
+        self._flags: list[str] = []
+        super().__init__(**options)
+
+    def add_argument(self, *names, **options):
+        """Adds an argument, as ever."""
+        self._flags += names
+        return super().add_argument(*names, **options)
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Parses, and ends the program with exit code 2 where an argument is unknown."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0])}")
+        return parsed, unknown
+
+    def _hint(self, unknown: str) -> str:
+        flags = [flag for flag in self._flags if flag.startswith("--")]
+        near = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
+        return f"\nDid you mean {near[0]}? --help explains all of them." if near else ""
+
+
+class _PrintVersions(argparse.Action):
+    """Prints what a report of an error should name."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        """Prints them and ends the program."""
+        versions = [
+            f"{name} {importlib.metadata.version(name.lower())}"
+            for name in ("kerasdist", "Keras", "TensorFlow")
+        ]
+        print(", ".join([*versions, f"Python {platform.python_version()}"]))
+        parser.exit()
 
 
 if __name__ == "__main__":

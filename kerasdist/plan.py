@@ -126,7 +126,7 @@ def plan_training(
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
     from kerasdist import placement
-    from kerasdist.training import batch_statistics, scope_checks
+    from kerasdist.training import batch_statistics, randomness, scope_checks
 
     if not model.compiled:
         raise ValueError(
@@ -155,7 +155,10 @@ def plan_training(
             **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
         },
         files=files or {},
-        warnings=batch_statistics.notes(model, num_replicas),
+        warnings=(
+            *batch_statistics.notes(model, num_replicas),
+            *randomness.notes(model, num_replicas),
+        ),
     )
 
 

@@ -22,9 +22,9 @@ from typing import Any
 from kerasdist.cluster import Task
 from kerasdist.launcher import Settings, function_program
 from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.launch import describe_timeout, signals_end_the_launch
+from kerasdist.launcher.launch import signals_end_the_launch
 from kerasdist.launcher.result import TIMED_OUT
-from kerasdist.launcher.supervisor import Supervisor
+from kerasdist.launcher.supervisor import Supervisor, describe_timeout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

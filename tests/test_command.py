@@ -1,17 +1,22 @@
 """The `kerasdist` command: what it prints, and its exit codes."""
 
+import importlib.metadata
 import json
 import re
+import sys
 
 import pytest
 
 from kerasdist import __main__ as command
 
+may_have_gpus = command._may_have_gpus  # The tests' machine has none.
+
 
 @pytest.fixture(autouse=True)
 def machine_without_gpu_and_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr(command, "count_gpus", lambda: 0)
+    monkeypatch.setattr(command, "_may_have_gpus", lambda: False)
+    monkeypatch.setattr(command, "count_gpus", lambda: pytest.fail("This loads TensorFlow."))
 
 
 def rows_of(output):
@@ -21,7 +26,12 @@ def rows_of(output):
 
 
 def test_plan_of_two_clones(capsys):
-    arguments = ["--num_clones=2", "--clone_on_cpu", "--batch_size=32", "--num_examples=1437"]
+    arguments = [
+        "--num_clones=2",
+        "--clone_on_cpu",
+        "--global_batch_size=64",
+        "--num_examples=1437",
+    ]
 
     assert command.main(["plan", *arguments]) == 0
     assert rows_of(capsys.readouterr().out) == {
@@ -48,16 +58,33 @@ def test_plan_names_the_strategy_of_any_deployment(arguments, strategy, capsys):
     assert rows_of(capsys.readouterr().out)["strategy"].startswith(strategy)
 
 
-def test_batch_size_is_per_clone_of_all_workers(capsys):
-    command.main(["plan", "--num_replicas=4", "--batch_size=8"])
+def test_batch_size_is_the_global_one_of_fit(capsys):
+    command.main(["plan", "--num_replicas=4", "--global_batch_size=32"])
 
     assert rows_of(capsys.readouterr().out)["batch"] == "32 examples (global), 8 on each replica"
 
 
 def test_batch_size_is_one_workers_beside_parameter_servers(capsys):
-    command.main(["plan", "--num_replicas=4", "--num_ps_tasks=2", "--batch_size=8"])
+    command.main(["plan", "--num_replicas=4", "--num_ps_tasks=2", "--global_batch_size=8"])
 
     assert rows_of(capsys.readouterr().out)["batch"].startswith("8 examples, one worker's step")
+
+
+def test_gpus_are_counted_where_the_machine_may_have_some(monkeypatch, capsys):
+    monkeypatch.setattr(command, "_may_have_gpus", lambda: True)
+    monkeypatch.setattr(command, "count_gpus", lambda: 2)
+
+    assert command.main(["plan", "--num_clones=2"]) == 0
+    assert rows_of(capsys.readouterr().out)["devices"] == "GPU:0, GPU:1"
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("null", False), ("nvidia0", True), ("kfd", True), ("dxg", True)]
+)
+def test_a_machine_may_have_gpus_where_there_is_a_device_of_that_name(device, expected, tmp_path):
+    (tmp_path / device).touch()
+
+    assert may_have_gpus(tmp_path) == expected or sys.platform != "linux"
 
 
 def test_cluster_comes_from_tf_config(monkeypatch, capsys):
@@ -72,7 +99,10 @@ def test_cluster_comes_from_tf_config(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch_size=0"], "`--batch_size` must be at least 1. Received: --batch_size=0."),
+        (
+            ["--global_batch_size=0"],
+            "`--global_batch_size` must be at least 1. Received: --global_batch_size=0.",
+        ),
         (["--num_examples=-1"], "`--num_examples` must be at least 1. Received: --num_examples=-1"),
         (["--num_clones=0"], "`num_clones` must be at least 1. Received: num_clones=0."),
         (["--num_clones=3"], "Received: num_clones=3; GPUs that TensorFlow sees: none."),
@@ -111,6 +141,45 @@ def test_unknown_arguments_are_named_with_exit_code_2(arguments, message, capsys
 
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        ("launch --worker 2 -- python train.py", "--workers"),
+        ("launch --worker=2 -- python train.py", "--workers"),
+        ("launch --num_workers 2 -- python train.py", "--workers"),
+        ("launch --num-workers=2 -- python train.py", "--workers"),
+        ("launch --num_ps 2 -- python train.py", "--ps"),
+        ("launch --log_dir logs -- python train.py", "--log-dir"),
+        ("doctor --onyl clipnorm", "--only"),
+        ("plan --num-clones=2", "--num_clones"),
+        ("plan --batch_size=32", "--global_batch_size"),
+        ("launch -x -- python train.py", None),
+    ],
+)
+def test_a_flag_that_is_nearly_right_is_named_with_the_usage_of_its_command(
+    arguments, near, capsys
+):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(arguments.split())
+
+    printed = capsys.readouterr()
+    name, flag, *_ = arguments.split()
+    assert (stopped.value.code, printed.out) == (2, "")
+    assert printed.err.startswith(f"usage: python -m kerasdist {name} [")
+    assert f"{name}: error: unrecognized arguments: {flag}" in printed.err
+    assert re.findall("Did you mean (.*?)[?]", printed.err) == ([near] if near else [])
+
+
+def test_version_names_what_a_report_should(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--version"])
+
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    for name in ("kerasdist", "Keras", "TensorFlow"):
+        assert f"{name} {importlib.metadata.version(name.lower())}" in printed
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"]])

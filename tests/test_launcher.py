@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib
 import io
+import itertools
 import json
 import os
 import random
@@ -29,7 +30,7 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.launcher import LaunchError, function_program, task_environment
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.task_log import LogReader, last_lines
+from kerasdist.launcher.task_log import LogReader, error_of, last_lines
 from tests.network import isolated_only
 
 pytestmark = pytest.mark.timeout(60)
@@ -319,6 +320,53 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch):
     assert written == [["\x1b[32m", "\x1b[0m"], [], []]
 
 
+TENSORFLOW_LINES = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
+I1122 12:22:50.963708    5628 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
+E0000 00:00:1795350186.430710    5629 cuda_platform.cc:52] failed call to cuInit: INTERNAL
+I0000 00:00:1795350187.648943    5994 coordination_service.cc:505] Example stragglers:
+/job:worker/replica:0/task:1
+E0000 00:00:1795350326.319154    7804 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE
+Additional GRPC error information from remote target /job:worker/replica:0/task:1
+:UNKNOWN:Error received from peer  {grpc_message:"Connection reset by peer", grpc_status:14}
+"""
+
+
+def test_notes_of_tensorflow_are_in_the_log_alone(capsys):
+    result = kerasdist.launch(python(f"print({TENSORFLOW_LINES!r} + 'Epoch 1/5')"), num_workers=1)
+
+    assert logs_of(result)["worker 0"] == f"{TENSORFLOW_LINES}Epoch 1/5\n"
+    assert re.findall(r"worker 0 \| (.*)", capsys.readouterr().out) == ["Epoch 1/5"]
+
+
+def test_warnings_of_tensorflow_are_shown_once_for_all_tasks():
+    stream = io.StringIO()
+    console = Console(stream, [CHIEF, WORKER])
+    low = "W0000 00:00:1795350186.430710    {} bfc_allocator.cc:12] Allocation exceeds {} bytes."
+    end = "F0000 00:00:1795350186.430710    5629 tensor.cc:9] Check failed: dtype() == expected"
+    of_python = "W1122 12:22:50.963708 139872 train.py:12] The learning rate is large."
+    lines = [low.format(1, 10), low.format(2, 20), end, end, of_python, of_python]
+    for line in lines:
+        console.show_line(WORKER, line)
+
+    shown = [line.removeprefix("worker 0 | ") for line in stream.getvalue().splitlines()]
+    assert shown == [low.format(1, 10), end, end, of_python, of_python]
+
+
+def test_progress_bar_stays_where_a_note_of_tensorflow_comes():
+    terminal = Terminal()
+    console = Console(terminal, [CHIEF])
+
+    console.show_unfinished_line(CHIEF, "1/9")
+    for line in TENSORFLOW_LINES.splitlines():
+        console.show_unfinished_line(CHIEF, line)
+        console.show_line(CHIEF, line)
+
+    assert plain(terminal.getvalue()) == "\r\x1b[Kchief 0 | 1/9"
+
+
 def test_unfinished_line_is_read_piece_by_piece(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"before\n")
@@ -346,14 +394,14 @@ def test_last_lines_of_a_large_log_are_read_from_its_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "exit_code", "words"),
+    ("end", "exit_code", "words", "said"),
     [
-        ("sys.exit(1)", 1, "failed with exit code 1"),
-        ("sys.exit(3)", 3, "failed with exit code 3"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)"),
+        ("sys.exit(1)", 1, "failed with exit code 1", ["  the last words"]),
+        ("sys.exit(3)", 3, "failed with exit code 3", ["  the last words"]),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
     ],
 )
-def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, capsys):
+def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, said, capsys):
     source = f"""
         if task == "worker 1":
             print("the last words")
@@ -367,11 +415,10 @@ def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, wo
     assert [ended.was_stopped for ended in result.tasks] == [True, False, True]
     assert root_cause(result) == "worker 1"
     assert words in result.reason
-    *_, last_words, log, last = capsys.readouterr().out.splitlines()
-    assert last_words == "  the last words"
-    assert log == f"  ({result.tasks[1].log})"
-    assert last == result.reason
-    assert last.endswith("the first to fail; stopped: worker 0, worker 2.")
+    assert result.reason.endswith("the first to fail; stopped: worker 0, worker 2.")
+    printed = capsys.readouterr().out
+    _, _, told = printed.partition(f"\n{result.reason}\n")
+    assert told.splitlines() == [*said, f"  All that worker 1 wrote: {result.tasks[1].log}"]
 
 
 def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():
@@ -678,6 +725,25 @@ def test_restarts_end_where_they_are_useless(end, num_attempts, reason, capsys):
     assert reason in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("settings", [{"num_workers": 2}, {"num_workers": 1, "num_ps": 1}])
+def test_program_that_joins_no_cluster_is_named(settings, capsys):
+    result = kerasdist.launch(python("print()"), **settings)
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert result.exit_code == 0
+    assert last.startswith("warning: No task called `kerasdist.make_strategy`.")
+    assert f"the program ran {len(result.tasks)} times, each by itself." in last
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_program_that_joins_the_cluster_or_is_alone_is_not_warned_of(num_workers, capsys):
+    joins = "" if num_workers == 1 else "open(os.environ['KERASDIST_JOINED'], 'w').close()"
+
+    kerasdist.launch(python(joins), num_workers=num_workers)
+
+    assert "make_strategy" not in capsys.readouterr().out
+
+
 # Interrupts, and the end of the launcher itself.
 
 FAMILY = """
@@ -732,7 +798,7 @@ signal.signal(signal.SIGTERM, save)
         output = launcher.communicate(timeout=20)[0]
 
     assert launcher.returncode == exit_code
-    assert "Stopping all tasks" in output
+    assert re.search(r"Stopping all tasks\..*\nAll tasks stopped after \d+\.\d s\.\n$", output)
     assert "Traceback" not in output
     assert Path("worker 0 saved").exists()
     assert Path("worker 1 saved").exists()
@@ -859,7 +925,7 @@ def test_stopped_task_has_no_value():
     assert values == ["trained", "trained", None]
 
 
-def test_failed_function_names_the_root_cause_and_its_last_lines():
+def test_failed_function_names_the_root_cause_and_its_error():
     def fail():
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
             raise KeyError("missing")
@@ -869,8 +935,111 @@ def test_failed_function_names_the_root_cause_and_its_last_lines():
         kerasdist.launch(fail, num_workers=2)
 
     assert isinstance(raised.value, RuntimeError)
-    assert "KeyError: 'missing'" in str(raised.value)
+    assert "\n  KeyError: 'missing'\n" in str(raised.value)
+    log = raised.value.result.tasks[1].log
+    assert str(raised.value).endswith(f"\n  All that worker 1 wrote: {log}")
     assert root_cause(raised.value.result) == "worker 1"
+
+
+@pytest.mark.parametrize("as_function", [True, False])
+def test_traceback_of_a_failure_is_shown_once(as_function, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import kerasdist
+
+        def fail():
+            raise ValueError("of the " + "program")
+
+        if {as_function}:
+            kerasdist.launch(fail, num_workers=1)
+        fail()
+        """)
+    )
+    start = [] if as_function else ["-m", "kerasdist", "launch", "--workers=1", "--"]
+    printed = subprocess.run(
+        [sys.executable, *start, *([] if as_function else [sys.executable]), script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    assert printed.returncode == 1
+    shown = printed.stdout
+    assert shown.count(", in fail\n") == 1
+    assert "function_program.py" not in shown
+    # As its last line, in the outcome, and for a function in what is raised from it.
+    assert shown.count("ValueError: of the program\n") == (3 if as_function else 2)
+
+
+def test_traceback_that_all_tasks_have_is_shown_for_one(capsys):
+    source = """
+        import traceback
+        try:
+            raise ValueError("of the program")
+        except ValueError:
+            traceback.print_exc()
+        open(task, "w").close()
+        wait_for("worker 0"), wait_for("worker 1")  # Nobody is stopped before it has written.
+        sys.exit(1)
+    """
+    kerasdist.launch(python(source), num_workers=2)
+
+    shown = capsys.readouterr().out
+    assert shown.count(" | Traceback (most recent call last):\n") == 1
+    lines = re.findall(r"^worker (\d) \| ValueError: of the program(.*)$", shown, re.MULTILINE)
+    (first, nothing), (_, remark) = lines
+    assert (nothing, remark) == ("", f" (as worker {first})")
+
+
+def test_tracebacks_that_differ_or_do_not_end_are_all_shown():
+    console = Console(stream := io.StringIO(), [CHIEF, WORKER])
+    lines = {
+        CHIEF: ["Traceback (most recent call last):", "  File 'a'", "ValueError: 1", "", "said"],
+        WORKER: ["Traceback (most recent call last):", "  File 'a'", "ValueError: 2", "  it"],
+    }
+    for pair in itertools.zip_longest(*lines.values()):
+        for task, line in zip(lines, pair, strict=True):
+            if line is not None:
+                console.show_line(task, line)
+    console.show_line(WORKER, "Traceback (most recent call last):")
+    console.show_line(WORKER, "Traceback (most recent call last):")
+    console.show_line(WORKER, "  File 'b'")
+    console.show_end(WORKER)
+    console.show_end(CHIEF)
+
+    shown = stream.getvalue().splitlines()
+    assert [line[11:] for line in shown if line.startswith("chief")] == lines[CHIEF]
+    begin = "Traceback (most recent call last):"
+    assert [line[11:] for line in shown if line.startswith("worker")] == [
+        *lines[WORKER],
+        *[begin, begin, "  File 'b'"],
+    ]
+
+
+ATTEMPT = "--- restart 1 of 3 ---\n"
+NOTE = "I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.\n"
+TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (TRACEBACK + "ValueError: no\n", "ValueError: no"),
+        (TRACEBACK + "ValueError: no\n" + NOTE, "ValueError: no"),
+        (TRACEBACK + "ValueError: a title\n\nand\n  more\n", "ValueError: a title"),
+        (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
+        ("usage: ...\nerror: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),
+        (TRACEBACK + "ValueError: old\n" + ATTEMPT + "new\n" + NOTE, "new"),
+        ("old\n" + ATTEMPT, ""),
+        ("", ""),
+    ],
+)
+def test_error_is_the_last_exception_or_the_last_line(log, error, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(log)
+
+    assert error_of(path) == error
 
 
 def test_function_that_takes_too_long_shows_what_each_task_did():
@@ -941,6 +1110,27 @@ def test_arguments_of_the_program_are_its_own(capsys):
     assert f"worker 0 | {arguments}\n" in capsys.readouterr().out
 
 
+def test_script_may_stand_without_python(capsys):
+    Path("script.py").write_text("import sys; print(sys.executable, sys.argv)")
+
+    assert command.main(["launch", "--workers=1", "script.py", "--epochs=5"]) == 0
+    assert f"worker 0 | {sys.executable} ['script.py', '--epochs=5']\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [sys.executable, "-c", "print()", "no_such.py"],
+        [sys.executable, "-um", "this", "no_such.py"],
+        [sys.executable, "--version"],
+        [sys.executable, "-"],
+        ["echo", "no_such.py"],
+    ],
+)
+def test_what_is_no_script_of_python_is_not_looked_for(program):
+    assert kerasdist.launch(program, num_workers=1).exit_code == 0
+
+
 def test_command_passes_its_settings_on(monkeypatch):
     received = {}
 
@@ -986,6 +1176,9 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--timeout-secs=nan", "--", "true"], "Received: timeout_secs=nan."),
         (["--log-dir=/dev/null/logs", "--", "true"], "log_dir='/dev/null/logs'"),
         (["--", "no-such-program"], "Received: 'no-such-program'."),
+        (["no_such.py"], "a script that does not exist. Received: 'no_such.py', looked for in "),
+        (["--", sys.executable, "no_such.py", "--epochs=5"], "Received: 'no_such.py'"),
+        (["--", sys.executable, "-u", "-X", "dev", "no_such.py"], "Received: 'no_such.py'"),
         (["--"], "`program` must not be empty"),
         ([], "`program` must not be empty"),
     ],

@@ -46,6 +46,21 @@ def test_one_clone_is_one_device():
     np.testing.assert_allclose(train(strategy.scope()), train(without_strategy()), atol=1e-6)
 
 
+def test_launch_is_told_that_the_program_makes_a_strategy(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASDIST_JOINED", str(tmp_path / "joined"))
+
+    make_strategy(clone_on_cpu=True)
+
+    assert (tmp_path / "joined").exists()
+
+
+def test_number_of_clones_in_the_environment_must_be_a_number(monkeypatch):
+    monkeypatch.setenv("KERASDIST_NUM_CLONES", "two")
+
+    with pytest.raises(ValueError, match=r"must be a number. Received: KERASDIST_NUM_CLONES='two'"):
+        kerasdist.make_strategy(cluster=Cluster.local())
+
+
 def test_clones_of_one_machine_are_mirrored_on_logical_cpus_of_their_own():
     strategy = make_strategy(num_clones=2, clone_on_cpu=True)
 

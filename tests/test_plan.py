@@ -12,6 +12,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
 from kerasdist.testing import run_cluster
+from kerasdist.training import randomness
 from tests import strategies
 from tests.strategies import each_strategy
 
@@ -234,6 +235,45 @@ def test_synchronized_statistics_need_no_note():
     layer = keras.layers.BatchNormalization(synchronized=True)
 
     assert "note" not in rows_of_training(strategies.get("2 replicas"), layer)
+
+
+RANDOM_LAYERS = {
+    "Dropout": lambda: keras.layers.Dropout(0.5),
+    "GaussianNoise": lambda: keras.layers.GaussianNoise(0.1),
+    "RandomFlip": lambda: keras.layers.RandomFlip(),
+    "LSTM": lambda: keras.layers.LSTM(2, dropout=0.1),
+    "nested": lambda: keras.layers.Bidirectional(keras.layers.GRU(2, recurrent_dropout=0.1)),
+    "attention": lambda: keras.layers.Attention(dropout=0.1),
+}
+LAYERS_OF_ONE_RESULT = {
+    "Dropout(0)": lambda: keras.layers.Dropout(0.0),
+    "LSTM": lambda: keras.layers.LSTM(2),
+    "Rescaling": lambda: keras.layers.Rescaling(2.0),
+}
+
+
+@each_strategy
+def test_random_layers_are_noted_where_there_are_several_replicas(strategy):
+    with strategy.scope():
+        layer = keras.layers.Dropout(0.5, name="drop")
+    rows = rows_of_training(strategy, layer)
+
+    assert ("note" in rows) == (strategy.num_replicas_in_sync > 1)
+    assert rows.get("note", "Random layers (drop)").startswith("Random layers (drop)")
+
+
+@pytest.mark.parametrize("name", RANDOM_LAYERS)
+def test_random_layers_are_of_many_kinds(name):
+    model = keras.Sequential([RANDOM_LAYERS[name]()])
+
+    assert len(randomness.notes(model, num_replicas=2)) == 1
+
+
+@pytest.mark.parametrize("name", LAYERS_OF_ONE_RESULT)
+def test_layers_that_draw_nothing_are_not_noted(name):
+    model = keras.Sequential([LAYERS_OF_ONE_RESULT[name]()])
+
+    assert randomness.notes(model, num_replicas=2) == ()
 
 
 def test_plan_of_parameter_servers_says_what_lives_where():

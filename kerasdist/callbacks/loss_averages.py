@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.training import workers
+from kerasdist.training import keras_adapter, workers
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -43,7 +43,11 @@ class LossAverages(UpdateCallback):
     def observe(self, losses):
         for name, loss in losses.items():
             if name not in self._state:
-                with tf.init_scope(), workers.shared_scope(self.model.distribute_strategy):
+                with (
+                    tf.init_scope(),
+                    keras_adapter.outside_scopes(),
+                    workers.shared_scope(self.model.distribute_strategy),
+                ):
                     self._state[name] = tf.Variable(tf.zeros(3), trainable=False)
             _, total, weight = tf.unstack(self._state[name])
             total = self.decay * total + (1 - self.decay) * loss

@@ -1,10 +1,12 @@
-"""The screen: every line with its task in front, and the chief's progress bar below them."""
+"""The screen: lines with their task in front, and the chief's progress bar below them."""
 
 import os
 from collections.abc import Sequence
 from typing import TextIO
 
 from kerasdist.cluster import Task
+from kerasdist.launcher.foreign_lines import ForeignLines, is_foreign
+from kerasdist.launcher.tracebacks import Tracebacks
 
 _CLEAR_ROW = "\r\x1b[K"
 # A bar that is longer than the row must be cut: it could not be drawn over otherwise.
@@ -27,6 +29,8 @@ class Console:
         self._prefixes = _prefixes(
             tasks, in_colour=self._is_terminal and not os.environ.get("NO_COLOR")
         )
+        self._foreign_lines = ForeignLines()
+        self._tracebacks = Tracebacks()
         self._progress = ""
 
     def say(self, text: str) -> None:
@@ -35,17 +39,28 @@ class Console:
             self._write_line(line)
 
     def show_line(self, task: Task, line: str) -> None:
-        """Writes a complete line of a task."""
-        if task == self._chief:
-            self._progress = ""  # This line is what became of it.
-        self._write_line(self._prefixes[task] + line)
+        """Writes a complete line of a task, unless it is TensorFlow's own."""
+        if not self._foreign_lines.hide(line):
+            self._show(task, self._tracebacks.add(task, line))
+
+    def show_end(self, task: Task) -> None:
+        """Writes what was held back of a task that writes no more."""
+        self._show(task, self._tracebacks.rest(task))
 
     def show_unfinished_line(self, task: Task, line: str) -> None:
         """Draws the progress bar anew, if it is the chief's and changed."""
         progress = self._prefixes[task] + line if line else ""
-        if task == self._chief and self._is_terminal and progress != self._progress:
+        if is_foreign(line) or task != self._chief or not self._is_terminal:
+            return
+        if progress != self._progress:
             self._progress = progress
             self._write(_CLEAR_ROW + _WITHOUT_WRAPPING.format(progress))
+
+    def _show(self, task: Task, lines: Sequence[str]) -> None:
+        if lines and task == self._chief:
+            self._progress = ""  # These lines are what became of it.
+        for line in lines:
+            self._write_line(self._prefixes[task] + line)
 
     def _write_line(self, line: str) -> None:
         if not self._is_terminal:

@@ -49,6 +49,7 @@ def _value_name(job: str, index: int) -> str:
 
 
 def _main() -> None:
+    sys.excepthook = _print_error
     folder = Path(sys.argv[1])
     # Read first: the function may change its environment.
     task = json.loads(os.environ["TF_CONFIG"])["task"]
@@ -60,6 +61,13 @@ def _main() -> None:
     partial = path.with_suffix(".partial")
     partial.write_bytes(_dump(value))
     partial.rename(path)  # A task that is killed while writing leaves no half value.
+
+
+def _print_error(error_class, error, traceback):
+    """Prints an error as ever, without the lines of this file, which say nothing to the user."""
+    while traceback.tb_next and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    sys.__excepthook__(error_class, error.with_traceback(traceback), traceback)
 
 
 def _dump(value: Any) -> bytes:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -10,16 +9,17 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, overload
 
 from kerasdist.launcher import function_program
+from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import TIMED_OUT, LaunchResult
 from kerasdist.launcher.settings import Settings
-from kerasdist.launcher.supervisor import Supervisor, describe_log
+from kerasdist.launcher.supervisor import Supervisor, describe_end, describe_timeout
 
 Value = TypeVar("Value")
 
 
 class LaunchError(RuntimeError):
-    """A task of a launched function failed; the message has the root cause and its last lines.
+    """A task of a launched function failed; the message has the root cause and its error.
 
     Attributes:
         result: How each task ended.
@@ -57,9 +57,9 @@ def launch(
     Nothing that was started outlives the call.
 
     Args:
-        program: A command and its arguments, or a function without arguments. A function runs in
-            fresh Python processes; it may be one of a notebook. Give it arguments with
-            `functools.partial`.
+        program: A command and its arguments, or a function without arguments. A script may stand
+            without `python`. A function runs in fresh Python processes; it may be one of a
+            notebook. Give it arguments with `functools.partial`.
         num_workers: Workers.
         num_ps: Parameter servers. With them there is a chief, which workers and parameter servers
             serve; they have some seconds to end by themselves when it is done.
@@ -85,8 +85,8 @@ def launch(
 
     Raises:
         TypeError: An argument has the wrong type, or the function cannot go to another process.
-        ValueError: An argument is out of range, the command is not found, or `log_dir` cannot be
-            written.
+        ValueError: An argument is out of range, the command or its script is not found, or
+            `log_dir` cannot be written.
         LaunchError: A task of the function failed. It is a RuntimeError.
         TimeoutError: The function was not done within `timeout_secs`.
 
@@ -111,33 +111,9 @@ def launch(
     )
     if callable(program):
         return _launch_function(program, settings)
-    check_command(program)
+    command = checked(program)
     with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
-        return Supervisor(program, settings, guard=guard, stream=sys.stdout).run()
-
-
-def check_command(program: object) -> None:
-    """Checks that a command can be started.
-
-    Raises:
-        TypeError: It is not a list of strings.
-        ValueError: It is empty, or there is no such program.
-    """
-    if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
-        raise TypeError(
-            "`program` must be a list of strings, such as ['python', 'train.py'], or a function. "
-            f"Received: program={program!r}."
-        )
-    if not program:
-        raise ValueError(
-            "`program` must not be empty. Received: program=[]. In a terminal it stands after --: "
-            "`python -m kerasdist launch --workers 2 -- python train.py`."
-        )
-    if not shutil.which(program[0]):
-        raise ValueError(
-            f"`program` is not found, or not executable. Received: {program[0]!r}. "
-            "Give its path, or start a script with `python`."
-        )
+        return Supervisor(command, settings, guard=guard, stream=sys.stdout).run()
 
 
 @contextlib.contextmanager
@@ -168,12 +144,5 @@ def _launch_function(function, settings):
         if result.exit_code == TIMED_OUT and not result.root_cause:
             raise TimeoutError(describe_timeout(result))
         if result.root_cause:
-            log = describe_log(result.root_cause.log)
-            raise LaunchError(f"{result.reason} Last lines of its log:\n{log}", result)
+            raise LaunchError(describe_end(result), result)
         return function_program.values_of([ended.task for ended in result.tasks], guard.folder)
-
-
-def describe_timeout(result: LaunchResult) -> str:
-    """Returns the message of a launch that took too long: what each task did last."""
-    logs = (f"Last lines of {ended.task}:\n{describe_log(ended.log)}" for ended in result.tasks)
-    return "\n".join([result.reason, *logs])

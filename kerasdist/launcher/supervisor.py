@@ -17,11 +17,12 @@ from kerasdist.launcher.result import PEER_FAILED, TIMED_OUT, USAGE, LaunchResul
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_environment import addresses_of, task_environment, tasks_of
 from kerasdist.launcher.task_group import TaskGroup
-from kerasdist.launcher.task_log import last_lines
+from kerasdist.launcher.task_log import RESTART_MARK, error_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
 
 _LONGEST_TITLE = 200
-_RESTART_MARK = "--- restart"
+_LONGEST_ERROR = 300
+_SIGNALS = 128  # Exit codes from here on.
 
 
 class Supervisor:
@@ -58,6 +59,7 @@ class Supervisor:
         self._console = Console(stream, self._tasks)
         self._log_dir = Path(settings.log_dir or f"kerasdist_logs/{guard.run_id}")
         self._logs = _make_logs(self._log_dir, self._tasks)
+        self._joined = guard.folder / "joined"
         self._start = time.monotonic()
 
     def run(self) -> LaunchResult:
@@ -80,7 +82,9 @@ class Supervisor:
             last_error = error
             self._announce_restart(result, num_restarts + 1)
             addresses = addresses_of(self._tasks)  # The old ones may still be held.
-        self._report(result)
+        self._console.say(describe_end(result))
+        if result.exit_code == 0 and len(self._tasks) > 1 and not self._joined.exists():
+            self._console.say(_describe_separate_runs(len(self._tasks)))
         return result
 
     def _attempt(
@@ -93,6 +97,7 @@ class Supervisor:
                 self._settings,
                 run_id=self._guard.run_id,
                 num_restarts=num_restarts,
+                joined=self._joined,
             )
             for task in self._tasks
         }
@@ -108,10 +113,14 @@ class Supervisor:
             # Not in a `finally`: a second interrupt must end the wait, the guard then kills.
             self._console.say("Stopping all tasks. Interrupt again to kill them at once.")
             group.stop()
+            self._console.say(f"All tasks stopped after {self._secs()}.")
             raise
         group.stop()
         root_cause = group.root_cause() if has_failed else None
         return self._result(group, root_cause, [] if in_time else unfinished, num_restarts)
+
+    def _secs(self) -> str:
+        return f"{time.monotonic() - self._start:.1f} s"
 
     def _deadline(self) -> float:
         timeout_secs = self._settings.timeout_secs
@@ -126,7 +135,7 @@ class Supervisor:
     ) -> LaunchResult:
         tasks = tuple(process.result() for process in group.processes)
         stopped = _names(result.task for result in tasks if result.was_stopped)
-        secs = f"{time.monotonic() - self._start:.1f} s"
+        secs = self._secs()
         also = f"; stopped: {stopped}" if stopped else ""
         also = f"; lost: {_names(group.lost)}{also}" if group.lost else also
         exit_code = 0
@@ -159,21 +168,35 @@ class Supervisor:
         return "\n".join(["Launch", *(f"  {title:<{width}}  {text}" for title, text in rows)])
 
     def _announce_restart(self, result: LaunchResult, num_restarts: int) -> None:
-        mark = f"{_RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"
+        mark = f"{RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"
         for log in self._logs.values():
             with log.open("a") as file:
                 file.write(f"{mark}\n")
-        self._console.say(f"{result.reason}\n{mark}")
-
-    def _report(self, result: LaunchResult) -> None:
-        if result.root_cause:
-            self._console.say(f"\nLast lines of {result.root_cause.task}:")
-            self._console.say(describe_log(result.root_cause.log))
-        self._console.say(result.reason)
+        self._console.say(f"{describe_end(result)}\n{mark}")
 
 
-def describe_log(log: Path) -> str:
-    """Returns the last lines of a log and where it is, indented."""
+def describe_end(result: LaunchResult) -> str:
+    """Returns how a launch ended: the root cause's error in a line, and where all of it stands.
+
+    Its traceback was shown when the task wrote it, and is not shown again.
+    """
+    cause = result.root_cause
+    if not cause:
+        return result.reason
+    # What a signal or a lost peer ended has said nothing of its own.
+    error = error_of(cause.log) if cause.exit_code < _SIGNALS else ""
+    error = textwrap.shorten(error, _LONGEST_ERROR)
+    lines = [error, f"All that {cause.task} wrote: {cause.log}"]
+    return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
+
+
+def describe_timeout(result: LaunchResult) -> str:
+    """Returns the message of a launch that took too long: what each task did last."""
+    logs = [f"Last lines of {each.task}:\n{_describe_log(each.log)}" for each in result.tasks]
+    return "\n".join([result.reason, *logs])
+
+
+def _describe_log(log: Path) -> str:
     return "\n".join(f"  {line}" for line in [*last_lines(log), f"({log})"])
 
 
@@ -192,11 +215,10 @@ def _make_logs(log_dir: Path, tasks: Sequence[Task]) -> dict[Task, Path]:
 
 
 def _error_of(result: LaunchResult) -> str | None:
-    """Returns the last line of a program that ended with an error of its own."""
+    """Returns the error of a program that ended with one of its own."""
     if not result.root_cause or result.root_cause.exit_code != 1:
         return None
-    line = (last_lines(result.root_cause.log) or [""])[-1]
-    return "" if line.startswith(_RESTART_MARK) else line
+    return error_of(result.root_cause.log)
 
 
 def _why_hopeless(result: LaunchResult, error: str | None, last_error: str | None) -> str:
@@ -220,6 +242,15 @@ def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
         f"every interface, without authentication, on the ports {ports}: whoever reaches them "
         "can run programs as you. Close them with a firewall, or allow user namespaces "
         "(docs/clusters.md)."
+    )
+
+
+def _describe_separate_runs(num_tasks: int) -> str:
+    return (
+        "warning: No task called `kerasdist.make_strategy`. Unless it joins the cluster in another "
+        f"way, the program ran {num_tasks} times, each by itself. Let it call "
+        "`strategy = kerasdist.make_strategy()` first, and make and compile its model in "
+        "`with strategy.scope():`."
     )
 
 

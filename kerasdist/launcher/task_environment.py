@@ -6,6 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from kerasdist.cluster import Task
 from kerasdist.launcher.settings import Settings
@@ -35,9 +36,24 @@ def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
 
 
 def task_environment(
-    task: Task, addresses: Mapping[Task, str], settings: Settings, *, run_id: str, num_restarts: int
+    task: Task,
+    addresses: Mapping[Task, str],
+    settings: Settings,
+    *,
+    run_id: str,
+    num_restarts: int,
+    joined: Path,
 ) -> dict[str, str]:
-    """Returns the variables that a task gets beside those of the launcher."""
+    """Returns the variables that a task gets beside those of the launcher.
+
+    Args:
+        task: The task.
+        addresses: Those of all tasks.
+        settings: What the launch was asked for.
+        run_id: The same for all tasks of the launch.
+        num_restarts: How often the cluster was started before.
+        joined: File that `make_strategy` makes, to say that the program joins the cluster.
+    """
     cluster: dict[str, list[str]] = {}
     for member, address in addresses.items():
         cluster.setdefault(member.job, []).append(address)
@@ -48,6 +64,7 @@ def task_environment(
         "KERASDIST_NUM_CLONES": str(settings.num_clones),
         "KERASDIST_RESTART_COUNT": str(num_restarts),
         "KERASDIST_RUN_ID": run_id,
+        "KERASDIST_JOINED": str(joined),
         "PYTHONUNBUFFERED": "1",  # The last lines before a crash must reach the log.
         **_quiet(settings),
     }

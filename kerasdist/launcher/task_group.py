@@ -222,6 +222,7 @@ class TaskGroup:
         for task, reader in self._readers.items():
             for line in reader.close():
                 self._console.show_line(task, line)
+            self._console.show_end(task)
         self._readers = {}
 
     def _kill_long_frozen(self) -> None:

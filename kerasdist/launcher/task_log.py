@@ -8,8 +8,12 @@ what is shown of such a line is its last state.
 import os
 from pathlib import Path
 
+from kerasdist.launcher import tracebacks
+from kerasdist.launcher.foreign_lines import is_foreign
+
 _MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
 _TAIL_BYTES = 1 << 16
+RESTART_MARK = "--- restart"  # Between what two attempts have written.
 
 
 class LogReader:
@@ -47,11 +51,23 @@ class LogReader:
 
 
 def last_lines(path: Path, num_lines: int = 20) -> list[str]:
-    """Returns the end of a log, without empty lines at its very end."""
+    """Returns the end of a log, without TensorFlow's own lines and empty ones at its very end."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        lines = file.read().rstrip().split(b"\n")
-    return [_visible(line) for line in lines[-num_lines:]]
+        lines = [_visible(line) for line in file.read().rstrip().split(b"\n")]
+    return [line for line in lines if not is_foreign(line)][-num_lines:]
+
+
+def error_of(path: Path) -> str:
+    """Returns what a program said last, which ended with an error: its exception, or last line."""
+    lines = last_lines(path, num_lines=_TAIL_BYTES)
+    marks = [number for number, line in enumerate(lines) if line.startswith(RESTART_MARK)]
+    lines = lines[marks[-1] + 1 :] if marks else lines
+    said = [line for line in lines if line and not line[0].isspace()]
+    if tracebacks.BEGIN in said:
+        # The first line of the last exception's message, which may have many.
+        return next(iter(said[len(said) - said[::-1].index(tracebacks.BEGIN) :]), "")
+    return said[-1] if said else ""
 
 
 def _visible(line: bytes) -> str:

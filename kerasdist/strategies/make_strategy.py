@@ -1,7 +1,9 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
+import contextlib
 import importlib.metadata
 import os
+from pathlib import Path
 
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
@@ -72,6 +74,7 @@ def make_strategy(
     """
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
+    _tell_launcher()
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
     config = config or _config_of_launcher(cluster)
@@ -111,9 +114,23 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
+def _tell_launcher() -> None:
+    """Leaves a file where `launch` looks for it: it warns of a program that joins no cluster."""
+    if path := os.environ.get("KERASDIST_JOINED"):
+        with contextlib.suppress(OSError):  # The launch may be over.
+            Path(path).touch()
+
+
 def _config_of_launcher(cluster) -> DeploymentConfig | None:
     """Returns what `python -m kerasdist launch --clones` asks for, or None."""
-    num_clones = int(os.environ.get("KERASDIST_NUM_CLONES", "1"))
+    value = os.environ.get("KERASDIST_NUM_CLONES", "1")
+    try:
+        num_clones = int(value)
+    except ValueError as error:
+        raise ValueError(
+            f"KERASDIST_NUM_CLONES must be a number. Received: KERASDIST_NUM_CLONES={value!r}. "
+            "`python -m kerasdist launch --clones N` sets it; else leave it out."
+        ) from error
     if num_clones == 1:
         return None
     return DeploymentConfig(

@@ -40,15 +40,9 @@ class AsynchronousStep(StepFunction):
     Args: those of `StepFunction`.
     """
 
-    def __init__(self, model, step, *, returns_metrics, weighs_loss, callbacks=()):
+    def __init__(self, model, step, **arguments):
         _check(model)
-        super().__init__(
-            model,
-            step,
-            returns_metrics=returns_metrics,
-            weighs_loss=weighs_loss,
-            callbacks=callbacks,
-        )
+        super().__init__(model, step, **arguments)
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
         with self._strategy.scope():

@@ -30,43 +30,33 @@ def moments(stock, layer, inputs, mask):
     dtype = inputs.dtype
     inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs
     axes = keras_adapter.reduction_axes(layer)
-    mean, variance = (_moments if mask is None else _masked_moments)(inputs, mask, axes, step)
+    compute = _moments if mask is None else _masked_moments
+    mean, variance = compute(inputs, mask, axes)
     if inputs.dtype != dtype:
         mean, variance = (_in_range(value, dtype) for value in (mean, variance))
     return mean, variance
 
 
-def _moments(inputs, _, axes, step):
-    size = tf.cast(tf.size(inputs), inputs.dtype)
-    sums = _sums([inputs, tf.square(inputs)], axes)
-    *sums, size = replica_step.sum_over_replicas(_that_count([*sums, size], step))
-    count = size / tf.cast(tf.size(sums[0]), size.dtype)
-    mean, mean_square = (tf.math.divide_no_nan(each, count) for each in sums)
+def _moments(inputs, _, axes):
+    total, square = (tf.reduce_sum(each, axis=axes) for each in (inputs, tf.square(inputs)))
+    count = tf.size(inputs) // tf.size(total)
+    total, square, count = replica_step.sum_over_replicas(
+        [total, square, tf.cast(count, inputs.dtype)[tf.newaxis]]
+    )
+    mean, mean_square = (tf.math.divide_no_nan(each, count) for each in (total, square))
     return mean, tf.maximum(mean_square - tf.square(mean), 0)
 
 
-def _masked_moments(inputs, mask, axes, step):
+def _masked_moments(inputs, mask, axes):
     weights = tf.cast(tf.broadcast_to(mask[..., tf.newaxis], tf.shape(inputs)), inputs.dtype)
-    total, weight = replica_step.sum_over_replicas(
-        _that_count(_sums([tf.math.multiply_no_nan(inputs, weights), weights], axes), step)
-    )
+    total = tf.reduce_sum(tf.math.multiply_no_nan(inputs, weights), axis=axes)
+    total, weight = replica_step.sum_over_replicas([total, tf.reduce_sum(weights, axis=axes)])
     weight += keras.config.epsilon()
     mean = total / weight
     shape = [1 if axis in axes else -1 for axis in range(inputs.shape.rank)]
     distance = tf.math.multiply_no_nan(tf.square(inputs - tf.reshape(mean, shape)), weights)
-    (distance,) = replica_step.sum_over_replicas(_that_count(_sums([distance], axes), step))
+    (distance,) = replica_step.sum_over_replicas([tf.reduce_sum(distance, axis=axes)])
     return mean, distance / weight
-
-
-def _sums(tensors, axes) -> list:
-    return [tf.reduce_sum(tensor, axis=axes) for tensor in tensors]
-
-
-def _that_count(sums, step) -> list:
-    """Returns sums over this replica's examples, 0 where it has none."""
-    if not step.may_be_empty:
-        return sums
-    return [tf.where(step.num_examples > 0, each, tf.zeros_like(each)) for each in sums]
 
 
 def _in_range(value, dtype):

@@ -128,6 +128,19 @@ def counts_of(total, num_replicas: int, replicas: range | None = None) -> list:
     ]
 
 
+def dataset_of(batch, element_spec) -> tf.data.Dataset:
+    """Returns a dataset of one batch, in the form that `element_spec` gives to its shapes."""
+
+    def leaf(value, spec):
+        if not isinstance(value, tf.Tensor):
+            return value
+        return tf.compat.v1.placeholder_with_default(value, spec.shape)
+
+    return tf.data.Dataset.from_tensors(0).map(
+        lambda _: tf.nest.map_structure(leaf, batch, element_spec)
+    )
+
+
 def joined(parts: Sequence):
     """Returns tensors, sparse or ragged ones too, joined along their first axis."""
     if len(parts) == 1:

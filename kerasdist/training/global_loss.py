@@ -58,7 +58,7 @@ def reduce_weighted_values(
     if weights is None:
         step.divisors.append(_mean_over_examples(step))
         return loss
-    local = tf.stop_gradient(_sum_that_counts(weights, step))
+    local = tf.stop_gradient(tf.reduce_sum(weights))
     total = local if step.is_only_replica else replica_step.sum_over_replicas([local])[0]
     step.divisors.append(
         Divisor(name="the sum of its mask or weights", total=total, weights=weights)
@@ -145,7 +145,7 @@ def global_sum(values):
     step = replica_step.current()
     if step is None or step.is_only_replica:
         return tf.reduce_sum(values)
-    return _global(_sum_that_counts(values, step), step)
+    return _global(tf.reduce_sum(values), step)
 
 
 def global_mean(values, weights=None):
@@ -157,9 +157,8 @@ def global_mean(values, weights=None):
     if step is None or step.is_only_replica:
         total, divisor = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
         return tf.math.divide_no_nan(total, divisor)
-    divisor = replica_step.sum_over_replicas([_sum_that_counts(weights, step)])[0]
-    part = tf.math.divide_no_nan(_sum_that_counts(values * weights, step), divisor)
-    return _global(part, step)
+    divisor = replica_step.sum_over_replicas([tf.reduce_sum(weights)])[0]
+    return _global(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor), step)
 
 
 def _global(part, step):
@@ -167,12 +166,6 @@ def _global(part, step):
     total = tf.stop_gradient(replica_step.sum_over_replicas([part])[0])
     part = _divide(part, step.share)
     return part + tf.stop_gradient(total - part)
-
-
-def _sum_that_counts(values, step):
-    """Returns the sum over this replica's examples, 0 where it has none."""
-    total = tf.reduce_sum(values)
-    return tf.where(step.num_examples > 0, total, tf.zeros_like(total))
 
 
 def _mean_over_examples(step):

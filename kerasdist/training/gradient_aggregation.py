@@ -36,6 +36,10 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         scope_checks.check_optimizer_scope(optimizer)
         return stock(optimizer, gradients, trainable_variables)
     gradients = list(gradients)
+    if step.rehearsed is not None:
+        variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
+        step.rehearsed.append((list(variables), aggregate(gradients, step)))
+        return None
     if not optimizer.built:
         with tf.init_scope():
             optimizer.build(list(trainable_variables or []))

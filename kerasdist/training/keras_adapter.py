@@ -12,6 +12,8 @@ tests/training/test_keras_adapter.py fails when one of these names moves. Writte
 import contextlib
 import functools
 import itertools
+import random
+import re
 import threading
 import time
 import weakref
@@ -19,6 +21,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
@@ -28,11 +31,8 @@ from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import compile_utils
 from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.data_adapters import (
-    array_data_adapter,
-    get_data_adapter,
-    tf_dataset_adapter,
-)
+from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
+from keras.src.trainers.epoch_iterator import EpochIterator as StockEpochIterator
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.distribute import (
@@ -43,7 +43,15 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context, record
-from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import (
+    gen_random_ops,
+    gen_resource_variable_ops,
+    gen_state_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+    resource_variable_ops,
+)
 
 from kerasdist.cluster import Cluster
 
@@ -56,6 +64,10 @@ ROUTABLE = {
     "fit": (keras_trainer.TensorFlowTrainer, "fit"),
     # Every worker predicts all data.
     "predict": (keras_trainer.TensorFlowTrainer, "predict"),
+    # What these make inside of a scope becomes a variable of the strategy.
+    "train_on_batch": (keras_trainer.TensorFlowTrainer, "train_on_batch"),
+    "test_on_batch": (keras_trainer.TensorFlowTrainer, "test_on_batch"),
+    "predict_on_batch": (keras_trainer.TensorFlowTrainer, "predict_on_batch"),
     # Validation during `fit` may use other weights, which must go out again after an error.
     "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
@@ -106,6 +118,21 @@ ROUTABLE = {
     # Reads a whole table, of another machine, for a few rows.
     "embed": (keras.layers.Embedding, "call"),
 }
+
+# TensorFlow's functions behind every random number and every assignment, where each operation runs
+# at once; see `alike_draws` and `assignments_undone`.
+RANDOM_MODULES = (
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+RANDOM_FUNCTIONS = re.compile(
+    r"(stateful_|stateless_)?(parameterized_)?(random_)?(standard_)?"
+    r"(truncated_normal|normal|uniform|uniform_int|uniform_full_int)(_v2)?"
+)
+SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
+ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+")
 
 # How TensorFlow's coordinator begins what it logs of lost workers.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
@@ -182,15 +209,44 @@ def masked_weights(sample_weight, mask):
 
 
 def strategy_of(model_or_optimizer):
-    """Returns the strategy in whose scope a model or an optimizer was created, or None."""
-    if isinstance(model_or_optimizer, keras.Model):
-        return model_or_optimizer._distribute_strategy
-    return model_or_optimizer._distribution_strategy
+    """Returns the strategy in whose scope a model or an optimizer was created.
+
+    None outside of scopes, and for whatever else a callback may be given as its model.
+    """
+    if isinstance(model_or_optimizer, base_optimizer.BaseOptimizer):
+        return model_or_optimizer._distribution_strategy
+    return getattr(model_or_optimizer, "_distribute_strategy", None)
+
+
+@contextlib.contextmanager
+def outside_scopes() -> Generator[None]:
+    """Leaves the scope of a strategy, and the trace of a function, for the variables made inside.
+
+    TensorFlow has no public way out of `with strategy.scope():`.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
+    graph._distribution_strategy_stack, graph._variable_creator_stack = [], []
+    try:
+        with tf.device(None) if strategies else contextlib.nullcontext():
+            yield
+    finally:
+        graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
 
 
 def variables_trained_by(optimizer) -> list[keras.Variable]:
     """Returns the variables that a built optimizer updates, in the order of their gradients."""
     return optimizer._trainable_variables
+
+
+def is_built(model) -> bool:
+    """Whether the layers of `model` have made their variables."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def has_own_layers(model) -> bool:
+    """Whether `model` has layers, or is a class, that Keras does not bring."""
+    return not all(_is_stock(layer) for layer in model._flatten_layers())
 
 
 def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
@@ -243,18 +299,153 @@ def sum_over_replicas(tensors: list) -> list:
         return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
-def differentiable_sum(tensor):
-    """Returns a tensor summed over all replicas, whose gradient is the same sum."""
+def differentiable_sum(tensor, weigh=None):
+    """Returns a tensor summed over all replicas; its gradient is a sum over them too.
+
+    Args:
+        tensor: Of the same shape on every replica.
+        weigh: Called with (function, gradient), to weigh the replicas' gradients where `function`
+            adds them up; None leaves them as they are.
+    """
     (summed,) = sum_over_replicas([tf.identity(tensor)])
-    record.record_operation(
-        "SumOverReplicas", [summed], [tensor], lambda gradient: [differentiable_sum(gradient)]
-    )
+
+    def backward(gradient):
+        return [weigh(differentiable_sum, gradient) if weigh else differentiable_sum(gradient)]
+
+    record.record_operation("SumOverReplicas", [summed], [tensor], backward)
     return summed
 
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """Returns the axes over which a layer takes its statistics: all but that of the channels."""
     return layer._reduction_axes
+
+
+@contextlib.contextmanager
+def alike_draws() -> Generator[Callable[[], None]]:
+    """Makes random numbers the same for every example and on every replica; for eager operations.
+
+    The numbers of a draw differ along all axes but the first. Python's, numpy's and TensorFlow's
+    generators are put back at the end.
+
+    Yields:
+        A function that each replica calls first.
+    """
+    # TensorFlow's is made by the first seed.
+    generators = [random, *filter(None, [getattr(context.context(), "_rng", None)])]
+    states = [generator.getstate() for generator in generators]
+    state_of_numpy = np.random.get_state()
+    local = threading.local()  # Replicas take turns.
+
+    def start():
+        local.counter = itertools.count()
+        random.seed(0)
+        np.random.seed(0)
+
+    def draw(stock, *args, **kwargs):
+        drawn = stock(*args, **kwargs)
+        fractions = _fractions(drawn.shape.as_list()[1:], next(local.counter))
+        if not drawn.dtype.is_floating:
+            row = _integers(fractions, drawn, args, kwargs)
+        elif "normal" in stock.__name__:
+            row = 1.4 * np.sin(2 * np.pi * fractions)
+        else:
+            row = fractions
+        return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
+
+    def in_order(stock, value, *args, **kwargs):
+        return tf.identity(value)
+
+    replaced = {
+        (module, name): functools.partial(function, getattr(module, name))
+        for module in RANDOM_MODULES
+        for name in vars(module)
+        for pattern, function in ((RANDOM_FUNCTIONS, draw), (SHUFFLES, in_order))
+        if pattern.fullmatch(name)
+    }
+    try:
+        with _replaced(replaced):
+            yield start
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.setstate(state)
+        np.random.set_state(state_of_numpy)
+
+
+def _fractions(shape, seed: int) -> np.ndarray:
+    """Returns different numbers between 0 and 1."""
+    positions = np.arange(np.prod(shape, dtype=int))
+    return np.reshape(np.modf(0.37 + 0.618 * seed + 0.755 * positions)[0], shape)
+
+
+def _integers(fractions, drawn, args, kwargs):
+    """Returns integers between the bounds of a draw, its last two arguments."""
+    bounds = [kwargs[name] for name in ("minval", "maxval") if name in kwargs]
+    bounds = bounds or [each for each in args if np.ndim(each) == 0][-2:]
+    low, high = bounds if len(bounds) == 2 else (drawn.dtype.min, drawn.dtype.max)
+    return int(low) + np.floor(fractions * (int(high) - int(low)))
+
+
+@contextlib.contextmanager
+def assignments_undone() -> Generator[None]:
+    """Gives every variable that is assigned inside its value back; for eager operations."""
+    before: dict = {}
+
+    def assign(stock, handle, *args, **kwargs):
+        if handle is not None and id(handle) not in before:
+            before[id(handle)] = handle, _value_of(handle)
+        return stock(handle, *args, **kwargs)
+
+    names = [
+        (module, name)
+        for module in (gen_resource_variable_ops, gen_state_ops)
+        for name in vars(module)
+        if ASSIGNMENTS.fullmatch(name) and not name.endswith("_eager_fallback")
+    ]
+    try:
+        with _replaced({key: functools.partial(assign, getattr(*key)) for key in names}):
+            yield
+    finally:
+        for handle, value in before.values():
+            if value is not None:
+                gen_resource_variable_ops.assign_variable_op(handle, value)
+
+
+def _value_of(handle):
+    """Returns what a variable holds; None for one that is being made."""
+    if not gen_resource_variable_ops.var_is_initialized_op(handle):
+        return None
+    dtype = handle._handle_data.shape_and_type[0].dtype
+    with record.stop_recording():
+        return gen_resource_variable_ops.read_variable_op(handle, dtype)
+
+
+@contextlib.contextmanager
+def _replaced(functions: dict) -> Generator[None]:
+    stock = {(owner, name): getattr(owner, name) for owner, name in functions}
+    for (owner, name), function in functions.items():
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for (owner, name), function in stock.items():
+            setattr(owner, name, function)
+
+
+def layers_with_random_numbers_of(model) -> list[keras.layers.Layer]:
+    """Returns what draws random numbers in training, the model itself and nested ones included."""
+    # The cells of LSTM and GRU hold a generator also where they drop nothing.
+    return [
+        layer
+        for layer in layers_of(model)
+        if layer._seed_generators
+        and (getattr(layer, "dropout", 1) or getattr(layer, "recurrent_dropout", 0))
+    ]
+
+
+def has_stock_steps(model) -> bool:
+    """Whether `model` trains and evaluates by calling itself, as Keras' own steps do."""
+    return is_stock_step(model.train_step) and is_stock_step(model.test_step)
 
 
 def build_from_spec(model, spec) -> None:
@@ -264,7 +455,8 @@ def build_from_spec(model, spec) -> None:
 
 def make_data_adapter(**kwargs):
     """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
-    return get_data_adapter(**kwargs)
+    # Its warnings name the place that makes the reader. They stay in Keras, as without a strategy.
+    return StockEpochIterator(**kwargs).data_adapter
 
 
 def num_bytes(adapter) -> int:
@@ -625,12 +817,20 @@ def stop(coordinator, wait_secs: float = 5.0) -> None:
 
 def concrete_function(coordinator, function, args: tuple):
     """Returns a function traced for arguments of `schedule`, which spares the chief a search."""
-    queue, extended = coordinator._cluster.closure_queue, coordinator.strategy.extended
-    with coordinator.strategy.scope():
-        extended._being_scheduled = True  # As in `schedule`; TensorFlow warns without.
+    queue = coordinator._cluster.closure_queue
+    with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
         closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args=args)
-        extended._being_scheduled = False
     return closure._concrete_function
+
+
+@contextlib.contextmanager
+def traced_for_workers(strategy) -> Generator[None]:
+    """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
+    strategy.extended._being_scheduled = True
+    try:
+        yield
+    finally:
+        strategy.extended._being_scheduled = False
 
 
 def schedule(coordinator, concrete_function, args: tuple):

@@ -7,6 +7,7 @@ again.
 """
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -65,25 +66,28 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
         tell: Tells the others the reason. By default their collectives fail with it.
     """
     previous = sys.excepthook
-    tell = tell or _tell
+    if isinstance(previous, functools.partial) and previous.func is _hook:
+        previous = previous.keywords["previous"]  # Of a strategy before: one of ours is enough.
+    sys.excepthook = functools.partial(
+        _hook, previous=previous, cluster=cluster, tell=tell or _tell
+    )
 
-    def hook(error_class, error, traceback):
-        lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
-        if lost is None or lost is not error:  # The program's own; or what it made of the loss.
-            previous(error_class, error, traceback)
-        if lost is None:
-            tell(f"{_name(cluster.task, cluster)} failed: {_in_a_line(error)}")
-            return
-        print(describe(lost, cluster), file=sys.stderr, flush=True)
-        tell(cause_of(lost, cluster))
-        if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
-            # The others hear it through this process; that it ends must not come first.
-            time.sleep(_SPREAD_SECS)
-        sys.stdout.flush()
-        # An orderly end would wait for the peers.
-        os._exit(EXIT_CODE)
 
-    sys.excepthook = hook
+def _hook(error_class, error, traceback, *, previous, cluster, tell):
+    lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
+    if lost is None or lost is not error:  # The program's own; or what it made of the loss.
+        previous(error_class, error, traceback)
+    if lost is None:
+        tell(f"{_name(cluster.task, cluster)} failed: {_in_a_line(error)}")
+        return
+    print(describe(lost, cluster), file=sys.stderr, flush=True)
+    tell(cause_of(lost, cluster))
+    if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
+        # The others hear it through this process; that it ends must not come first.
+        time.sleep(_SPREAD_SECS)
+    sys.stdout.flush()
+    # An orderly end would wait for the peers.
+    os._exit(EXIT_CODE)
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:

@@ -39,3 +39,15 @@ def global_seed_generator(stock):
         return keras_adapter.global_seed_generator_of(
             step.keras_state, lambda: pool.submit(stock).result()
         )
+
+
+def notes(model, num_replicas: int) -> tuple[str, ...]:
+    """Returns what a person must know of the model's random layers; nothing on one replica."""
+    layers = [layer.name for layer in keras_adapter.layers_with_random_numbers_of(model)]
+    if num_replicas == 1 or not layers:
+        return ()
+    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
+    return (
+        f"Random layers ({names}) draw other numbers on each of {num_replicas} replicas, so "
+        "training differs from one device as with another seed.",
+    )

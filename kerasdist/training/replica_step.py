@@ -11,13 +11,14 @@ epoch may be odd, or smaller than the number of replicas. Whatever must then be 
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Generator
 from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter, workers
+from kerasdist.training import batches, keras_adapter, late_variables, workers
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -48,6 +49,8 @@ class ReplicaStep:
             device only where there are callbacks.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
+        rehearsed: In a rehearsal, the variables and gradients of each update, which is then not
+            made; None in a step that counts.
     """
 
     replica_id: int
@@ -65,6 +68,7 @@ class ReplicaStep:
     divisors: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
+    rehearsed: list | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,11 +128,37 @@ def divisors() -> list[Divisor]:
 
 
 def sum_over_replicas(tensors: list) -> list:
-    """Returns tensors of one dtype summed over all replicas, with one message; differentiable."""
-    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-    summed = keras_adapter.differentiable_sum(flat)
-    parts = tf.split(summed, [tf.size(tensor) for tensor in tensors], num=len(tensors))
-    return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors, strict=True)]
+    """Returns tensors summed over the replicas that have examples; differentiable.
+
+    Args:
+        tensors: Of one dtype; they travel in one message.
+    """
+    step = current()
+    flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
+    if step and step.may_be_empty:
+        flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
+    weigh = None if step is None or step.weighs_loss else functools.partial(_weigh, step)
+    summed = keras_adapter.differentiable_sum(flat, weigh)
+    parts = tf.split(summed, [_size(each) for each in tensors])
+    return [
+        part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]
+
+
+def _weigh(step, add_up, gradient):
+    """Adds up gradients of losses that are weighed later, with the gradient of the weights."""
+    share = tf.cast(step.share, gradient.dtype)
+    return tf.math.divide_no_nan(add_up(gradient * share), share)
+
+
+def _flat(tensor):
+    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
+
+
+def _size(tensor):
+    # A number that is known costs no operation, here and in the gradient.
+    return tf.size(tensor) if tensor.shape.num_elements() is None else tensor.shape.num_elements()
 
 
 @contextlib.contextmanager
@@ -206,13 +236,59 @@ def run(
             )
         return outputs, replica_step.sums
 
-    replicas = strategy.experimental_local_results(strategy.run(replica_fn))
+    with late_variables.made_at_once(strategy):
+        replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(
         outputs=tuple(outputs for outputs, _ in replicas),
         shares=fractions,
         num_examples=shares.total,
         sums=replicas[0][1],
     )
+
+
+def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool) -> list:
+    """Runs `step_function` on every replica and returns what it would have updated.
+
+    Random numbers are alike for all examples, and what is assigned gets its value back.
+
+    Args:
+        strategy: One of our strategies; called in its cross-replica context, eagerly.
+        step_function: Called as `step_function(data)` in replica context.
+        shares: What each replica gets.
+        is_whole: Whether that is the whole batch, as on one device.
+
+    Returns:
+        For each update pairs of variables and their gradients over all replicas, as the first
+        replica of this worker has them.
+    """
+    first, *_ = workers.local_replicas(strategy)
+    updates = []
+    keras_state = keras_adapter.thread_state()
+
+    def replica_fn():
+        keras_adapter.inherit(keras_state)
+        position = workers.replica_id() - first
+        count = shares.counts[position]
+        replica_step = ReplicaStep(
+            replica_id=0,  # Of which the random numbers are those of one device.
+            num_examples=count,
+            global_num_examples=shares.total,
+            share=1.0 if is_whole else _fraction(count, shares.total),
+            is_only_replica=is_whole,
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=False,
+            keras_state=keras_state,
+            rehearsed=[],
+        )
+        start()
+        with entered(replica_step):
+            step_function(shares.data[position])
+        if position == 0:
+            updates.extend(replica_step.rehearsed or ())
+
+    with keras_adapter.assignments_undone(), keras_adapter.alike_draws() as start:
+        strategy.run(replica_fn)
+    return updates
 
 
 @contextlib.contextmanager

@@ -12,12 +12,14 @@ import tensorflow as tf
 
 from kerasdist.training import (
     batch_statistics,
+    batches,
     chief,
     file_shards,
     global_loss,
     gradient_aggregation,
     keras_adapter,
     randomness,
+    reduction_notes,
     replica_step,
     scope_checks,
     sharded_variables,
@@ -31,12 +33,17 @@ from kerasdist.training.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.predict_function import PredictFunction
 from kerasdist.training.predict_on_workers import PredictOnWorkers
 from kerasdist.training.step_function import StepFunction
+from kerasdist.training.step_logs import graph_function
 from kerasdist.training.worker_epochs import WorkerEpochs
+
+# The shapes of the data, for models whose train_step makes their variables.
+_specs = weakref.WeakKeyDictionary()
 
 
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
     _lay()
+    reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
     if workers.are_asynchronous(strategy):
         keras_adapter.adapt_parameter_servers(
@@ -57,10 +64,13 @@ def _lay():
         "fit": _fit,
         "evaluate": _evaluate,
         "predict": _predict,
+        "train_on_batch": _outside_scopes,
+        "test_on_batch": _outside_scopes,
+        "predict_on_batch": _outside_scopes,
         "make_predict_function": _make_predict_function,
-        "save": chief.write,
-        "save_weights": chief.write,
-        "export": chief.write,
+        "save": _write,
+        "save_weights": _write,
+        "export": _write,
         "symbolic_build": _build,
         "epoch_logs": _epoch_logs,
         "epoch_iterator": _make_epoch_iterator,
@@ -99,6 +109,8 @@ def _make_train_function(stock, model, force=False):
     callbacks = update_callback.running(model)
     if force or not _fits(model.train_function, callbacks):
         scope_checks.check(model)
+        if callbacks and model in _specs and model.train_function is None:
+            _make_variables(model)
         with model.distribute_strategy.scope():
             for callback in callbacks:
                 callback.prepare(model)
@@ -109,6 +121,7 @@ def _make_train_function(stock, model, force=False):
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
             weighs_loss=keras_adapter.is_stock_train_step(model),
             callbacks=callbacks,
+            is_rehearsed=True,
         )
     model.train_function.restart()
     return model.train_function
@@ -144,11 +157,26 @@ def _make_test_function(stock, model, force=False):
     return model.test_function
 
 
+def _outside_scopes(stock, model, *args, **kwargs):
+    """Calls a method of a model where `with strategy.scope():` around it makes no difference.
+
+    Counters, logs and what callbacks make would be variables of the strategy in a scope, which all
+    workers must make, and which are no plain numbers.
+    """
+    with keras_adapter.outside_scopes() if _is_ours(model) else contextlib.nullcontext():
+        return stock(model, *args, **kwargs)
+
+
+def _write(stock, model, *args, **kwargs):
+    # Keras makes an optimizer, with its variables, to save a model.
+    return chief.write(functools.partial(_outside_scopes, stock), model, *args, **kwargs)
+
+
 def _fit(stock, model, *args, **kwargs):
     if _is_ours(model) and isinstance(kwargs.get("callbacks"), CallbackList):
         update_callback.remember(model, kwargs["callbacks"])
     try:
-        return stock(model, *args, **kwargs)
+        return _outside_scopes(stock, model, *args, **kwargs)
     finally:
         update_callback.forget(model)
 
@@ -158,12 +186,12 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
         if isinstance(callbacks, CallbackList):  # Only `fit` hands over a list that is made.
             for callback in update_callback.of_list(callbacks):
                 stack.enter_context(callback.validating(model))
-        return stock(model, *args, callbacks=callbacks, **kwargs)
+        return _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
 
 
 def _predict(stock, model, *args, **kwargs):
     with file_shards.whole_data() if _is_ours(model) else contextlib.nullcontext():
-        return stock(model, *args, **kwargs)
+        return _outside_scopes(stock, model, *args, **kwargs)
 
 
 def _make_predict_function(stock, model, force=False):
@@ -178,10 +206,32 @@ def _make_predict_function(stock, model, force=False):
 
 
 def _build(stock, model, iterator=None, data_batch=None):
-    if not _is_ours(model) or iterator is None:
+    if not _is_ours(model):
         return stock(model, iterator, data_batch)
-    with model.distribute_strategy.scope():
-        keras_adapter.build_from_spec(model, iterator.element_spec)
+    spec = data_batch if iterator is None else iterator.element_spec
+    if not keras_adapter.has_stock_steps(model):
+        # Whether such a step calls the model, and with what, is for its first trace to say.
+        if iterator is not None:
+            _specs[model] = spec
+        return
+    # What cannot be built now ends in the first trace, with the error of the user's own code.
+    with contextlib.suppress(Exception), model.distribute_strategy.scope():
+        keras_adapter.build_from_spec(model, spec)
+
+
+def _make_variables(model):
+    """Traces the train_step of the user's for the variables that it makes."""
+    strategy = model.distribute_strategy
+    spec = tf.nest.map_structure(
+        lambda leaf: None if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype),
+        _specs[model],
+    )
+
+    def run(batch):
+        replica_step.run(strategy, model.train_step, batches.shares_of(batch, strategy))
+
+    with keras_adapter.traced_for_workers(strategy):
+        graph_function(run).get_concrete_function(spec)
 
 
 def _epoch_logs(stock, model, logs):

@@ -15,6 +15,8 @@ from kerasdist.training import (
     batches,
     data_checks,
     graph_errors,
+    keras_adapter,
+    rehearsal,
     replica_step,
     update_callback,
     workers,
@@ -34,9 +36,19 @@ class StepFunction:
             then read when somebody asks, and the step does not compute them.
         weighs_loss: See `ReplicaStep.weighs_loss`.
         callbacks: The update callbacks that are compiled into the step, in list order.
+        is_rehearsed: Whether the first step is looked at before it runs; see `rehearsal`.
     """
 
-    def __init__(self, model, step, *, returns_metrics: bool, weighs_loss: bool, callbacks=()):
+    def __init__(
+        self,
+        model,
+        step,
+        *,
+        returns_metrics: bool,
+        weighs_loss: bool,
+        callbacks=(),
+        is_rehearsed: bool = False,
+    ):
         self._model = model
         self._strategy = model.distribute_strategy
         self._step = step
@@ -51,6 +63,7 @@ class StepFunction:
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._is_first_call = True
+        self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
         self._run_batch = self._one_step
         if not model.run_eagerly:
             self._run_batch = graph_function(self._one_step, reduce_retracing=True)
@@ -89,8 +102,9 @@ class StepFunction:
             if isinstance(data, GlobalBatches):
                 self._run_or_restart(data)
             else:
-                for batch in data:
-                    self._run_batch(as_tensors(batch))
+                for batch in map(as_tensors, data):
+                    self._rehearse(batch)
+                    self._run_batch(batch)
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
         if workers.count(self._strategy) == 1:
@@ -111,17 +125,39 @@ class StepFunction:
     def _run(self, data):
         if data.source.next_size is not None:
             self._take_own_steps(data)
-        elif self._model.run_eagerly or not isinstance(data.iterator, _TENSORFLOW_ITERATORS):
-            data.num_taken = self._steps_in_python(data)
-        elif data.num_steps == 1:
-            self._run_step(data.iterator)
-        elif data.is_exact:
-            self._run_steps(data.iterator, tf.constant(data.num_steps))
-        else:
-            num_taken = int(self._run_steps_while_data(data.iterator, tf.constant(data.num_steps)))
-            if num_taken == 0:
-                raise StopIteration
-            data.num_taken = num_taken
+            return
+        num_taken = 0
+        if self._can_rehearse() and isinstance(data.iterator, tf.data.Iterator):
+            batch = next(data.iterator)
+            self._rehearse(batch)
+            again = iter(batches.dataset_of(batch, data.iterator.element_spec))
+            num_taken = self._take(again, 1, data)
+        if num_taken < data.num_steps:
+            num_taken += self._take(data.iterator, data.num_steps - num_taken, data)
+        if num_taken == 0:
+            raise StopIteration
+        data.num_taken = num_taken
+
+    def _take(self, iterator, num_steps: int, data) -> int:
+        """Runs so many of the steps that `data` asks for; returns how many there were."""
+        if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
+            return self._steps_in_python(iterator, num_steps)
+        if data.num_steps == 1:
+            self._run_step(iterator)
+            return 1
+        if data.is_exact:
+            self._run_steps(iterator, tf.constant(num_steps))
+            return num_steps
+        return int(self._run_steps_while_data(iterator, tf.constant(num_steps)))
+
+    def _can_rehearse(self) -> bool:
+        # The step that makes the variables must draw their values as it would without us.
+        return self._is_rehearsal_due and keras_adapter.is_built(self._model)
+
+    def _rehearse(self, batch):
+        if self._can_rehearse():
+            self._is_rehearsal_due = False
+            rehearsal.warn_of_differences(self._model, self._step, batch)
 
     def _take_own_steps(self, data):
         run = self._own_steps if self._model.run_eagerly else self._run_own_steps
@@ -250,13 +286,11 @@ class StepFunction:
             parallel_iterations=1,
         )
 
-    def _steps_in_python(self, data) -> int:
+    def _steps_in_python(self, iterator, num_steps: int) -> int:
         num_taken = 0
-        for batch in itertools.islice(data.iterator, data.num_steps):
+        for batch in itertools.islice(iterator, num_steps):
             self._run_batch(batch)
             num_taken += 1
-        if num_taken == 0:
-            raise StopIteration
         return num_taken
 
 

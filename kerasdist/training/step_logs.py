@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from kerasdist.training import lazy_logs, workers
+from kerasdist.training import keras_adapter, lazy_logs, workers
 
 
 class StepLogs:
@@ -38,7 +38,12 @@ class StepLogs:
         """
         logs = mean_over_examples(replicas, shares)
         if self._own_logs is None:
-            with tf.init_scope(), workers.shared_scope(self._strategy):
+            with (
+                tf.init_scope(),
+                # In the scope of the trace, TensorFlow would trace the step once more.
+                keras_adapter.outside_scopes(),
+                workers.shared_scope(self._strategy),
+            ):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
         if workers.count(self._strategy) > 1:

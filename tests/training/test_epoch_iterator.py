@@ -1,5 +1,7 @@
 """The user's data is read exactly once, and its end is found exactly."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -39,6 +41,20 @@ def test_data_that_ends_early_is_named_with_its_numbers():
 
     with pytest.warns(UserWarning, match=r"after 2 of steps_per_epoch=3 batches.*repeat\(\)"):
         steps_of(iterator)
+
+
+def test_what_keras_warns_of_names_the_same_place_as_without_a_strategy():
+    places = []
+    for scope in (contextlib.nullcontext(), strategies.get("2 replicas").scope()):
+        with scope:
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        dataset = tf.data.Dataset.from_tensor_slices((np.ones((4, 1)), np.ones((4, 1)))).batch(2)
+        with pytest.warns(UserWarning, match="`shuffle=True` was passed") as warned:
+            model.fit(dataset, verbose=0)
+        places.append([(each.filename, each.lineno, str(each.message)) for each in warned])
+
+    assert places[0] == places[1]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,30 @@ def test_a_train_step_may_reduce_its_loss(strategy, reduce):
     )
 
 
+class OwnStepWithLoss(keras.Model):
+    """A model whose train_step takes the mean of its own examples."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {}
+
+
+@each_strategy
+def test_a_gradient_through_synchronized_statistics_knows_every_share(strategy):
+    def make():
+        inputs = keras.Input((3,))
+        hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4, "tanh")(inputs))
+        model = OwnStepWithLoss(inputs, layers.Dense(2)(hidden))
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    check_as_plain(strategy, make, fit)
+
+
 @each_strategy
 def test_a_loss_function_may_take_a_global_mean(strategy):
     def loss(y, predictions):

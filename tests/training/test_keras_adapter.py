@@ -152,6 +152,13 @@ def test_batch_normalizations_are_found_in_nested_models():
     assert keras_adapter.batch_normalizations_of(model) == [inner]
 
 
+def test_random_layers_are_found_in_nested_models():
+    inner = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])
+
+    assert keras_adapter.layers_with_random_numbers_of(model) == [inner]
+
+
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [

@@ -1,0 +1,95 @@
+"""`fit` and its siblings inside `with strategy.scope():`, as Keras' own guide calls them."""
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist import callbacks
+from tests.strategies import (
+    PARAMETER_SERVERS,
+    WORKER_DEPLOYMENTS,
+    each_strategy,
+    run_on_workers,
+)
+
+X = np.random.default_rng(0).normal(size=(21, 3)).astype("float32")
+Y = np.tanh(X.sum(axis=1, keepdims=True))
+
+
+class Counting(keras.callbacks.Callback):
+    """Makes variables of its own inside `fit`."""
+
+    def on_train_begin(self, logs=None):
+        self.steps = tf.Variable(0)
+        self.keras_steps = keras.Variable(0.0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps.assign_add(1)
+        self.keras_steps.assign_add(1.0)
+
+
+def run_inside_scope(strategy, folder) -> dict:
+    keras.utils.set_random_seed(1)
+    counting = Counting()
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        history = model.fit(
+            X, Y, batch_size=8, epochs=2, validation_data=(X, Y), callbacks=[counting]
+        ).history
+        numbers = {
+            **history,
+            "evaluate": model.evaluate(X, Y),
+            "predict": model.predict(X),
+            "train_on_batch": model.train_on_batch(X, Y),
+            "test_on_batch": model.test_on_batch(X, Y),
+            "predict_on_batch": np.array(model.predict_on_batch(X)),
+            "counted": [int(counting.steps), float(counting.keras_steps)],
+        }
+        model.save(f"{folder}/model.keras")
+        model.save_weights(f"{folder}/model.weights.h5")
+    return numbers
+
+
+@functools.cache
+def truth(folder) -> dict:
+    return run_inside_scope(None, folder)
+
+
+def check_equal_to_plain(numbers, folder):
+    expected = truth(folder)
+    assert numbers.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(numbers[name], value, atol=1e-5, err_msg=name)
+
+
+@each_strategy
+def test_everything_inside_the_scope_equals_plain_keras(strategy, tmp_path):
+    check_equal_to_plain(run_inside_scope(strategy, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("workers", [*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])
+def test_everything_inside_the_scope_equals_plain_keras_over_workers(workers, tmp_path):
+    run = functools.partial(run_inside_scope, folder=tmp_path)
+    deterministic = {"evaluate"} if workers in PARAMETER_SERVERS else truth(tmp_path).keys()
+
+    for numbers in run_on_workers(run, workers):
+        assert np.isfinite(numbers["loss"]).all()
+        assert deterministic <= numbers.keys()
+
+
+@each_strategy
+def test_callbacks_of_ours_inside_the_scope(strategy):
+    average, losses = callbacks.MovingAverage(0.5), callbacks.LossAverages(0.5)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        history = model.fit(X, Y, verbose=0, callbacks=[average, losses]).history
+        with average.applied(model):
+            model.evaluate(X, Y, verbose=0)
+
+    assert history.keys() == {"loss", "loss (raw)"}
