@@ -1,7 +1,7 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint lock clean
+.PHONY: help demo test test-keras keras-tests lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -12,7 +12,7 @@ MADE := .venv/.made-by-$(notdir $(PYTHON))
 INSTALLED := $(MADE)-installed
 
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "The first run installs into .venv. Another Python: PYTHON=python3.12 make test"
 
@@ -20,9 +20,17 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@echo "Training LeNet on scikit-learn's handwritten digits, on two replicas"
 	@.venv/bin/python -m models.recipes.lenet_digits
 
-test: lint ## Check the style and the types, then run the whole test suite.
+test: lint keras-tests ## Check the style and the types, then run the whole test suite.
 	@echo "Running the whole test suite, two files at a time"
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile
+
+test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (half an hour).
+	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"
+	@.venv/bin/python -m tests.keras
+
+# Not a file of make's: the folder is named after the version in the lock.
+keras-tests: $(INSTALLED)
+	@.venv/bin/python -m tests.keras.source
 
 lint: $(INSTALLED) ## Check the style and the types.
 	@echo "Checking the style (ruff) and the types (ty)"
@@ -36,9 +44,9 @@ lock: $(MADE) ## Write requirements.lock anew (UPGRADE=1 also takes newer versio
 	  --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
 	  $(if $(UPGRADE),--upgrade) --quiet --output-file requirements.lock
 
-clean: ## Remove .venv and the caches; runs/ and data/ stay.
-	@echo "Removing .venv and the caches"
-	@rm -rf .venv .pytest_cache .ruff_cache build dist
+clean: ## Remove .venv, Keras' tests and the caches; runs/ and data/ stay.
+	@echo "Removing .venv, Keras' tests and the caches"
+	@rm -rf .venv .keras-tests .pytest_cache .ruff_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Rerun when the lock or pyproject.toml changes. The last step is the stamp: an interrupted

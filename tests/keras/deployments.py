@@ -1,0 +1,69 @@
+"""Runs Keras' own tests under one deployment, in a process of its own."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.keras import source
+from tests.keras.record import Record
+
+# How a test runs: plain, with the routes laid and nothing in our scopes, or inside a scope.
+PLAIN = "plain"
+OURS = ("routes", "one", "two")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which tests run.
+
+    Attributes:
+        paths: Files and folders of `keras/src`.
+        keywords: As in pytest's `-k`.
+    """
+
+    paths: tuple[str, ...]
+    keywords: str = ""
+
+
+EVERYTHING = Selection(
+    # The last one starts TensorFlow anew, and nothing of ours would live after it.
+    paths=("trainers", "callbacks", "models", "saving", "distillation", "backend/tensorflow"),
+)
+QUICK = Selection(
+    paths=("trainers/trainer_test.py", "trainers/epoch_iterator_test.py", "callbacks"),
+    keywords="not steps_per_execution and not tensorboard",
+)
+
+
+def run(deployment: str, selection: Selection) -> Record:
+    """Runs tests under a deployment.
+
+    Args:
+        deployment: `PLAIN` or one of `OURS`.
+        selection: Which tests.
+
+    Raises:
+        RuntimeError: The run did not come to its end; shows the last lines of what it printed.
+    """
+    folder = source.fetch()
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "record"
+        command = [sys.executable, "-m", "pytest", "-c", str(Path(__file__).parent / "pytest.ini")]
+        command += ["--rootdir", str(folder), "-p", "tests.keras.plugin"]
+        command += [f"--deployment={deployment}", f"--record={path}", "-k", selection.keywords]
+        command += [str(folder / source.PACKAGE / each) for each in selection.paths]
+        environ = {**os.environ, "PYTHONPATH": str(source.ROOT)}
+        result = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+        if not path.exists() or result.returncode not in _RETURNCODES_OF_A_WHOLE_RUN:
+            raise RuntimeError(
+                f"Keras' tests ({deployment}) ended with code {result.returncode}. Last lines:\n"
+                + "\n".join((result.stdout + result.stderr).splitlines()[-30:])
+            )
+        return Record.read(path)
+
+
+# pytest's: all passed, some failed.
+_RETURNCODES_OF_A_WHOLE_RUN = (0, 1)

@@ -1,0 +1,123 @@
+"""The plugin of pytest that runs Keras' own tests under one deployment and keeps a record.
+
+    python -m pytest -c tests/keras/pytest.ini -p tests.keras.plugin --deployment=one --record=FILE
+
+Each test starts with the same seeds. The record says of each test whether it passed, and what its
+calls of `fit`, `evaluate` and so on returned.
+"""
+
+import contextlib
+import functools
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+from tests.keras.deployments import OURS, PLAIN
+from tests.keras.record import Record, as_plain
+from tests.keras.source import PACKAGE
+
+pytest_plugins = ["tests.keras.absent_packages"]
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+SEED = 1
+
+
+def pytest_addoption(parser):
+    parser.addoption("--deployment", choices=(PLAIN, *OURS), required=True)
+    parser.addoption("--record", type=Path, required=True)
+
+
+def pytest_configure(config):
+    for marker in ("requires_trainable_backend", "multi_device"):
+        config.addinivalue_line("markers", f"{marker}: of Keras")
+    # Some tests import the conftest.py of Keras' repository, which is not in its distribution.
+    sys.modules["conftest"] = sys.modules[__name__]
+    strategy = _make_strategy(config.getoption("deployment"))
+    config.pluginmanager.register(_Recorder(strategy, config.getoption("record")))
+
+
+def skip_if_backend(backend, reason):
+    """Stands in for the function of Keras' conftest.py."""
+    return pytest.mark.skipif(keras.config.backend() == backend, reason=reason)
+
+
+def _make_strategy(deployment):
+    """Returns the strategy in whose scope the tests run, or None."""
+    if deployment == PLAIN:
+        return None
+    import kerasdist  # Plain Keras has never seen it.
+
+    is_two = deployment == "two"
+    config = kerasdist.DeploymentConfig(num_clones=1 + is_two, clone_on_cpu=is_two)
+    strategy = kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
+    return None if deployment == "routes" else strategy
+
+
+class _Recorder:
+    """Runs each test in the scope of `strategy` and writes what it did to `path`."""
+
+    def __init__(self, strategy, path: Path):
+        self._strategy = strategy
+        self._path = path
+        self._record = Record()
+        self._calls = []
+        self._is_inside = False
+        for name in METHODS:
+            self._wrap(name)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        self._calls = self._record.calls.setdefault(_name(item.nodeid), [])
+        keras.utils.set_random_seed(SEED)
+        # Not around `setUp`: Keras' clears the session, and the scope with it.
+        item.obj = self._in_scope(item.obj)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            self._record.outcomes[_name(report.nodeid)] = report.outcome
+            self._record.messages[_name(report.nodeid)] = str(report.longrepr or "")[-1000:]
+
+    def pytest_sessionfinish(self):
+        self._record.write(self._path)
+
+    def _in_scope(self, test):
+        @functools.wraps(test)
+        def run(*args, **kwargs):
+            with self._strategy.scope() if self._strategy else contextlib.nullcontext():
+                return test(*args, **kwargs)
+
+        return run
+
+    def _wrap(self, name):
+        method = getattr(TensorFlowTrainer, name)
+
+        @functools.wraps(method)
+        def recorded(model, *args, **kwargs):
+            if self._is_inside:  # `fit` evaluates.
+                return method(model, *args, **kwargs)
+            self._is_inside = True
+            try:
+                value = method(model, *args, **kwargs)
+            except BaseException as error:
+                self._calls.append((name, type(error).__name__))
+                raise
+            finally:
+                self._is_inside = False
+            self._calls.append((name, as_plain(value)))
+            if name in ("fit", "train_on_batch"):
+                self._calls.append((f"weights after {name}", as_plain(_weights(model))))
+            return value
+
+        setattr(TensorFlowTrainer, name, recorded)
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.removeprefix(f"{PACKAGE}/")
+
+
+def _weights(model):
+    return model.get_weights() if isinstance(model, keras.Model) else None
