@@ -86,18 +86,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_doctor_arguments(parser):
     number = {"type": int, "metavar": "N"}
-    table = parser.add_argument_group("without a program")
-    table.add_argument("--only", metavar="TEXT", help="rows whose title holds this text")
-    table.add_argument("--markdown", metavar="FILE", help="also write the table to this file")
-    program = parser.add_argument_group("with a program")
-    program.add_argument("--steps", **number, help="training steps to compare (default: 5)")
-    program.add_argument("--clones", **number, help="replicas of each worker, not the program's")
-    program.add_argument("--workers", **number, help="workers on this machine, not the program's")
-    program.add_argument(
+    parser.add_argument("--steps", **number, help="training steps to compare (default: 5)")
+    parser.add_argument("--clones", **number, help="replicas of each worker, not the program's")
+    parser.add_argument("--workers", **number, help="workers on this machine, not the program's")
+    parser.add_argument(
         "--alike",
         action="store_true",
         help="let all examples draw the same random numbers, and batch statistics be global",
     )
+    parser.add_argument("--only", metavar="TEXT", help="of the table: rows whose title holds this")
+    parser.add_argument("--markdown", metavar="FILE", help="write the table to this file, too")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
 
 

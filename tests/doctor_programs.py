@@ -1,6 +1,6 @@
 """Programs in the manner of published ones, as text; the doctor's tests write them to files."""
 
-# A tutorial's parts: arguments, a model that `fit` builds, callbacks, several fits, single batches.
+# A tutorial's parts: arguments, a model that `fit` builds, callbacks, fits in and out of the scope.
 TUTORIAL = """
 import sys
 
@@ -29,7 +29,7 @@ class Tutorial(keras.Model):
 with strategy.scope():
     model = Tutorial()
     model.compile("adam", "mse", metrics=["mae"])
-model.fit(x[:batch_size], y[:batch_size], batch_size=batch_size, verbose=0)
+    model.fit(x[:batch_size], y[:batch_size], batch_size=batch_size)
 rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (1 + epoch))
 model.fit(x, y, batch_size=batch_size, epochs=2, steps_per_epoch=1, callbacks=[rates])
 model.evaluate(x, y)

@@ -123,6 +123,8 @@ def _why_not(model, taken) -> str:
         return "beside parameter servers no step has one right result"
     if strategy.num_replicas_in_sync == 1:
         return "there is one replica"
+    if not keras_adapter.is_built(model):
+        return "the first step makes the variables"
     if taken is None:
         return "each worker reads a part of the data, and none the whole batch"
     if batches.is_distributed(taken[0]):

@@ -83,9 +83,10 @@ def _factor(found, num_replicas):
     if _is_near(factor, num_replicas) or _is_near(factor, 1 / num_replicas):
         return (
             f"A sum over examples: {text}, and there are {num_replicas} replicas. A loss that the "
-            "program reduces itself is computed from the examples of each replica, and what is "
-            "applied is the mean over those of the global batch: a sum, or a mean that is divided "
-            "by other numbers, is not the same. Let a Keras loss with its default reduction do it."
+            "program reduces itself is computed from the examples of each replica and counts as a "
+            "mean over them; a sum, or a mean with another divisor, is not the same. Use "
+            "`kerasdist.global_sum` or `kerasdist.global_mean`, or a Keras loss with its default "
+            "reduction."
         )
     return (
         f"A mean over other examples: {text}. The program divides by a number that is not that of "
