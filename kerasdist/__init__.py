@@ -19,6 +19,8 @@ from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
 from kerasdist.preflight import ClusterStartError as ClusterStartError
 from kerasdist.strategies.make_strategy import make_strategy as make_strategy
+from kerasdist.tasks import barrier as barrier
+from kerasdist.tasks import is_chief as is_chief
 
 
 def __getattr__(name: str):

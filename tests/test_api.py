@@ -24,6 +24,8 @@ PUBLIC_NAMES = [
     "DeploymentConfig",
     "Plan",
     "Task",
+    "barrier",
+    "is_chief",
     "launch",
     "make_strategy",
     "plan_training",

@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "schedules": set(),
     "training": {"cluster", "preflight"},
     "gradients": {"training"},
-    "strategies": {"config", "cluster", "preflight", "training"},
+    "tasks": {"cluster", "preflight", "training"},
+    "strategies": {"config", "cluster", "preflight", "tasks", "training"},
     "callbacks": {"cluster", "gradients", "training"},
     "launcher": {"cluster"},
     "testing": {"cluster", "launcher"},
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
     "doctor": {"config", "cluster", "strategies", "parity"},
-    "__init__": {"config", "cluster", "launcher", "plan", "preflight", "strategies"},
+    "__init__": {"config", "cluster", "launcher", "plan", "preflight", "strategies", "tasks"},
     "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.training import batches, workers
+from kerasdist.training.step_function import as_tensors
 from kerasdist.training.step_logs import graph_function
 
 
@@ -27,7 +28,7 @@ class PredictFunction:
 
     def __call__(self, data: list):
         """Returns the outputs of a list of global batches as one structure of tensors."""
-        outputs = [self._run(batch) for batch in data]
+        outputs = [self._run(as_tensors(batch)) for batch in data]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
     def _predict(self, batch):
@@ -44,4 +45,10 @@ def joined(*structures):
     """Returns structures of tensors, joined along their first axis."""
     if len(structures) == 1:
         return structures[0]
-    return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *structures)
+    return tf.nest.map_structure(lambda *parts: _concat(parts), *structures)
+
+
+def _concat(parts):
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(axis=0, sp_inputs=list(parts))
+    return tf.concat(parts, axis=0)

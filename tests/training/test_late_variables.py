@@ -78,15 +78,11 @@ class Adversaries(keras.Model):
             judged = self.discriminator(self.generator(noise)) - self.discriminator(real)
             loss = tf.reduce_mean(tf.nn.softplus(judged))
         weights = self.discriminator.trainable_weights
-        self.d_optimizer.apply_gradients(
-            zip(tape.gradient(loss, weights), weights, strict=True)
-        )
+        self.d_optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         with tf.GradientTape() as tape:
             fooled = tf.reduce_mean(tf.nn.softplus(-self.discriminator(self.generator(noise))))
         weights = self.generator.trainable_weights
-        self.g_optimizer.apply_gradients(
-            zip(tape.gradient(fooled, weights), weights, strict=True)
-        )
+        self.g_optimizer.apply_gradients(zip(tape.gradient(fooled, weights), weights, strict=True))
         self.tracker.update_state(loss)
         return {"d_loss": self.tracker.result()}
 
