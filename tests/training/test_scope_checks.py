@@ -68,9 +68,7 @@ def test_an_optimizer_from_another_strategys_scope():
         model = make_model()
         model.compile(optimizer, "mse")
 
-    with pytest.raises(
-        RuntimeError, match=r"Optimizer .* in the scope of another"
-    ):
+    with pytest.raises(RuntimeError, match=r"Optimizer .* in the scope of another"):
         model.fit(X, Y, verbose=0)
 
 
