@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "training": {"cluster", "preflight"},
     "gradients": {"training"},
     "reductions": {"training"},
-    "strategies": {"config", "cluster", "preflight", "training"},
+    "tasks": {"cluster", "preflight", "training"},
+    "strategies": {"config", "cluster", "preflight", "tasks", "training"},
     "callbacks": {"cluster", "doctor", "gradients", "training"},
     "launcher": {"cluster"},
     "testing": {"cluster", "launcher"},
@@ -37,6 +38,7 @@ MAY_IMPORT = {
     },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
+        "tasks",
     },
     "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
 }

@@ -50,6 +50,25 @@ def warn_of_infinite(variable) -> None:
             )
 
 
+def check_can_predict(model, data) -> None:
+    """Checks that every worker can predict all data.
+
+    Args:
+        model: Whatever has a `predict`.
+        data: What was given to it.
+
+    Raises:
+        ValueError: It is distributed over several workers.
+    """
+    strategy = keras_adapter.strategy_of(model)
+    if isinstance(data, tf.distribute.DistributedDataset) and workers.count(strategy) > 1:
+        raise ValueError(
+            "`predict` returns the predictions of all data on every worker, and of a distributed "
+            "dataset each worker has its own part. Give `predict` the dataset that was "
+            "distributed. Received: x, a DistributedDataset."
+        )
+
+
 def digest(batch):
     """Returns a number that differs for different global batches: float64 scalar.
 

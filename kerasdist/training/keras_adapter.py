@@ -61,6 +61,8 @@ ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
     "make_train_function": (keras_trainer.TensorFlowTrainer, "make_train_function"),
     "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
+    # Makes metrics and an optimizer, which are to be variables of the model's strategy.
+    "compile": (base_trainer.Trainer, "compile"),
     # What its callbacks do to the update ends with it, also after an error.
     "fit": (keras_trainer.TensorFlowTrainer, "fit"),
     # Every worker predicts all data.
@@ -112,8 +114,10 @@ ROUTABLE = {
     "next_seed": (keras.random.SeedGenerator, "next"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
     "assign_add": (keras.Variable, "assign_add"),
-    # Asks for a method that variables in several parts do not have; `save` uses it.
+    # Ask for methods that variables on several devices or in several parts do not have.
     "as_array": (keras.Variable, "__array__"),
+    "as_float": (keras.Variable, "__float__"),
+    "as_int": (keras.Variable, "__int__"),
     # Has no gradient for a variable in several parts.
     "gradient": (tf.GradientTape, "gradient"),
     # Reads a whole table, of another machine, for a few rows.
@@ -235,6 +239,21 @@ def outside_scopes() -> Generator[None]:
             yield
     finally:
         graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
+
+
+def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
+    """Returns the optimizers that `model` holds: its own, and those that it was given beside."""
+    held = vars(model).values()
+    return [value for value in held if isinstance(value, base_optimizer.BaseOptimizer)]
+
+
+def adopt(optimizer, strategy) -> None:
+    """Takes an optimizer from outside into the scope of a strategy, with all that it holds."""
+    with outside_scopes(), strategy.scope():
+        for variable in optimizer.variables:
+            variable._initialize(variable.numpy())
+    for each in [optimizer, *optimizers_of(optimizer)]:
+        each._distribution_strategy = strategy
 
 
 def variables_trained_by(optimizer) -> list[keras.Variable]:
@@ -943,6 +962,20 @@ def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:
 def global_seed() -> int | None:
     """Returns the seed that the user gave TensorFlow; its public way to ask draws a number."""
     return context.global_seed()
+
+
+def post_to_workers(key: str) -> None:
+    """Sets a key at TensorFlow's coordination service, once."""
+    context.context().set_config_key_value(key, "posted")
+
+
+def is_posted_to_workers(key: str, *, secs: float) -> bool:
+    """Waits until a worker has set a key, at most so long; returns whether one has."""
+    try:
+        context.context().get_config_key_value(key, int(secs * 1000))
+    except tf.errors.DeadlineExceededError:
+        return False
+    return True
 
 
 def report_error(message: str) -> None:

@@ -27,6 +27,13 @@ SIGNATURES = {
         *["return_dict", "kwargs"],
     ],
     "predict": ["self", "x", "batch_size", "verbose", "steps", "callbacks"],
+    "compile": [
+        *["self", "optimizer", "loss", "loss_weights", "metrics", "weighted_metrics"],
+        *["run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss"],
+    ],
+    "train_on_batch": ["self", "x", "y", "sample_weight", "class_weight", "return_dict"],
+    "test_on_batch": ["self", "x", "y", "sample_weight", "return_dict"],
+    "predict_on_batch": ["self", "x"],
     "save": ["self", "filepath", "overwrite", "zipped", "kwargs"],
     "save_weights": ["self", "filepath", "overwrite", "max_shard_size"],
     "export": ["self", "filepath", "format", "verbose", "input_signature", "kwargs"],
@@ -53,6 +60,8 @@ SIGNATURES = {
     "next_seed": ["self", "ordered"],
     "assign_add": ["self", "value"],
     "as_array": ["self", "dtype"],
+    "as_float": ["self"],
+    "as_int": ["self"],
     "gradient": ["self", "target", "sources", "output_gradients", "unconnected_gradients"],
     "embed": ["self", "inputs"],
 }
