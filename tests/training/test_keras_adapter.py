@@ -137,6 +137,42 @@ def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
     assert text in inspect.getsource(cluster_coordinator)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["_get_iterator", "_interrupted_warning", "_enumerate_iterator"],
+        *["_epoch_iterator", "_current_iterator", "_num_batches", "_steps_seen"],
+    ],
+)
+def test_epoch_iterator_has_the_names_that_are_used(name):
+    assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
+
+
+def test_global_seed_is_asked_for_without_a_draw():
+    tf.random.set_seed(3)
+    expected = float(tf.random.uniform([]))
+
+    tf.random.set_seed(3)
+
+    assert keras_adapter.global_seed() == 3
+    assert float(tf.random.uniform([])) == expected
+
+
+def test_iterator_begins_in_the_state_of_another_one():
+    def shuffled():
+        return tf.data.Dataset.range(20).shuffle(20, seed=1).batch(20)
+
+    dataset = shuffled()
+    first, second = ([next(iter(dataset)).numpy().tolist()] for _ in range(2))
+    dataset = shuffled()
+    iter(dataset)
+    state = keras_adapter.state_of(iter(dataset))
+
+    again = [batch.numpy().tolist() for batch in keras_adapter.iterator_over(shuffled(), state)]
+
+    assert first != again == second
+
+
 def test_keras_scales_the_loss_between_forward_and_backward_pass():
     source = inspect.getsource(keras.Model.train_step)
 
