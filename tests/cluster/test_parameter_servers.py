@@ -119,9 +119,7 @@ def _counted_in_executions_of(steps_per_execution, strategy):
 
 @on_two_workers
 def epochs_shorter_than_the_data(strategy):
-    return counted(
-        strategy, numbered_dataset().batch(BATCH_SIZE), epochs=9, steps_per_epoch=5
-    )
+    return counted(strategy, numbered_dataset().batch(BATCH_SIZE), epochs=9, steps_per_epoch=5)
 
 
 @on_two_workers
