@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.training import batches, workers
+from kerasdist.training import batches, late_variables, workers
 from kerasdist.training.step_function import as_tensors
 from kerasdist.training.step_logs import graph_function
 
@@ -38,7 +38,9 @@ class PredictFunction:
         def replica_fn():
             return self._step(shares[workers.replica_id() - replicas[0]])
 
-        return joined(*self._strategy.experimental_local_results(self._strategy.run(replica_fn)))
+        with late_variables.made_at_once(self._strategy):
+            outputs = self._strategy.run(replica_fn)
+        return joined(*self._strategy.experimental_local_results(outputs))
 
 
 def joined(*structures):

@@ -53,7 +53,7 @@ def check_outsider(model) -> None:
         RuntimeError: It is.
     """
     optimizer = getattr(model, "optimizer", None)
-    if keras_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+    if optimizer is not None and keras_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
         raise RuntimeError(
             f"Model '{getattr(model, 'name', model)}' was created outside `strategy.scope()`, and "
             f"its optimizer '{optimizer.name}' inside. Create the model inside the same `with "

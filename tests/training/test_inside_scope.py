@@ -39,7 +39,13 @@ def run_inside_scope(strategy, folder) -> dict:
         model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
         history = model.fit(
-            X, Y, batch_size=8, epochs=2, validation_data=(X, Y), callbacks=[counting]
+            X,
+            Y,
+            batch_size=8,
+            epochs=2,
+            shuffle=False,
+            validation_data=(X, Y),
+            callbacks=[counting],
         ).history
         numbers = {
             **history,
@@ -48,7 +54,7 @@ def run_inside_scope(strategy, folder) -> dict:
             "train_on_batch": model.train_on_batch(X, Y),
             "test_on_batch": model.test_on_batch(X, Y),
             "predict_on_batch": np.array(model.predict_on_batch(X)),
-            "counted": [int(counting.steps), float(counting.keras_steps)],
+            "counted": [counting.steps.numpy(), float(counting.keras_steps)],
         }
         model.save(f"{folder}/model.keras")
         model.save_weights(f"{folder}/model.weights.h5")
@@ -75,11 +81,9 @@ def test_everything_inside_the_scope_equals_plain_keras(strategy, tmp_path):
 @pytest.mark.parametrize("workers", [*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])
 def test_everything_inside_the_scope_equals_plain_keras_over_workers(workers, tmp_path):
     run = functools.partial(run_inside_scope, folder=tmp_path)
-    deterministic = {"evaluate"} if workers in PARAMETER_SERVERS else truth(tmp_path).keys()
 
     for numbers in run_on_workers(run, workers):
-        assert np.isfinite(numbers["loss"]).all()
-        assert deterministic <= numbers.keys()
+        check_equal_to_plain(numbers, tmp_path)
 
 
 @each_strategy
