@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.training import batches, workers
+from kerasdist.training import batches, late_variables, workers
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.step_function import as_tensors
 from kerasdist.training.step_logs import graph_function
@@ -40,7 +40,9 @@ class PredictFunction:
         def replica_fn():
             return self._step(shares[workers.replica_id() - replicas[0]])
 
-        outputs = self._strategy.experimental_local_results(self._strategy.run(replica_fn))
+        with late_variables.made_at_once(self._strategy):
+            outputs = self._strategy.run(replica_fn)
+        outputs = self._strategy.experimental_local_results(outputs)
         if len(replicas) == 1:
             return outputs[0]
         return joined(*map(_of_examples, outputs, counts))

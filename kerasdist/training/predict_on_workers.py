@@ -4,6 +4,7 @@ import functools
 
 import tensorflow as tf
 
+from kerasdist.training import late_variables
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.predict_function import joined
 from kerasdist.training.step_function import as_tensors
@@ -28,9 +29,12 @@ class PredictOnWorkers:
         self._watch = strategy.watch
         self._max_running = _CALLS_PER_WORKER * strategy.served_cluster.num_workers
         self._running = []
-        self._run = graph_function(
-            lambda batch: strategy.run(model.predict_step, args=(batch,)), reduce_retracing=True
-        )
+
+        def run(batch):
+            with late_variables.made_at_once(strategy):
+                return strategy.run(model.predict_step, args=(batch,))
+
+        self._run = graph_function(run, reduce_retracing=True)
 
     def __call__(self, data: list):
         """Returns the outputs of a list of batches as one structure of `Output`s."""

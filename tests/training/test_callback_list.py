@@ -203,3 +203,15 @@ def test_the_users_own_callback_list_works(knows_the_model):
     assert isinstance(callbacks, CallbackList) == knows_the_model
     assert reader.train == pytest.approx(truth.train, abs=1e-5)
     assert history.history["loss"] == pytest.approx(truth.train[-1:], abs=1e-5)
+
+
+def test_a_tensorboard_of_the_users_own_reads_the_logs(tmp_path):
+    seen = []
+
+    class OwnTensorBoard(keras.callbacks.TensorBoard):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(logs["loss"])
+
+    fit(make_model(strategies.get("one device")), OwnTensorBoard(tmp_path))
+
+    assert len(seen) == NUM_STEPS
