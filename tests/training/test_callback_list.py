@@ -1,5 +1,7 @@
 """Callbacks get floats in every step where they look, and cost nothing where they do not."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -209,7 +211,7 @@ def test_a_tensorboard_of_the_users_own_reads_the_logs(tmp_path):
     seen = []
 
     class OwnTensorBoard(keras.callbacks.TensorBoard):
-        def on_train_batch_end(self, batch, logs=None):
+        def on_train_batch_end(self, batch, logs: Any = None):
             seen.append(logs["loss"])
 
     fit(make_model(strategies.get("one device")), OwnTensorBoard(tmp_path))
