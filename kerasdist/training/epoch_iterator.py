@@ -78,7 +78,7 @@ class EpochIterator(keras_adapter.EpochIterator):
 
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, batches) for a call of the step function."""
-        begin_step, end_step, source = self._next_call()
+        begin_step, end_step, source = keras_adapter.next_call_of(self)
         num_steps = self.steps_per_execution
         if self._length is not None:
             num_steps = min(num_steps, self._length - (self._steps_seen - num_steps))
@@ -93,10 +93,6 @@ class EpochIterator(keras_adapter.EpochIterator):
                 yield
             except tf.errors.OutOfRangeError:
                 raise StopIteration from None
-
-    def _next_call(self) -> tuple[int, int, Any]:
-        assert self._epoch_iterator is not None  # Since `__iter__`.
-        return next(self._epoch_iterator)
 
     def _forget_count(self):
         self._num_batches = self.data_adapter.num_batches if self._is_counted else None

@@ -475,6 +475,12 @@ def build_from_spec(model, spec) -> None:
     model._symbolic_build(data_batch=spec)
 
 
+def next_call_of(epoch_iterator: EpochIterator) -> tuple[int, int, Any]:
+    """Returns (first step, last step, iterator over batches) of the next call in an epoch."""
+    steps: Any = epoch_iterator._epoch_iterator  # Since `__iter__`.
+    return next(steps)
+
+
 def num_bytes(adapter) -> int:
     """Returns the size of the arrays that Keras' reader holds; 0 where it holds none."""
     arrays = keras.tree.flatten(getattr(adapter, "_inputs", None))

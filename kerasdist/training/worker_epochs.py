@@ -169,7 +169,7 @@ class WorkerEpochs(EpochIterator):
 
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, calls) for the call that ends next."""
-        return self._next_call()
+        return keras_adapter.next_call_of(self)
 
     def _forget_count(self):
         super()._forget_count()

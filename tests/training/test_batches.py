@@ -22,7 +22,7 @@ def test_a_replica_without_examples_gets_one_that_does_not_count():
     shares = batches.split(tf.range(2), 4)
 
     assert [share.numpy().tolist() for share in shares] == [[0], [1], [1], [1]]
-    assert batches.counts_of(2, 4) == [1, 1, 0, 0]
+    assert batches.counts_of(2, 4) == [1, 0, 1, 0]
 
 
 def test_the_size_may_be_known_at_run_time_only():

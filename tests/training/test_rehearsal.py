@@ -150,8 +150,8 @@ def test_it_leaves_no_trace(strategy, steps_per_execution, data):
         elif data == "arrays":
             logs = model.fit(X, Y, batch_size=10, epochs=2, shuffle=False, verbose=0).history
         else:
-            dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10).filter(lambda *_: True)
-            logs = model.fit(dataset, epochs=2, verbose=0).history
+            dataset = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda *_: True).batch(10)
+            logs = model.fit(dataset, epochs=2, shuffle=False, verbose=0).history
         return logs, int(model.optimizer.iterations), random.random(), np.random.uniform()
 
     check_as_plain(strategy, make, run)
