@@ -22,7 +22,7 @@ import tensorflow as tf
 from kerasdist.training import keras_adapter, replica_step
 from kerasdist.training.replica_step import Divisor
 
-# Whether this thread computes the losses that are given to `compile`.
+# How many losses call each other in this thread, since `compile`'s are computed; else None.
 _local = threading.local()
 
 
@@ -71,7 +71,14 @@ def reduce_weighted_values(
 
 def compiled_loss(stock, *args, **kwargs):
     """Stands before the call of the losses that are given to `compile`."""
-    with _compiled():
+    with _at_depth(0):
+        return stock(*args, **kwargs)
+
+
+def call_loss(stock, *args, **kwargs):
+    """Stands before the call of any loss: one that another calls is the user's to reduce."""
+    depth = _depth()
+    with contextlib.nullcontext() if depth is None else _at_depth(depth + 1):
         return stock(*args, **kwargs)
 
 
@@ -180,16 +187,22 @@ def _divisor_weights(sample_weight, mask, reduction):
 
 
 def _is_compiled() -> bool:
-    return getattr(_local, "is_compiled", False)
+    """Whether a loss that is reduced now is one of those given to `compile`, or inside of none."""
+    depth = _depth()
+    return depth is not None and depth <= 1
+
+
+def _depth() -> int | None:
+    return getattr(_local, "depth", None)
 
 
 @contextlib.contextmanager
-def _compiled() -> Generator[None]:
-    outer, _local.is_compiled = _is_compiled(), True
+def _at_depth(depth: int) -> Generator[None]:
+    outer, _local.depth = _depth(), depth
     try:
         yield
     finally:
-        _local.is_compiled = outer
+        _local.depth = outer
 
 
 def _divide(value, share):

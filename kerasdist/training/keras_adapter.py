@@ -96,6 +96,7 @@ ROUTABLE = {
     "scale_scaled_loss": (keras.optimizers.LossScaleOptimizer, "scale_loss"),
     # What is given to `compile` is a loss of the global batch; see global_loss.
     "compiled_loss": (compile_utils.CompileLoss, "call"),
+    "call_loss": (keras.Loss, "__call__"),
     # One list for all replicas, which take turns wherever they send a message.
     "add_loss": (keras.layers.Layer, "add_loss"),
     "own_losses": (keras.layers.Layer, "_get_own_losses"),

@@ -36,7 +36,7 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
 
     @functools.cached_property
     def data(self) -> dict:
-        return dict(sorted(self._read().items()))
+        return dict(self._read())
 
     @functools.cached_property
     def of_worker(self) -> "LazyLogs":
@@ -75,7 +75,7 @@ class RecentLogs(LazyLogs):
 
     def exact(self) -> dict:
         """Returns the numbers of all steps; waits for them."""
-        return dict(sorted(self._read_exact().items()))
+        return dict(self._read_exact())
 
 
 def as_numbers(logs: Mapping) -> dict:

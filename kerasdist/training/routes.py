@@ -87,6 +87,7 @@ def _lay():
         "scale_for_distribution": global_loss.scale_for_distribution,
         "unscale_for_distribution": global_loss.unscale_for_distribution,
         "compiled_loss": global_loss.compiled_loss,
+        "call_loss": global_loss.call_loss,
         "add_loss": global_loss.add_loss,
         "own_losses": global_loss.own_losses,
         "clear_losses": global_loss.clear_losses,

@@ -11,6 +11,7 @@ from tests.programs.outcomes import run_on_cluster
 # between two runs of plain Keras already. TensorFlow reads this when it starts, after the tests are
 # collected.
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
+os.environ["TF_NUM_INTEROP_THREADS"] = "1"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -156,6 +156,23 @@ def test_a_loss_function_may_take_a_global_mean(strategy):
 
 
 @each_strategy
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_a_loss_function_may_reduce_a_loss_of_keras(strategy, reduction):
+    losses = keras.losses.MeanSquaredError(reduction=reduction)
+
+    def loss(y, predictions):
+        size = tf.cast(tf.size(y), y.dtype) / 2
+        return tf.reduce_mean(losses(y, predictions)) / (size if reduction == "sum" else 1)
+
+    def make():
+        model = network()
+        model.compile(keras.optimizers.SGD(0.05), loss)
+        return model
+
+    check_as_plain(strategy, make, fit_and_evaluate)
+
+
+@each_strategy
 def test_a_loss_may_lack_the_batch_axis(strategy):
     def of_each_output(y, predictions):
         return tf.reduce_mean(tf.square(y - predictions), axis=0)

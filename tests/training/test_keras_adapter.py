@@ -49,6 +49,7 @@ SIGNATURES = {
     "scale_scaled_loss": ["self", "loss"],
     "reduce_loss": ["values", "sample_weight", "mask", "reduction", "dtype"],
     "compiled_loss": ["self", "y_true", "y_pred", "sample_weight"],
+    "call_loss": ["self", "y_true", "y_pred", "sample_weight"],
     "add_loss": ["self", "loss"],
     "own_losses": ["self"],
     "clear_losses": ["self"],

@@ -60,7 +60,7 @@ def counted_logs():
 
     def read():
         reads.append(1)
-        return {"loss": 0.5, "accuracy": 0.25}
+        return {"accuracy": 0.25, "loss": 0.5}
 
     return LazyLogs(read), reads
 
