@@ -56,14 +56,19 @@ def _parser() -> argparse.ArgumentParser:
     plan.set_defaults(command=_print_plan)
     doctor = commands.add_parser(
         "doctor",
-        help="check on this machine that replicas give the weights of one device",
-        description="Trains small models on one device and on two replicas, with stock Keras and "
-        "with kerasdist, and prints where the weights differ. Takes about three minutes; the exit "
-        "code is 1 where kerasdist differs.",
+        usage="python -m kerasdist doctor [OPTION ...] [-- python PROGRAM [ARGUMENT ...]]",
+        help="check that replicas give the weights of one device, here or in your program",
+        description="With a program after --, runs it on one device (plain Keras) and on the "
+        "deployment that it asks for, compares weights and logs after each of its first training "
+        "steps, and prints where they first differ and why. The program needs no change. It runs "
+        "in this directory and is ended after these steps: what it writes before them, or at the "
+        "end of a shorter epoch, is really written. Without a program, trains small models on one "
+        "device and on two replicas, with stock Keras and with kerasdist, and prints where the "
+        "weights differ, in some minutes. The exit code is 0 where kerasdist is equal, 1 where it "
+        "differs or the program fails, 2 for wrong arguments.",
         allow_abbrev=False,
     )
-    doctor.add_argument("--only", metavar="TEXT", help="rows whose title holds this text")
-    doctor.add_argument("--markdown", metavar="FILE", help="also write the table to this file")
+    _add_doctor_arguments(doctor)
     doctor.set_defaults(command=_run_doctor)
     launch = commands.add_parser(
         "launch",
@@ -77,6 +82,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch_arguments(launch)
     launch.set_defaults(command=_launch)
     return parser
+
+
+def _add_doctor_arguments(parser):
+    number = {"type": int, "metavar": "N"}
+    parser.add_argument("--steps", **number, help="training steps to compare (default: 5)")
+    parser.add_argument("--clones", **number, help="replicas of each worker, not the program's")
+    parser.add_argument("--workers", **number, help="workers on this machine, not the program's")
+    parser.add_argument(
+        "--alike",
+        action="store_true",
+        help="let all examples draw the same random numbers, and batch statistics be global",
+    )
+    parser.add_argument("--only", metavar="TEXT", help="of the table: rows whose title holds this")
+    parser.add_argument("--markdown", metavar="FILE", help="write the table to this file, too")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
 
 
 def _add_launch_arguments(parser):
@@ -147,19 +167,42 @@ def _may_have_gpus(devices: Path = Path("/dev")) -> bool:
 
 
 def _run_doctor(parsed) -> int:
-    # Stock Keras fails loudly in many rows; the table says so in a word.
+    # What fails is said in words; stock Keras does in many rows.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from kerasdist import doctor
+    of_table = {"only": parsed.only, "markdown": parsed.markdown}
+    of_program = {name: getattr(parsed, name) for name in ("steps", "clones", "workers", "alike")}
+    if command := _command_of(parsed):
+        _refuse(of_table, "is for the table, which takes no program")
+        from kerasdist.doctor import program
 
-    return doctor.main(only=parsed.only or "", markdown=parsed.markdown)
+        return program.examine(
+            command,
+            num_steps=program.NUM_STEPS if parsed.steps is None else parsed.steps,
+            num_clones=parsed.clones,
+            num_workers=parsed.workers,
+            is_alike=parsed.alike,
+        )
+    _refuse(of_program, "needs a program to examine, as in `doctor --clones 2 -- python train.py`")
+    from kerasdist.doctor import table
+
+    return table.main(only=parsed.only or "", markdown=parsed.markdown)
+
+
+def _refuse(options, reason):
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ValueError(f"`--{name}` {reason}. Received: {name}={value}.")
+
+
+def _command_of(parsed) -> list[str]:
+    return parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
 
 
 def _launch(parsed) -> int:
     names = [field.name for field in dataclasses.fields(launcher.Settings)]
     settings = {name: getattr(parsed, name) for name in names}
-    program = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
     try:
-        return launcher.launch(program, **settings).exit_code
+        return launcher.launch(_command_of(parsed), **settings).exit_code
     except KeyboardInterrupt:
         return 130
 

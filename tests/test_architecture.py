@@ -25,16 +25,20 @@ MAY_IMPORT = {
     "training": {"cluster", "preflight"},
     "gradients": {"training"},
     "reductions": {"training"},
-    "strategies": {"config", "cluster", "preflight", "training"},
-    "callbacks": {"cluster", "gradients", "training"},
+    "tasks": {"cluster", "preflight", "training"},
+    "strategies": {"config", "cluster", "preflight", "tasks", "training"},
+    "callbacks": {"cluster", "doctor", "gradients", "training"},
     "launcher": {"cluster"},
     "testing": {"cluster", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
-    "doctor": {"config", "cluster", "strategies", "parity"},
+    "doctor": {
+        *("__init__", "config", "cluster", "launcher", "plan", "strategies", "training", "parity"),
+    },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
+        "tasks",
     },
     "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
 }

@@ -1,5 +1,6 @@
-"""Callbacks for stock `fit` that act on the update of the weights, in list order."""
+"""Callbacks for stock `fit`: they act on the update of the weights, in list order, or prove it."""
 
+from kerasdist.callbacks.first_step_proof import FirstStepProof as FirstStepProof
 from kerasdist.callbacks.gradient_accumulation import GradientAccumulation as GradientAccumulation
 from kerasdist.callbacks.gradient_clipping import GradientClipping as GradientClipping
 from kerasdist.callbacks.gradient_multipliers import GradientMultipliers as GradientMultipliers

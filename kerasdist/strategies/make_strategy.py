@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 from pathlib import Path
 
+from kerasdist import tasks
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
@@ -75,6 +76,7 @@ def make_strategy(
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
     _tell_launcher()
+    task_cluster = cluster
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
     config = config or _config_of_launcher(cluster)
@@ -83,7 +85,7 @@ def make_strategy(
         raise RuntimeError(_describe_missing_cluster(choice))
     if choice.strategy == "ParameterServerStrategy":
         _check_arguments(chief_timeout_secs, steps_per_call)
-        return _join_parameter_servers(
+        strategy = _join_parameter_servers(
             choice,
             cluster,
             facts=_facts("as found" if config is None else str(config.num_clones)),
@@ -96,15 +98,17 @@ def make_strategy(
             steps_per_call=steps_per_call,
             variable_partitioner=variable_partitioner,
         )
-    if choice.strategy == "MultiWorkerMirroredStrategy":
-        return _join_workers(
+    elif choice.strategy == "MultiWorkerMirroredStrategy":
+        strategy = _join_workers(
             choice,
             cluster,
             start_timeout_secs=start_timeout_secs,
             heartbeat_timeout_secs=heartbeat_timeout_secs,
             communication_options=communication_options,
         )
-    return _construct(choice)
+    else:
+        strategy = _construct(choice)
+    return tasks.joined(task_cluster, strategy)
 
 
 def count_gpus() -> int:

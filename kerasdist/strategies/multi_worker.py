@@ -1,11 +1,10 @@
 """Several machines, or processes: a copy of the model on each device of each, updated in step."""
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.training import keras_adapter, peer_failure, routes, workers
+from kerasdist.strategies import random_state
+from kerasdist.training import keras_adapter, peer_failure, routes
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -53,7 +52,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self.reason = reason
         routes.adapt(self)
         peer_failure.handle(cluster)
-        _agree_on_seed(self)
+        random_state.agree(self)
 
 
 def _resolver(cluster, devices):
@@ -64,16 +63,3 @@ def _resolver(cluster, devices):
         rpc_layer="grpc",
         num_accelerators={"GPU": sum("GPU" in device for device in devices)},
     )
-
-
-def _agree_on_seed(strategy) -> None:
-    """Gives all workers one random seed, unless the user has given one.
-
-    Every worker shuffles the same data and takes its part of each batch, so the order must agree.
-    """
-    if tf.compat.v1.random.get_seed(None)[0] is not None:
-        return
-    # Of numpy's generator: a program that seeds only that one is repeatable still.
-    seeds = np.zeros(strategy.cluster.num_workers)
-    seeds[workers.index_of(strategy)] = np.random.randint(2**31)
-    keras.utils.set_random_seed(int(workers.sum_over(strategy, seeds)[0]))

@@ -3,11 +3,10 @@
 import atexit
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.strategies import random_state
 from kerasdist.training import keras_adapter, routes, sharded_variables
 from kerasdist.training.worker_watch import WorkerWatch
 
@@ -56,7 +55,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             no_worker_secs=start_timeout_secs,
         )
         routes.adapt(self)
-        _seed()
+        random_state.seed_tensorflow()
 
 
 class _Coordinator(tf.distribute.coordinator.ClusterCoordinator):
@@ -74,12 +73,3 @@ def _resolver(cluster):
         task_id=cluster.task.index,
         rpc_layer="grpc",
     )
-
-
-def _seed() -> None:
-    """Sets a random seed, unless the user has given one.
-
-    Every worker shuffles the same data and takes its part of it, so the order must agree.
-    """
-    if tf.compat.v1.random.get_seed(None)[0] is None:
-        keras.utils.set_random_seed(int(np.random.randint(2**31)))

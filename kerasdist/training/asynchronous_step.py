@@ -20,6 +20,7 @@ from kerasdist.training import (
     local_counts,
     scope_checks,
 )
+from kerasdist.training.data_source import without_optionals
 from kerasdist.training.lazy_logs import RecentLogs
 from kerasdist.training.local_copies import LocalCopies
 from kerasdist.training.step_function import StepFunction, as_tensors
@@ -47,6 +48,7 @@ class AsynchronousStep(StepFunction):
         self._watch = self._strategy.watch
         with self._strategy.scope():
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._has_infinite = tf.Variable([False, False], trainable=False)
         self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
@@ -62,6 +64,7 @@ class AsynchronousStep(StepFunction):
             {number: graph_function(functools.partial(loop, number)) for number in (1, _AT_ONCE)}
             for loop in (self._steps_at, self._next_steps)
         )
+        self._run_steps_to_the_end = graph_function(self._steps_to_the_end)
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
 
     def restart(self):
@@ -77,10 +80,14 @@ class AsynchronousStep(StepFunction):
         Args:
             data: `Calls`, of which the oldest ends; or (from `train_on_batch`) an iterator over
                 batches, which run one after the other.
+
+        Raises:
+            StopIteration: There was no batch left.
         """
+        num_taken = None
         try:
             if isinstance(data, Calls):
-                self._advance(data)
+                num_taken = self._advance(data)
             else:
                 for batch in data:
                     self._watch.fetch(self._schedule_batch(batch))
@@ -91,6 +98,9 @@ class AsynchronousStep(StepFunction):
         except Exception:  # Of the coordinator's own.
             self._abandon()
             raise
+        if num_taken == 0:
+            self.finish()
+            raise StopIteration
         return RecentLogs(self._read_recent, read_exact=self._read_exact)
 
     def finish(self) -> None:
@@ -99,17 +109,18 @@ class AsynchronousStep(StepFunction):
         for call in running:
             self._end(call)
 
-    def _advance(self, calls: Calls):
+    def _advance(self, calls: Calls) -> int:
         while call := calls.take():
             self._start(call)
-        self._end(self._running.pop(0))
+        return self._end(self._running.pop(0))
 
     def _start(self, call: Call):
         call.result = self._schedule(call)
         self._running.append(call)
 
     def _schedule(self, call):
-        data = call.calls.data
+        source = call.calls.source
+        data = source.data
         if call.batch is not None:
             return self._schedule_batch(call.batch, call.position)
         run, numbers = self._run_next_step, []
@@ -119,10 +130,12 @@ class AsynchronousStep(StepFunction):
             # Without a lost worker, none is past a position: one step then needs no loop.
             is_simple = call.num_steps == 1 and not self._watch.has_lost
             run = self._run_step_at if is_simple else self._run_steps_at[at_once]
-            numbers = [data.generation, call.position, call.num_steps]
+            if not data.is_counted:
+                run = self._run_steps_to_the_end
+            numbers = [source.generation, call.position, call.num_steps]
         elif call.num_steps > 1:
             run, numbers = self._run_next_steps[at_once], [call.num_steps]
-        arguments = (data.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
+        arguments = (source.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
         return keras_adapter.schedule(
             self._coordinator, self._traced(run, data, arguments), arguments
         )
@@ -136,16 +149,27 @@ class AsynchronousStep(StepFunction):
         return self._concrete[run]
 
     def _schedule_batch(self, batch, position=0):
-        arguments = as_tensors(batch), tf.constant(position, tf.int64)
+        batch = as_tensors(without_optionals(batch))
+        arguments = batch, tf.constant(position, tf.int64)
         return self._coordinator.schedule(self._run_given, args=arguments)
 
-    def _end(self, call: Call):
-        position = self._watch.fetch(call.result, again=lambda: self._schedule(call))
-        if call.calls.data.is_strict and position != call.position:
-            # It was lost with a worker, and this one had read on.
-            for batch in call.calls.data.reread(call.position, call.num_steps):
-                self._watch.fetch(self._schedule_batch(batch, call.position))
-        call.calls.end(call)
+    def _end(self, call: Call) -> int:
+        """Waits for a call; returns how many steps it had batches for."""
+        result = self._watch.fetch(call.result, again=lambda: self._schedule(call))
+        num_taken = call.num_steps
+        if call.calls.source.data.is_strict:
+            position, num_taken = map(int, result)
+            if position != call.position:  # Lost with a worker, and this one had read on.
+                num_taken = self._run_again(call)
+        call.calls.end(call, num_taken)
+        return num_taken
+
+    def _run_again(self, call: Call) -> int:
+        num_taken = 0
+        for batch in call.calls.source.reread(call.position, call.num_steps):
+            self._watch.fetch(self._schedule_batch(batch, call.position))
+            num_taken += 1
+        return num_taken
 
     def _abandon(self):
         """Lets the coordinator forget what was scheduled, after an error."""
@@ -168,6 +192,10 @@ class AsynchronousStep(StepFunction):
     def _read_exact(self) -> dict:
         self.finish()
         self._recent = None
+        if self._is_first_call:
+            self._is_first_call = False
+            with self._watch.waiting():
+                data_checks.warn_of_infinite(self._has_infinite)
         return self._read_logs()
 
     def _read_logs(self) -> dict:
@@ -177,17 +205,20 @@ class AsynchronousStep(StepFunction):
     # What follows is traced by the chief and runs on a worker.
 
     def _step_at(self, iterator, numbers):
-        """Runs the step at a position; returns the one at which the worker really was."""
+        """Runs the step at a position; returns the one at which the worker really was, and 1."""
         generation, position, _ = tf.unstack(numbers)
         _skip(iterator, position - self._place_of(generation))
         index, batch = next(iterator)
         self._note_place(generation, index + 1)
         with self._counts.collected() as num_examples:
             self._one_step_on_worker(index, batch, num_examples)
-        return index
+        return tf.stack([index, tf.ones_like(index)])
 
     def _steps_at(self, at_once, iterator, numbers):
-        """Runs some steps from a position on; none, and returns -1, where the worker is past it."""
+        """Runs some steps from a position on; returns it, and how many.
+
+        None are run, and the position is -1, where the worker is past it.
+        """
         generation, position, num_steps = tf.unstack(numbers)
         place = self._place_of(generation)
         is_missed = place > position
@@ -195,7 +226,37 @@ class AsynchronousStep(StepFunction):
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
         self._next_steps(at_once, iterator, num_steps)
-        return tf.where(is_missed, tf.constant(-1, tf.int64), position)
+        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
+
+    def _steps_to_the_end(self, iterator, numbers):
+        """As `_steps_at`, of data that may end before."""
+        generation, position, num_steps = tf.unstack(numbers)
+        place = self._place_of(generation)
+        is_missed = place > position
+        num_skipped = tf.maximum(position - place, 0)
+        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
+        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        with self._counts.collected() as num_examples:
+
+            def body(count, num_taken, _):
+                element = iterator.get_next_as_optional()
+                has_value = element.has_value()
+                runs = has_value & (count >= num_skipped)
+                tf.cond(
+                    runs,
+                    lambda: self._one_step_on_worker(*element.get_value(), num_examples),
+                    lambda: None,
+                )
+                return count + 1, num_taken + tf.cast(runs, tf.int64), has_value
+
+            zero = tf.zeros_like(position)
+            _, num_taken, _ = tf.while_loop(
+                lambda count, _, has_value: has_value & (count < num_skipped + num_steps),
+                body,
+                [zero, zero, True],
+                parallel_iterations=1,
+            )
+        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
 
     def _next_step_of_worker(self, iterator):
         with self._counts.collected() as num_examples:
@@ -228,8 +289,8 @@ class AsynchronousStep(StepFunction):
             keras_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
 
     def _one_step_on_worker(self, position, batch, num_examples):
-        is_first = tf.equal(position, 0)
-        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        batch = without_optionals(batch)
+        checks = self._look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
         with self._copies.held() if self._copies else contextlib.nullcontext():
             self._run_shares(batch, shares, checks=checks, counter=num_examples)

@@ -101,6 +101,19 @@ def frozen(model) -> Generator[None]:
             layer.momentum = momentum
 
 
+@contextlib.contextmanager
+def synchronized(model) -> Generator[None]:
+    """Traces steps whose statistics are those of the global batch, in all layers."""
+    layers = unsynchronized_layers(model)
+    for layer in layers:
+        layer.synchronized = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.synchronized = False
+
+
 def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
     """Returns the layers of `model` that normalize each replica with its own examples."""
     layers = keras_adapter.batch_normalizations_of(model)

@@ -36,7 +36,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def on_train_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_begin"]:
-            callback.on_train_batch_begin(batch, logs)
+            callback.on_train_batch_begin(batch, logs=logs or {})
 
     def on_train_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_end"]:
@@ -52,7 +52,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def on_test_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_begin"]:
-            callback.on_test_batch_begin(batch, logs)
+            callback.on_test_batch_begin(batch, logs=logs or {})
 
     def on_test_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_end"]:
@@ -83,7 +83,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
 def _logs_for(callback, logs):
     """Returns the logs, or None for a TensorBoard that reads them in every step and writes none."""
-    if not isinstance(callback, keras.callbacks.TensorBoard):
+    if type(callback).on_train_batch_end is not keras.callbacks.TensorBoard.on_train_batch_end:
         return logs
     # A writer and a condition that an interrupted TensorBoard left behind must not count here.
     writes = callback.update_freq != "epoch" and tf.summary.should_record_summaries()
@@ -96,13 +96,13 @@ def _call_with_view(hook, batch, logs):
     Read in a later step, they would hold the numbers of that step.
     """
     if not isinstance(logs, LazyLogs):
-        hook(batch, logs)
+        hook(batch, logs=logs)
         return
     # Not every worker has the same callbacks, so numbers of all workers cannot be had here.
     logs = logs.of_worker
     view = LazyLogs(lambda: logs.data)
     reference = weakref.ref(view)
-    hook(batch, view)
+    hook(batch, logs=view)
     del view
     if reference() is not None:
         _ = logs.data

@@ -1,8 +1,17 @@
 """What only the chief of several workers does: write files and show progress."""
 
+import collections
+import os
+import warnings
+
 import keras
 
-from kerasdist.training import workers
+from kerasdist.training import notices, update_callback, workers
+
+# How long a worker waits for the chief to come to the line where it writes itself, and to write.
+BEGIN_SECS = 60.0
+END_SECS = 3600.0
+_num_written = collections.Counter()
 
 
 def callbacks_for(callbacks: list, strategy) -> list:
@@ -27,11 +36,39 @@ def callbacks_for(callbacks: list, strategy) -> list:
 
 
 def write(stock, model, *args, **kwargs):
-    """Stands before `save`, `save_weights` and `export`: the chief writes, the others do not."""
+    """Stands before `save`, `save_weights` and `export`: the chief writes, the others wait for it.
+
+    So the file is there when they return, on every worker. The chief waits for nobody: it may write
+    alone, as its callbacks do.
+    """
     strategy = getattr(model, "distribute_strategy", None)
-    if strategy is None or workers.is_chief(strategy):
+    path = args[0] if args else kwargs.get("filepath")
+    if strategy is None or workers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
         return stock(model, *args, **kwargs)
+    # Workers may write to folders of their own, of which only the chief's counts.
+    name = os.path.basename(os.path.normpath(path))
+    # Inside `fit` callbacks write, of which the chief has more.
+    place = "in `fit`" if update_callback.is_training(model) else "outside of `fit`"
+    _num_written[name, place] += 1
+    notice = f"{stock.__name__} number {_num_written[name, place]} of {name!r} {place}"
+    if not workers.is_chief(strategy):
+        _wait_for_chief(strategy, notice)
+        return None
+    notices.post(f"{notice} begins")
+    stock(model, *args, **kwargs)
+    notices.post(f"{notice} ends")
     return None
+
+
+def _wait_for_chief(strategy, notice):
+    begins = notices.is_posted(f"{notice} begins", timeout_secs=BEGIN_SECS)
+    if not begins or not notices.is_posted(f"{notice} ends", timeout_secs=END_SECS):
+        warnings.warn(
+            f"{workers.cluster_of(strategy).task} waited for the chief, which alone writes: "
+            f"{notice}. The chief has not done so. Call it on all workers, with the same file "
+            "name, or on the chief alone.",
+            stacklevel=2,
+        )
 
 
 class _RestoreAlone(keras.callbacks.Callback):

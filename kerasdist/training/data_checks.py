@@ -1,34 +1,72 @@
-"""Finds data, losses and metrics that cannot give a right number, before they change a weight."""
+"""Finds data, losses and metrics that cannot give a right number."""
+
+import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import batches, graph_errors, keras_adapter, workers
+from kerasdist.training import batches, keras_adapter, workers
 
 
-def assert_finite_labels(model, batch, *, is_first) -> list:
-    """Returns checks that the labels and sample weights of the first batch are numbers.
+def note_infinite(variable, model, batch, *, is_first) -> list:
+    """Notes whether labels and sample weights of the first batch are numbers.
 
-    Losses of the user's own may give NaN a meaning, so only Keras' losses are guarded.
+    Losses of the user's own may give NaN a meaning, so only Keras' losses are looked at.
 
     Args:
+        variable: bool [2], for labels and sample weights; becomes True where they hold NaN or
+            infinity.
         model: A compiled model.
         batch: The global batch, (x, y) or (x, y, sample_weight), distributed or not.
         is_first: bool scalar; later batches are not looked at.
 
-    Raises:
-        tf.errors.InvalidArgumentError: From the returned operation, when it runs.
+    Returns:
+        What must run with the step, if anything.
     """
     if not isinstance(batch, (tuple, list)) or not keras_adapter.has_stock_losses(model):
         return []
-    return [
-        tf.cond(is_first, lambda leaf=leaf, text=text: _check(leaf, text), lambda: False)
-        for text, part in zip(_MESSAGES, batch[1:3], strict=False)
-        for distributed in tf.nest.flatten(part)
-        for leaf in model.distribute_strategy.experimental_local_results(distributed)
-        if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating
-    ]
+    parts = [_floats_of(part, model.distribute_strategy) for part in batch[1:3]]
+    if not any(parts):
+        return []
+
+    def note():
+        labels, weights = map(_has_infinite, [*parts, []][:2])
+        with tf.control_dependencies([variable.assign([labels, weights])]):
+            return tf.constant(True)
+
+    return [tf.cond(is_first, note, lambda: False)]
+
+
+def warn_of_infinite(variable) -> None:
+    """Warns of what `note_infinite` has noted."""
+    for part, is_infinite in zip(("labels", "sample weights"), variable.numpy(), strict=True):
+        if is_infinite:
+            warnings.warn(
+                f"The {part} of the first batch hold NaN or infinity, and with them the loss and "
+                "the weights, unless the loss leaves them out. Look at the data, for example with "
+                "`dataset.take(1)`.",
+                stacklevel=2,
+            )
+
+
+def check_can_predict(model, data) -> None:
+    """Checks that every worker can predict all data.
+
+    Args:
+        model: Whatever has a `predict`.
+        data: What was given to it.
+
+    Raises:
+        ValueError: It is distributed over several workers.
+    """
+    strategy = keras_adapter.strategy_of(model)
+    if isinstance(data, tf.distribute.DistributedDataset) and workers.count(strategy) > 1:
+        raise ValueError(
+            "`predict` returns the predictions of all data on every worker, and of a distributed "
+            "dataset each worker has its own part. Give `predict` the dataset that was "
+            "distributed. Received: x, a DistributedDataset."
+        )
 
 
 def digest(batch):
@@ -88,16 +126,14 @@ def check_metrics(model, logs) -> None:
             )
 
 
-def _check(leaf, message):
-    with tf.control_dependencies([tf.debugging.assert_all_finite(leaf, message)]):
-        return tf.constant(False)
+def _floats_of(part, strategy) -> list:
+    leaves = [
+        leaf
+        for distributed in tf.nest.flatten(part)
+        for leaf in strategy.experimental_local_results(distributed)
+    ]
+    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating]
 
 
-_MESSAGES = tuple(
-    graph_errors.message(
-        ValueError,
-        f"The {part} of the first batch hold NaN or infinity. No weight was changed. Look at "
-        "the data, for example with `dataset.take(1)`.",
-    )
-    for part in ("labels", "sample weights")
-)
+def _has_infinite(leaves):
+    return tf.reduce_any([tf.reduce_any(~tf.math.is_finite(leaf)) for leaf in leaves] or [False])

@@ -9,6 +9,8 @@ waits. On two cores that was every third `fit` or epoch, which then took up to t
 import _thread
 from collections.abc import Iterator
 
+import tensorflow as tf
+
 
 class DataSource:
     """Holds the only lasting reference to an iterator, and lets it go in a thread of its own.
@@ -23,6 +25,12 @@ class DataSource:
         self.iterator = iterator
         self.next_size = next_size
 
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.iterator)
+
     def __del__(self):
         references = [self.__dict__.pop("iterator")]
         try:
@@ -30,3 +38,10 @@ class DataSource:
             _thread.start_new_thread(references.clear, ())
         except RuntimeError:  # Too late for new threads.
             references.clear()
+
+
+def without_optionals(batch):
+    """Returns a batch with None where Keras' readers of Python data had to put an Optional."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )

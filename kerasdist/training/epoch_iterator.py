@@ -3,11 +3,11 @@
 import contextlib
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
-import keras
 import tensorflow as tf
 
-from kerasdist.training import file_shards, keras_adapter, workers
+from kerasdist.training import file_shards, input_functions, keras_adapter, workers
 from kerasdist.training.data_source import DataSource
 
 
@@ -18,89 +18,53 @@ class GlobalBatches:
         source: Of global batches, or of values that are distributed already.
         num_steps: How many batches this call may take.
         is_exact: Whether `num_steps` batches are known to be left.
-        restart: Returns a new source of the data where this one may turn out to have ended with the
-            epoch before; None where its end is the end of this epoch.
     """
 
-    def __init__(self, source: DataSource, *, num_steps: int, is_exact: bool, restart=None):
+    def __init__(self, source: DataSource, *, num_steps: int, is_exact: bool):
         self.source = source
         self.num_steps = num_steps
         self.is_exact = is_exact
-        self.num_taken = num_steps
-        self._restart = restart
 
     @property
     def iterator(self):
         """The iterator itself; to be used and not kept."""
         return self.source.iterator
 
-    def restart(self) -> bool:
-        """Starts the data anew where that is due; whether it did."""
-        if self._restart is None:
-            return False
-        self.source, self._restart = self._restart(), None
-        return True
-
     def __iter__(self):
         return self
 
     def __next__(self):
         """Returns the next batch; `predict` takes them one by one."""
-        return next(self.iterator)
+        return next(self.source)
 
 
-class EpochIterator:
+class EpochIterator(keras_adapter.EpochIterator):
     """Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch.
 
-    It stands where Keras' own epoch iterator stands and knows exactly how many batches are left, so
-    that `steps_per_execution` never runs over the end, data of unknown length is not read twice,
-    and a model is built from the shapes of the data, not from a batch of it.
+    Keras' own decides when an epoch ends and when the data begins anew. A shuffled dataset changes
+    its order with every iterator that is made of it, the unused ones included, so that only Keras'
+    own count gives Keras' order. Here, the last call of `steps_per_execution` steps takes no more
+    than there is, and a model is built from the shapes of the data, not from a batch of it.
 
-    Args: those of `keras.Model.fit`, by the same names; `distribute_strategy` is one of ours.
-
-    Raises:
-        ValueError: No batches at all, or fewer than `steps_per_epoch` where the length is known.
+    Args: those of `keras.Model.fit`, by the same names; `distribute_strategy` is one of ours. `x`
+        can be a function of `tf.distribute.InputContext` (see `input_functions`).
     """
 
-    def __init__(
-        self,
-        x=None,
-        y=None,
-        sample_weight=None,
-        batch_size=None,
-        steps_per_epoch=None,
-        shuffle=False,
-        class_weight=None,
-        steps_per_execution=1,
-        *,
-        distribute_strategy,
-    ):
-        self.steps_per_epoch = _capped(steps_per_epoch)
-        self.steps_per_execution = steps_per_execution
+    def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
         self._strategy = distribute_strategy
-        self._class_weight = class_weight if _is_distributed(x) else None
-        self._adapter = keras_adapter.make_data_adapter(
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            steps_per_epoch=self.steps_per_epoch,
-            shuffle=shuffle,
-            class_weight=None if _is_distributed(x) else class_weight,
-        )
-        self._dataset = self._adapter.get_tf_dataset()
-        self._own_data = file_shards.shard(self._dataset, distribute_strategy)
+        is_function = input_functions.is_function(x)
+        if is_function:
+            x = input_functions.dataset_of_worker(x, distribute_strategy)
+        is_distributed = isinstance(x, tf.distribute.DistributedDataset)
+        self._class_weight = class_weight if is_distributed else None
+        class_weight = None if is_distributed else class_weight
+        super().__init__(x, *args, class_weight=class_weight, **kwargs)
+        self._dataset = self.data_adapter.get_tf_dataset()
+        share = input_functions.share if is_function else file_shards.shard
+        self._own_data = share(self._dataset, distribute_strategy)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
-        is_counted = not _is_distributed(x) and self._own_data is None
-        self._length = self._adapter.num_batches if is_counted else None
-        self._seen_length = None
-        self._check_length()
-        self.reset()
-
-    @property
-    def num_batches(self) -> int | None:
-        """Batches of an epoch: as asked for, as known, or as counted in the epoch before."""
-        return self.steps_per_epoch or self._length or self._seen_length
+        self._is_counted = not is_distributed and self._own_data is None
+        self._forget_count()
 
     @property
     def element_spec(self):
@@ -109,56 +73,36 @@ class EpochIterator:
 
     def reset(self):
         """Starts anew at the first batch."""
-        self._source = None
-        self._num_taken = 0
-        self._step = 0
+        super().reset()
+        self._forget_count()
 
-    def __iter__(self) -> Iterator[tuple[int, int, GlobalBatches]]:
-        """Yields (first step, last step, batches) for every call of the step function."""
-        self._adapter.on_epoch_begin()
-        source = self._source
-        if source is None or self.steps_per_epoch is None:
-            source = self._start()
-        self._step = 0
-        while num_steps := self._next_num_steps():
-            continues = self._step == 0 and self._num_taken > 0
-            request = GlobalBatches(
-                source,
-                num_steps=num_steps,
-                is_exact=self._length is not None,
-                restart=self._start if continues else None,
-            )
-            yield self._step, self._step + num_steps - 1, request
-            source = request.source
-            self._num_taken += request.num_taken
-            self._step += request.num_taken
-            if request.num_taken < num_steps:
-                break
-        self._end_epoch()
+    def __next__(self) -> tuple[int, int, Any]:
+        """Returns (first step, last step, batches) for a call of the step function."""
+        begin_step, end_step, source = self._next_call()
+        num_steps = self.steps_per_execution
+        if self._length is not None:
+            num_steps = min(num_steps, self._length - (self._steps_seen - num_steps))
+        batches = GlobalBatches(source, num_steps=num_steps, is_exact=self._length is not None)
+        return begin_step, end_step, batches
 
     @contextlib.contextmanager
     def catch_stop_iteration(self):
-        """Ends the epoch where data of unknown length ends."""
-        try:
-            yield
-        except (StopIteration, tf.errors.OutOfRangeError):
-            self._end_epoch()
+        """Ends the epoch where the data ends."""
+        with super().catch_stop_iteration():
+            try:
+                yield
+            except tf.errors.OutOfRangeError:
+                raise StopIteration from None
 
-    def _next_num_steps(self) -> int:
-        """Returns how many steps the next call may take: 0 at the end of the epoch."""
-        num_steps = self.steps_per_execution
-        if self.steps_per_epoch is not None:
-            num_steps = min(num_steps, self.steps_per_epoch - self._step)
-        if self._length is not None:
-            num_steps = min(num_steps, self._length - self._num_taken)
-        return num_steps
+    def _next_call(self) -> tuple[int, int, Any]:
+        assert self._epoch_iterator is not None  # Since `__iter__`.
+        return next(self._epoch_iterator)
 
-    def _start(self):
-        self._source = self._open()
-        self._num_taken = 0
-        return self._source
+    def _forget_count(self):
+        self._num_batches = self.data_adapter.num_batches if self._is_counted else None
+        self._length = self._num_batches or None
 
-    def _open(self) -> DataSource:
+    def _get_iterator(self) -> Iterator:
         if self._own_data is not None:
             iterator = iter(self._own_data)
             *_, size = next(iterator)
@@ -169,50 +113,17 @@ class EpochIterator:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
         return DataSource(iterator)
 
-    def _end_epoch(self):
-        num_steps = self._step
-        if num_steps == 0:
-            raise ValueError(
-                "The data holds no batch: nothing was trained or evaluated in this epoch. Check "
-                "the files, filters and `take`/`skip` of the dataset."
-            )
-        if self.steps_per_epoch is None:
-            self._seen_length = num_steps
-        elif num_steps < self.steps_per_epoch:
+    def _interrupted_warning(self):
+        if self.steps_per_epoch:
+            super()._interrupted_warning()
+        elif self._steps_seen <= self.steps_per_execution:
             warnings.warn(
-                f"The data ended after {num_steps} of steps_per_epoch={self.steps_per_epoch} "
-                "batches, and the epoch with it. Use `dataset.repeat()`, or fewer steps.",
+                "The data holds no batch: nothing was computed in this epoch. Check the files, "
+                "filters, `take` and `skip` of the dataset; with `drop_remainder=True` it may be "
+                "smaller than one batch.",
                 stacklevel=2,
             )
-            self._source = None
-        if self._length is not None and self._num_taken >= self._length:
-            self._source = None
-        self._adapter.on_epoch_end()
-
-    def _check_length(self):
-        if self._length == 0:
-            raise ValueError(
-                "The data holds no batch. Received: a dataset of length 0; with "
-                "`drop_remainder=True` it may be smaller than one batch."
-            )
-        if self._length and self.steps_per_epoch and self._length < self.steps_per_epoch:
-            raise ValueError(
-                f"`steps_per_epoch` is larger than the data. Received: steps_per_epoch="
-                f"{self.steps_per_epoch}, and a dataset of {self._length} batches. Use "
-                f"`dataset.repeat()`, or at most {self._length} steps."
-            )
-
-
-def _capped(steps_per_epoch):
-    limit = keras.config.max_steps_per_epoch()
-    if limit and (not steps_per_epoch or limit < steps_per_epoch):
-        warnings.warn(f"Limiting steps_per_epoch to {limit}", stacklevel=4)
-        return limit
-    return steps_per_epoch
-
-
-def _is_distributed(data) -> bool:
-    return isinstance(data, tf.distribute.DistributedDataset)
+        # Data of unknown length has ended, as it should; Keras warns there, too.
 
 
 def _with_class_weight(iterator, class_weight, strategy):

@@ -45,7 +45,7 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         part = keras_adapter.shard_by_file(dataset, num_workers, workers.index_of(strategy))
     if workers.is_chief(strategy):
         _announce(num_files, num_workers, is_by_file=part is not None)
-    return None if part is None else _with_next_size(part)
+    return None if part is None else with_next_size(part)
 
 
 @contextlib.contextmanager
@@ -63,7 +63,8 @@ def is_whole() -> bool:
     return getattr(_local, "is_whole", False)
 
 
-def _with_next_size(dataset):
+def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the triples that `shard` returns, of this worker's part of each global batch."""
     empty = tf.nest.map_structure(_empty, dataset.element_spec)
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
     first = tf.nest.map_structure(_one, dataset.element_spec)
@@ -79,7 +80,7 @@ def _look_ahead(last, batch):
 
 
 def _empty(spec):
-    return tf.zeros([0 if size is None else size for size in spec.shape], spec.dtype)
+    return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
 
 
 def _one(spec):

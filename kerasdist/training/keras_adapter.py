@@ -30,11 +30,12 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import compile_utils
+from keras.src.trainers import epoch_iterator as keras_epoch_iterator
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
-from keras.src.trainers.epoch_iterator import EpochIterator as StockEpochIterator
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
+from tensorflow.python.data.ops import options as options_lib
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     input_lib,
@@ -60,6 +61,8 @@ ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
     "make_train_function": (keras_trainer.TensorFlowTrainer, "make_train_function"),
     "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
+    # Makes metrics and an optimizer, which are to be variables of the model's strategy.
+    "compile": (base_trainer.Trainer, "compile"),
     # What its callbacks do to the update ends with it, also after an error.
     "fit": (keras_trainer.TensorFlowTrainer, "fit"),
     # Every worker predicts all data.
@@ -111,8 +114,10 @@ ROUTABLE = {
     "next_seed": (keras.random.SeedGenerator, "next"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
     "assign_add": (keras.Variable, "assign_add"),
-    # Asks for a method that variables in several parts do not have; `save` uses it.
+    # Ask for methods that variables on several devices or in several parts do not have.
     "as_array": (keras.Variable, "__array__"),
+    "as_float": (keras.Variable, "__float__"),
+    "as_int": (keras.Variable, "__int__"),
     # Has no gradient for a variable in several parts.
     "gradient": (tf.GradientTape, "gradient"),
     # Reads a whole table, of another machine, for a few rows.
@@ -143,6 +148,8 @@ LOST_WORKER_MESSAGES = (
     " /job:worker/task:%d encountered the following error",
     "Start cancelling closures due to error",
 )
+# Knows when an epoch ends, and when data begins anew; TensorFlow's subclass of it distributes.
+EpochIterator = keras_epoch_iterator.EpochIterator
 # What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
 ShardedVariable = sharded_variable.ShardedVariable
 
@@ -232,6 +239,21 @@ def outside_scopes() -> Generator[None]:
             yield
     finally:
         graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
+
+
+def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
+    """Returns the optimizers that `model` holds: its own, and those that it was given beside."""
+    held = vars(model).values()
+    return [value for value in held if isinstance(value, base_optimizer.BaseOptimizer)]
+
+
+def adopt(optimizer, strategy) -> None:
+    """Takes an optimizer from outside into the scope of a strategy, with all that it holds."""
+    with outside_scopes(), strategy.scope():
+        for variable in optimizer.variables:
+            variable._initialize(variable.numpy())
+    for each in [optimizer, *optimizers_of(optimizer)]:
+        each._distribution_strategy = strategy
 
 
 def variables_trained_by(optimizer) -> list[keras.Variable]:
@@ -451,12 +473,6 @@ def has_stock_steps(model) -> bool:
 def build_from_spec(model, spec) -> None:
     """Creates the variables of `model`, its metrics and its optimizer from shapes alone."""
     model._symbolic_build(data_batch=spec)
-
-
-def make_data_adapter(**kwargs):
-    """Returns Keras' reader for numpy arrays, datasets, generators and PyDatasets."""
-    # Its warnings name the place that makes the reader. They stay in Keras, as without a strategy.
-    return StockEpochIterator(**kwargs).data_adapter
 
 
 def num_bytes(adapter) -> int:
@@ -739,30 +755,74 @@ def copier(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset] | None:
     return lambda: coordinator_values.deserialize_dataset_from_graph(graph, spec)
 
 
-def iterators_of_workers(coordinator, makers: list[Callable]):
-    """Returns an iterator on each worker, as one value to be passed to what is scheduled.
+def datasets_of_workers(coordinator, makers: list[Callable]):
+    """Returns a dataset on each worker, for `iterators_of_workers`.
 
-    TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them, and a worker
-    that is started again gets its own anew.
+    TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them. A worker that is
+    started again gets its own anew.
 
     Args:
         coordinator: A ClusterCoordinator.
         makers: For each worker a function that returns its dataset.
     """
     functions = {id(make): tf.function(make).get_concrete_function() for make in makers}
-    iterators = []
+    datasets = []
     for worker, make in zip(coordinator._cluster.workers, makers, strict=True):
         function = functions[id(make)]
-        iterator = worker.create_resource(functools.partial(_iterator_over, function))
-        iterator._type_spec = input_lib.get_iterator_spec_from_dataset(
+        dataset = worker.create_resource(functools.partial(_call, function))
+        dataset._type_spec = input_lib.get_iterator_spec_from_dataset(
             coordinator.strategy, function.structured_outputs
         )
+        datasets.append(dataset)
+    return coordinator_values.PerWorkerValues(tuple(datasets))
+
+
+def _call(function):
+    return function()
+
+
+def iterators_of_workers(coordinator, datasets, state):
+    """Returns an iterator on each worker, as one value to be passed to what is scheduled.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        datasets: Of `datasets_of_workers`.
+        state: Of `state_of`; of an iterator over the same dataset.
+    """
+    iterators = []
+    for worker, dataset in zip(coordinator._cluster.workers, datasets._values, strict=True):
+        iterator = worker.create_resource(
+            functools.partial(iterator_over, state=state), args=(datasets,)
+        )
+        iterator._type_spec = dataset._type_spec
         iterators.append(iterator)
     return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))
 
 
-def _iterator_over(make):
-    return iter(make())
+def state_of(iterator: Any) -> tf.Tensor | None:
+    """Returns where an iterator stands, which random order it has included; None if unknown.
+
+    TensorFlow's checkpoints can write it to a file only.
+    """
+    try:
+        state = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource,
+            external_state_policy=options_lib.ExternalStatePolicy.IGNORE.value,
+        )
+    except tf.errors.UnimplementedError:  # Some datasets, such as those of a data service.
+        return None
+    return tf.io.serialize_tensor(state)
+
+
+def iterator_over(dataset: tf.data.Dataset, state: tf.Tensor | None) -> tf.data.Iterator:
+    """Returns an iterator that stands where another one over the same dataset stood."""
+    iterator = iter(dataset)
+    if state is not None:
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource,
+            serialized=tf.io.parse_tensor(state, tf.variant),
+        )
+    return iterator
 
 
 def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) -> None:
@@ -897,6 +957,25 @@ def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:
             for job, addresses in cluster.jobs.items()
         ],
     )
+
+
+def global_seed() -> int | None:
+    """Returns the seed that the user gave TensorFlow; its public way to ask draws a number."""
+    return context.global_seed()
+
+
+def post_to_workers(key: str) -> None:
+    """Sets a key at TensorFlow's coordination service, once."""
+    context.context().set_config_key_value(key, "posted")
+
+
+def is_posted_to_workers(key: str, *, secs: float) -> bool:
+    """Waits until a worker has set a key, at most so long; returns whether one has."""
+    try:
+        context.context().get_config_key_value(key, int(secs * 1000))
+    except tf.errors.DeadlineExceededError:
+        return False
+    return True
 
 
 def report_error(message: str) -> None:

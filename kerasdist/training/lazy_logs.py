@@ -79,12 +79,12 @@ class RecentLogs(LazyLogs):
 
 
 def as_numbers(logs: Mapping) -> dict:
-    """Returns nested logs as a flat dict of floats (arrays, where they are no scalars)."""
+    """Returns nested logs as a flat dict of floats (arrays of several numbers)."""
     numbers = {}
     for name, value in logs.items():
         if isinstance(value, Mapping):
             numbers |= as_numbers(value)
         else:
             array = keras.ops.convert_to_tensor(value).numpy()
-            numbers[name] = float(array) if array.ndim == 0 else array
+            numbers[name] = float(array.item()) if array.size == 1 else array
     return numbers

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, replica_step
+from kerasdist.training import draws, keras_adapter, replica_step
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -19,7 +19,7 @@ def next_seed(stock, generator, ordered=True):
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
     seed = stock(generator, ordered)
     step = replica_step.current()
-    if step is None or step.replica_id == 0:
+    if step is None or step.replica_id == 0 or draws.are_alike():
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)

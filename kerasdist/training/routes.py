@@ -8,12 +8,14 @@ import functools
 import weakref
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.training import (
     batch_statistics,
     batches,
     chief,
+    data_checks,
     file_shards,
     global_loss,
     gradient_aggregation,
@@ -61,6 +63,7 @@ def _lay():
     for name, function in {
         "make_train_function": _make_train_function,
         "make_test_function": _make_test_function,
+        "compile": _compile,
         "fit": _fit,
         "evaluate": _evaluate,
         "predict": _predict,
@@ -94,7 +97,9 @@ def _lay():
         "assign_add": _assign_add,
         "gradient": sharded_variables.gradient,
         "embed": _embed,
-        "as_array": sharded_variables.as_array,
+        "as_array": _as_array,
+        "as_float": functools.partial(_as_number, float),
+        "as_int": functools.partial(_as_number, int),
     }.items():
         keras_adapter.route(name, function)
 
@@ -157,6 +162,13 @@ def _make_test_function(stock, model, force=False):
     return model.test_function
 
 
+def _compile(stock, model, *args, **kwargs):
+    if not _is_ours(model):
+        return stock(model, *args, **kwargs)
+    with keras_adapter.outside_scopes(), model.distribute_strategy.scope():
+        return stock(model, *args, **kwargs)
+
+
 def _outside_scopes(stock, model, *args, **kwargs):
     """Calls a method of a model where `with strategy.scope():` around it makes no difference.
 
@@ -169,7 +181,8 @@ def _outside_scopes(stock, model, *args, **kwargs):
 
 def _write(stock, model, *args, **kwargs):
     # Keras makes an optimizer, with its variables, to save a model.
-    return chief.write(functools.partial(_outside_scopes, stock), model, *args, **kwargs)
+    outside = functools.update_wrapper(functools.partial(_outside_scopes, stock), stock)
+    return chief.write(outside, model, *args, **kwargs)
 
 
 def _fit(stock, model, *args, **kwargs):
@@ -190,6 +203,7 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
 
 
 def _predict(stock, model, *args, **kwargs):
+    data_checks.check_can_predict(model, args[0] if args else kwargs.get("x"))
     with file_shards.whole_data() if _is_ours(model) else contextlib.nullcontext():
         return _outside_scopes(stock, model, *args, **kwargs)
 
@@ -199,6 +213,7 @@ def _make_predict_function(stock, model, force=False):
         return stock(model, force)
     batch_statistics.synchronize(model)
     if model.predict_function is None or force:
+        scope_checks.check_variables(model)
         is_asynchronous = workers.are_asynchronous(model.distribute_strategy)
         make = PredictOnWorkers if is_asynchronous else PredictFunction
         model.predict_function = make(model)
@@ -207,7 +222,10 @@ def _make_predict_function(stock, model, force=False):
 
 def _build(stock, model, iterator=None, data_batch=None):
     if not _is_ours(model):
+        scope_checks.check_outsider(model)
         return stock(model, iterator, data_batch)
+    if model.train_function is None:
+        scope_checks.check(model)
     spec = data_batch if iterator is None else iterator.element_spec
     if not keras_adapter.has_stock_steps(model):
         # Whether such a step calls the model, and with what, is for its first trace to say.
@@ -262,9 +280,27 @@ def _assign_add(stock, variable, value):
 
 def _embed(stock, layer, inputs):
     is_plain = not layer.lora_enabled and layer.quantization_mode is None
+    # While a model is built from shapes alone, there is no variable yet.
+    is_plain = is_plain and sharded_variables.is_variable(layer.embeddings.value)
     if is_plain and workers.are_asynchronous(tf.distribute.get_strategy()):
         return sharded_variables.embed(layer, inputs)
     return stock(layer, inputs)
+
+
+def _as_array(stock, variable, dtype=None, **kwargs):
+    if not _is_in_parts(variable):
+        return stock(variable, dtype, **kwargs)
+    return np.asarray(variable.value.numpy(), dtype)
+
+
+def _as_number(kind, stock, variable):
+    return kind(variable.value.numpy()) if _is_in_parts(variable) else stock(variable)
+
+
+def _is_in_parts(variable) -> bool:
+    """Whether a variable is one of several devices, or in several parts."""
+    value = variable.value
+    return isinstance(value, tf.distribute.DistributedValues) or sharded_variables.is_sharded(value)
 
 
 def _make_callback_list(stock, cls, *args, model=None, **kwargs):

@@ -6,19 +6,34 @@ from kerasdist.training import keras_adapter, sharded_variables
 
 
 def check(model) -> None:
-    """Checks that all variables and the optimizer of `model` belong to its strategy.
+    """Checks that all variables of `model` belong to its strategy, and takes its optimizers there.
 
     Raises:
         RuntimeError: Something was created outside `strategy.scope()` or in another one's; names
         it.
     """
     strategy = model.distribute_strategy
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and keras_adapter.strategy_of(optimizer) is not strategy:
-        raise RuntimeError(
-            f"The optimizer of model '{model.name}' was created outside the scope of the model's "
-            "strategy. Call `model.compile(...)` inside the same `with strategy.scope():` block."
-        )
+    for optimizer in keras_adapter.optimizers_of(model):
+        owner = keras_adapter.strategy_of(optimizer)
+        if owner is strategy:
+            continue
+        if keras_adapter.is_adapted(owner):
+            raise RuntimeError(
+                f"Optimizer '{optimizer.name}' of model '{model.name}' was created in the scope of "
+                "another strategy. Create it inside the `with strategy.scope():` block of the "
+                "model."
+            )
+        keras_adapter.adopt(optimizer, strategy)
+    check_variables(model)
+
+
+def check_variables(model) -> None:
+    """Checks that all variables of `model` belong to its strategy.
+
+    Raises:
+        RuntimeError: One was created outside `strategy.scope()` or in another one's; names it.
+    """
+    strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return
     for variable in [*model.variables, *model.metrics_variables]:
@@ -29,6 +44,21 @@ def check(model) -> None:
                 f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
                 "layers, metrics and the model inside the same `with strategy.scope():` block."
             )
+
+
+def check_outsider(model) -> None:
+    """Checks that a model from outside our scopes is not compiled inside of one.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and keras_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+        raise RuntimeError(
+            f"Model '{getattr(model, 'name', model)}' was created outside `strategy.scope()`, and "
+            f"its optimizer '{optimizer.name}' inside. Create the model inside the same `with "
+            "strategy.scope():` block."
+        )
 
 
 def check_on_parameter_servers(model) -> None:

@@ -27,6 +27,11 @@ def is_sharded(variable) -> bool:
     return isinstance(variable, keras_adapter.ShardedVariable)
 
 
+def is_variable(value) -> bool:
+    """Whether something is a variable of TensorFlow's, in one part or several."""
+    return isinstance(value, tf.Variable) or is_sharded(value)
+
+
 def checked(partitioner: Callable) -> Callable:
     """Returns a partitioner that complains where it asks for more parts than there are rows.
 
@@ -90,12 +95,6 @@ def gradient(stock, tape, target, sources, *args, **kwargs):
         for group, value in zip(parts, values, strict=True)
     ]
     return tf.nest.pack_sequence_as(sources, gradients)
-
-
-def as_array(stock, variable, *args, **kwargs):
-    """Stands before `keras.Variable.__array__`."""
-    value = variable.value
-    return value.numpy() if is_sharded(value) else stock(variable, *args, **kwargs)
 
 
 def update(optimizer, variable, function, args=(), kwargs=None, group=True):

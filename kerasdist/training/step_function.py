@@ -21,6 +21,7 @@ from kerasdist.training import (
     update_callback,
     workers,
 )
+from kerasdist.training.data_source import without_optionals
 from kerasdist.training.epoch_iterator import GlobalBatches
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.step_logs import StepLogs, graph_function, mean_over_examples
@@ -62,6 +63,7 @@ class StepFunction:
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._has_infinite = tf.Variable([False, False], trainable=False)
         self._is_first_call = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
         self._run_batch = self._one_step
@@ -78,6 +80,7 @@ class StepFunction:
         self.num_examples.assign(0)
         self._stop_request.assign(0)
         self._num_stop_requests.assign(0)
+        self._has_infinite.assign([False, False])
         self._is_first_call = True
 
     def request_stop(self) -> None:
@@ -100,27 +103,24 @@ class StepFunction:
         """
         try:
             if isinstance(data, GlobalBatches):
-                self._run_or_restart(data)
+                self._run(data)
             else:
                 for batch in map(as_tensors, data):
-                    self._rehearse(batch)
+                    self._rehearse(without_optionals(batch))
                     self._run_batch(batch)
         except tf.errors.InvalidArgumentError as error:
             raise graph_errors.explained(error) from None
-        if workers.count(self._strategy) == 1:
-            return LazyLogs(self._logs.read)
         if self._is_first_call:
             self._is_first_call = False
-            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
+            self._check_first_batch()
+        if workers.count(self._strategy) == 1:
+            return LazyLogs(self._logs.read)
         return LazyLogs(self._logs.read, read_of_worker=self._logs.read_of_worker)
 
-    def _run_or_restart(self, data):
-        try:
-            self._run(data)
-        except (tf.errors.OutOfRangeError, StopIteration):
-            if not data.restart():
-                raise
-            self._run(data)
+    def _check_first_batch(self):
+        if workers.count(self._strategy) > 1:
+            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
+        data_checks.warn_of_infinite(self._has_infinite)
 
     def _run(self, data):
         if data.source.next_size is not None:
@@ -129,14 +129,13 @@ class StepFunction:
         num_taken = 0
         if self._can_rehearse() and isinstance(data.iterator, tf.data.Iterator):
             batch = next(data.iterator)
-            self._rehearse(batch)
+            self._rehearse(without_optionals(batch))
             again = iter(batches.dataset_of(batch, data.iterator.element_spec))
             num_taken = self._take(again, 1, data)
         if num_taken < data.num_steps:
             num_taken += self._take(data.iterator, data.num_steps - num_taken, data)
         if num_taken == 0:
             raise StopIteration
-        data.num_taken = num_taken
 
     def _take(self, iterator, num_steps: int, data) -> int:
         """Runs so many of the steps that `data` asks for; returns how many there were."""
@@ -163,13 +162,13 @@ class StepFunction:
         run = self._own_steps if self._model.run_eagerly else self._run_own_steps
         arguments = tf.constant(data.num_steps), data.source.next_size
         num_taken, data.source.next_size = run(data.source.iterator, *arguments)
-        data.num_taken = int(num_taken)
-        if data.num_taken == 0:
+        if int(num_taken) == 0:
             raise StopIteration
 
     def _one_step(self, batch):
+        batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
-        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        checks = self._look_at(batch, is_first=is_first)
         if workers.count(self._strategy) > 1:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
@@ -185,14 +184,16 @@ class StepFunction:
             next_size: int64 scalar, the examples of this worker in the next step.
         """
         shares = batches.shares_of_own(batch, self._strategy, own_size, size)
-        is_first = tf.equal(self.num_examples, 0)
-        checks = data_checks.assert_finite_labels(self._model, batch, is_first=is_first)
+        checks = self._look_at(batch, is_first=tf.equal(self.num_examples, 0))
         next_size = tf.cast(next_size, tf.float32)
         riders = ((_NEXT_SIZE, next_size),)
         result = self._run_shares(batch, shares, checks=checks, riders=riders)
         if _NEXT_SIZE not in result.sums:  # In `evaluate`.
             return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
+
+    def _look_at(self, batch, *, is_first) -> list:
+        return data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
 
     def _run_shares(self, batch, shares, *, checks, riders=(), counter=None):
         with contextlib.ExitStack() as stack:

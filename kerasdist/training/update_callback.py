@@ -120,6 +120,11 @@ def running(model) -> tuple[UpdateCallback, ...]:
     return _running.get(model, ())
 
 
+def is_training(model) -> bool:
+    """Whether a `fit` of a model runs."""
+    return model in _running
+
+
 def of_list(callback_list) -> tuple[UpdateCallback, ...]:
     """Returns the update callbacks among the callbacks of a list."""
     return tuple(

@@ -11,12 +11,14 @@ the data:
 - Python's generators, and arrays too large to send: the chief reads, and sends each batch.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import input_functions, keras_adapter
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
 _MOST_BYTES_SENT = 2**29
@@ -36,9 +38,8 @@ class WorkerData:
     Attributes:
         description: Who reads what, for the person who trains.
         is_strict: Whether steps must have exactly the batches at their position.
-        iterators: One on each worker, to be passed to what is scheduled; None where the chief
-            reads. They yield pairs of a position, from 0, and a batch.
-        generation: A number that no other data has.
+        is_counted: Whether it is known how many batches there are.
+        is_on_workers: Whether workers read; else the chief does.
     """
 
     def __init__(
@@ -49,45 +50,104 @@ class WorkerData:
         num_bytes: int = 0,
         is_python: bool = False,
     ):
+        self._coordinator = strategy.coordinator
         self._copy: Callable | None = None
-        self.generation = next(_generations)
-        self.is_strict = False
-        self.iterators = None
+        self.is_strict, self.is_counted, self.is_on_workers = False, True, True
         num_workers = strategy.served_cluster.num_workers
         if not isinstance(dataset, tf.data.Dataset):
             self.description = "each worker reads what the function makes for it"
-            makers = [
-                _copier_of_part(dataset, tf.distribute.InputContext(num_workers, index, 1))
-                for index in range(num_workers)
-            ]
-            self.iterators = keras_adapter.iterators_of_workers(strategy.coordinator, makers)
+            self._dataset = None
+            self._set_up([_maker_of_part(dataset, num_workers, i) for i in range(num_workers)])
             return
-        copy = None
+        cardinality = dataset.cardinality()
+        self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
+        untuned = _untuned(dataset)
         if not is_python and num_bytes < _MOST_BYTES_SENT:
-            copy = keras_adapter.copier(_untuned(dataset))
-        if copy is None:
+            self._copy = keras_adapter.copier(untuned)
+        if self._copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
-            return
-        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            self._dataset, self.is_on_workers = dataset, False
+        elif cardinality == tf.data.INFINITE_CARDINALITY:
             self.description = "each worker reads its own part of it"
-            makers = [_sharded(copy, num_workers, index) for index in range(num_workers)]
+            self._dataset = _part(untuned, num_workers, 0)
+            self._set_up([self._maker(_part, num_workers, i) for i in range(num_workers)])
         else:
             self.description = "each worker reads it and takes the batches that fall to it"
             self.is_strict = True
-            self._copy = lambda: _endless(copy())
-            makers = [self._copy] * num_workers
-        self.iterators = keras_adapter.iterators_of_workers(strategy.coordinator, makers)
+            self._dataset = _in_order(untuned)
+            self._set_up([self._maker(_in_order)] * num_workers)
+
+    def start(self) -> "Pass":
+        """Returns a pass that begins at the first batch."""
+        return Pass(self, None if self._dataset is None else iter(self._dataset))
+
+    def iterators(self, state):
+        """Returns an iterator on each worker, as one value to be passed to what is scheduled."""
+        return keras_adapter.iterators_of_workers(self._coordinator, self._on_workers, state)
+
+    def read_again(self, state) -> Iterator:
+        """Returns an iterator of the chief's that yields what those of the workers do."""
+        assert self._copy is not None  # Only strict data is missed.
+        return keras_adapter.iterator_over(_in_order(self._copy()), state)
+
+    def _set_up(self, makers):
+        self._on_workers = keras_adapter.datasets_of_workers(self._coordinator, makers)
+
+    def _maker(self, arrange, *arguments):
+        return functools.partial(_copied, self._copy, arrange, *arguments)
+
+
+class Pass:
+    """One pass over the data.
+
+    Args:
+        data: Where it is read.
+        iterator: The chief's: over batches where the chief reads; else one that stays at the first
+            batch, for the order. None for data that functions make.
+
+    Attributes:
+        generation: A number that no other pass has.
+    """
+
+    def __init__(self, data: WorkerData, iterator: Any):
+        self.data = data
+        self.generation = next(_generations)
+        self._iterator = iterator
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Returns the next batch, where the chief reads."""
+        return next(self._iterator)
+
+    @functools.cached_property
+    def iterators(self):
+        """One on each worker, of pairs of a position, from 0, and a batch.
+
+        Only made for passes that are used: Keras makes some that are not.
+        """
+        return self.data.iterators(self._state)
 
     def reread(self, position: int, num_steps: int) -> Iterator:
         """Yields the batches of some steps again, read by the chief."""
-        assert self._copy is not None  # Only strict data is missed.
-        for _, batch in self._copy().skip(position).take(num_steps):
+        again = self.data.read_again(self._state)
+        for _, batch in itertools.islice(again, position, position + num_steps):
             yield batch
 
+    @functools.cached_property
+    def _state(self):
+        return None if self._iterator is None else keras_adapter.state_of(self._iterator)
 
-def _copier_of_part(function, context):
+
+def _copied(copy, arrange, *arguments):
+    return arrange(copy(), *arguments)
+
+
+def _maker_of_part(function, num_workers, index):
     # Made by the chief: what a function holds from around it is not on the workers.
-    copy = keras_adapter.copier(_untuned(function(context)))
+    dataset = input_functions.make(function, num_workers=num_workers, index=index)
+    copy = keras_adapter.copier(_untuned(dataset))
     if copy is None:
         raise ValueError(
             "The dataset that the function given as data returns calls Python, which is not on the "
@@ -97,15 +157,15 @@ def _copier_of_part(function, context):
     return lambda: copy().enumerate()
 
 
-def _sharded(copy, num_workers, index):
-    return lambda: copy().shard(num_workers, index).enumerate()
+def _part(dataset, num_workers, index):
+    return dataset.shard(num_workers, index).enumerate()
 
 
-def _endless(dataset):
+def _in_order(dataset):
     # In the same order on every worker.
     options = tf.data.Options()
     options.deterministic = True
-    return dataset.repeat().with_options(options).enumerate().prefetch(tf.data.AUTOTUNE)
+    return dataset.with_options(options).enumerate().prefetch(tf.data.AUTOTUNE)
 
 
 def _untuned(dataset):

@@ -2,16 +2,17 @@
 
 import collections
 import dataclasses
+import math
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter
+from kerasdist.training import input_functions, keras_adapter
 from kerasdist.training.epoch_iterator import EpochIterator
-from kerasdist.training.worker_data import WorkerData
+from kerasdist.training.worker_data import Pass, WorkerData
 
 # Of a call where the number of its steps is left to us: long beside the millisecond or less in
 # which the chief starts one, short for a person who watches.
@@ -26,7 +27,7 @@ class Call:
     """Some steps in a row, on one worker.
 
     Attributes:
-        position: Of their first batch in the data, from 0, over all epochs.
+        position: Of their first batch in the pass over the data, from 0.
         num_steps: How many.
         calls: Of the same epoch.
         batch: The batch of the one step, where the chief reads it; None where the worker does.
@@ -44,26 +45,30 @@ class Calls:
     """The calls of an epoch, from the first that runs to the last that is planned.
 
     Args:
-        data: Where the workers read.
+        source: The pass over the data that this epoch is of.
         num_workers: Workers.
-        first: Position of the first batch of the epoch, from 0, over all epochs.
-        num_steps: Steps of the epoch.
+        first: Position of the first batch of the epoch in the pass, from 0.
+        num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
         steps_per_call: How many steps a call has; None chooses.
-        batches: The chief's iterator over batches, where it reads them; else None.
+
+    Attributes:
+        num_done: Steps that have ended.
+        has_ended: Whether the data turned out to end within the epoch.
     """
 
-    def __init__(self, data, *, num_workers, first, num_steps, steps_per_call=None, batches=None):
-        self.data: WorkerData = data
+    def __init__(self, source: Pass, *, num_workers, first, num_steps, steps_per_call=None):
+        self.source = source
         self.running = collections.deque()
         self.max_running = _CALLS_PER_WORKER * num_workers
+        self.num_done = 0
+        self.has_ended = False
         self._num_workers = num_workers
         self._first = first
         self._num_steps = num_steps
         self._steps_per_call = steps_per_call
-        self._batches = batches
         self._num_planned = 0
         self._planned: collections.deque[Call] = collections.deque()
-        self._num_done = 0
+        self._num_timed = 0
         self._started_at = 0.0
 
     def peek(self) -> Call | None:
@@ -86,22 +91,29 @@ class Calls:
         self.running.append(call)
         return call
 
-    def end(self, call: Call) -> None:
-        """Notes that a call has ended."""
+    def end(self, call: Call, num_taken: int) -> None:
+        """Notes that a call has ended, after some steps."""
         self.running.remove(call)
+        self.num_done += num_taken
+        self.has_ended |= num_taken < call.num_steps
         if not self._started_at:
             self._started_at = time.perf_counter()  # The first one was compiled.
         else:
-            self._num_done += call.num_steps
+            self._num_timed += num_taken
 
     def _plan(self):
         left = self._num_steps - self._num_planned
-        if not left:
+        if not left or self.has_ended:
             return
-        batch = None if self._batches is None else next(self._batches)
+        batch = None
+        if not self.source.data.is_on_workers:
+            batch = next(self.source, None)
+            self.has_ended = batch is None
+            if self.has_ended:
+                return
         call = Call(
             position=self._first + self._num_planned,
-            num_steps=1 if batch is not None else min(left, self._length(left)),
+            num_steps=1 if batch is not None else int(min(left, self._length(left))),
             calls=self,
             batch=batch,
         )
@@ -112,9 +124,9 @@ class Calls:
         """Returns how many steps the next call has."""
         if self._steps_per_call:
             return self._steps_per_call
-        if not self._num_done:
+        if not self._num_timed:
             return 1
-        secs_per_step = (time.perf_counter() - self._started_at) / self._num_done
+        secs_per_step = (time.perf_counter() - self._started_at) / self._num_timed
         num_steps = _CALL_SECS / (secs_per_step * self._num_workers)
         # The last calls are short, so that the workers end together.
         return max(1, min(round(num_steps), _MOST_STEPS, left // (2 * self._num_workers)))
@@ -123,23 +135,17 @@ class Calls:
 class WorkerEpochs(EpochIterator):
     """Hands the user's data to `fit` and `evaluate` over asynchronous workers, epoch by epoch.
 
-    Args: those of `EpochIterator`; `x` can be a function of `tf.distribute.InputContext` that
-        returns the dataset of one worker.
+    Args: those of `EpochIterator`.
 
     Raises:
-        ValueError: As there; or neither the length of the data nor `steps_per_epoch` is known.
+        ValueError: As there; or a function makes the data, and `steps_per_epoch` is not given.
     """
 
     def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
-        self._make_dataset = None
+        self._function = None
         self._data: WorkerData | None = None
-        self._first = 0
-        num_workers = distribute_strategy.served_cluster.num_workers
-        if _is_function(x):
-            self._make_dataset = _checked(x, class_weight)
-            # For the shapes; how much data one worker has does not say how many steps there are.
-            x = self._make_dataset(tf.distribute.InputContext(num_workers, 0, 1)).repeat()
-            class_weight = None
+        if input_functions.is_function(x):
+            self._function = x if class_weight is None else _weighed(x, class_weight)
         elif isinstance(x, tf.distribute.DistributedDataset):
             raise ValueError(
                 "With parameter servers the data is the dataset itself, or a function of "
@@ -153,95 +159,91 @@ class WorkerEpochs(EpochIterator):
             distribute_strategy=distribute_strategy,
             **kwargs,
         )
-        if self._num_steps() is None:
+        if self._function is not None and not self.steps_per_epoch:
             raise ValueError(
                 "`steps_per_epoch` (in `evaluate` `steps`, for validation `validation_steps`) is "
-                "needed: the workers of an epoch share its steps, and the length of this data is "
-                f"not known. Received: steps_per_epoch={self.steps_per_epoch}, and data of "
-                f"cardinality {int(self._dataset.cardinality())} (-1 never ends, -2 is unknown). "
-                "Give the number, or tell it with `tf.data.experimental.assert_cardinality`."
+                "needed where a function makes the data of each worker: the workers of an epoch "
+                "share its steps, and how many one of them could take does not say how many there "
+                "are. Give the number, or the dataset itself."
             )
 
-    @property
-    def num_batches(self) -> int | None:
-        return self._num_steps()
+    def __next__(self) -> tuple[int, int, Any]:
+        """Returns (first step, last step, calls) for the call that ends next."""
+        return self._next_call()
 
-    def reset(self):
-        super().reset()
-        # The workers stand at the first batch again where they have read whole passes.
-        if self._length is None or self._first % self._length:
-            self._data = None
+    def _forget_count(self):
+        super()._forget_count()
+        if self._function is not None:
+            self._num_batches = self._length = None
 
-    def __iter__(self):
-        """Yields (first step, last step, calls) for every call that ends."""
-        self._adapter.on_epoch_begin()
-        calls = self._calls()
-        self._step = 0
-        while call := calls.peek():
-            yield self._step, self._step + call.num_steps - 1, calls
-            self._step += call.num_steps
-        self._first += self._step
-        self._adapter.on_epoch_end()
-
-    def _num_steps(self) -> int | None:
-        if self.steps_per_epoch:
-            return self.steps_per_epoch
-        return None if self._make_dataset else self._length
-
-    def _calls(self) -> Calls:
+    def _get_iterator(self) -> Iterator:
         if self._data is None:
-            self._data = self._open_on_workers()
-            self._first = 0
-        reads = self._data.iterators is None
+            self._data = WorkerData(
+                self._function or self._dataset,
+                self._strategy,
+                num_bytes=keras_adapter.num_bytes(self.data_adapter),
+                is_python=keras_adapter.is_python(self.data_adapter),
+            )
+            _announce(self._data.description)
+        return self._data.start()
+
+    def _enumerate_iterator(self):
+        # As Keras' own, which counts in calls of `steps_per_execution` steps, and makes an iterator
+        # more at the end of data of known length. Calls on workers have as many steps as they like.
+        self.data_adapter.on_epoch_begin()
+        if self._current_iterator is None or self.steps_per_epoch is None:
+            self._current_iterator = self._get_iterator()
+            self._steps_seen = 0
+        first = self._steps_seen
+        num_wanted = self._in_calls(self.steps_per_epoch or self._num_batches or math.inf)
+        num_left = self._in_calls((self._num_batches or math.inf) - first)
+        last = first + min(num_wanted, num_left)
+        num_steps = min(last, self._length or math.inf) - first
+        calls = self._calls(self._current_iterator, first, num_steps)
+        step = 0
+        while call := calls.peek():
+            # Where the data ends here, Keras asks how many steps it has seen.
+            self._steps_seen = first + self._in_calls(calls.num_done) + self.steps_per_execution
+            yield step, step + max(call.num_steps, self.steps_per_execution) - 1, calls
+            step += call.num_steps
+        self._steps_seen = first + self._in_calls(calls.num_done)
+        if calls.has_ended and self._steps_seen < last:
+            self._steps_seen += self.steps_per_execution
+            with self.catch_stop_iteration():
+                raise StopIteration
+            return
+        if num_left < num_wanted and self.steps_per_epoch:
+            self._interrupted_warning()
+        if self._num_batches and self._steps_seen >= self._num_batches:
+            self._current_iterator = self._get_iterator()
+            self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+    def _in_calls(self, num_steps):
+        """Returns the steps of as many whole calls of Keras' as hold so many steps."""
+        if num_steps == math.inf:
+            return num_steps
+        return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
+
+    def _calls(self, source, first, num_steps) -> Calls:
         return Calls(
-            self._data,
+            source,
             num_workers=self._strategy.served_cluster.num_workers,
-            first=self._first,
-            num_steps=self._num_steps(),
+            first=first,
+            num_steps=num_steps,
             steps_per_call=(
                 self.steps_per_execution
                 if self.steps_per_execution > 1
                 else self._strategy.steps_per_call
             ),
-            batches=self._batches_of_chief() if reads else None,
         )
 
-    def _open_on_workers(self) -> WorkerData:
-        data = WorkerData(
-            self._make_dataset or self._dataset,
-            self._strategy,
-            num_bytes=keras_adapter.num_bytes(self._adapter),
-            is_python=keras_adapter.is_python(self._adapter),
-        )
-        _announce(data.description)
-        return data
 
-    def _batches_of_chief(self):
-        source = self._source
-        if source is None or self.steps_per_epoch is None:
-            source = self._start()
-        while True:
-            yield from source.iterator
-            source = self._start()
-
-
-def _is_function(x) -> bool:
-    return callable(x) and not isinstance(x, (tf.data.Dataset, keras.utils.PyDataset))
-
-
-def _checked(function, class_weight):
-    """Returns a function of the InputContext that says so where it returns no dataset."""
+def _weighed(function, class_weight):
+    """Returns a function of the InputContext, with the weight of each example's class."""
 
     def make(context):
-        dataset = function(context)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(
-                "The function given as data must return a tf.data.Dataset of batches. Received: "
-                f"{dataset!r}."
-            )
-        if class_weight is not None:
-            dataset = dataset.map(keras_adapter.class_weight_function(class_weight))
-        return dataset
+        return function(context).map(keras_adapter.class_weight_function(class_weight))
 
     return make
 

@@ -108,6 +108,23 @@ def fit_pipelines_of_different_length(strategy) -> dict:
     return model.fit(distributed, epochs=2, shuffle=False, verbose=0).history
 
 
+def fit_from_a_function(strategy) -> dict:
+    """Fits a function that makes each worker's part of the global batches of 8."""
+
+    def dataset(context):
+        size = context.get_per_replica_batch_size(8)
+        start = size * context.input_pipeline_id
+        whole = tf.data.Dataset.from_tensor_slices(data()).batch(8)
+        return whole.map(lambda x, y: (x[start : start + size], y[start : start + size]))
+
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.regression()
+    arguments = {"epochs": 2, "shuffle": False, "verbose": 0, "validation_data": dataset}
+    history = model.fit(dataset, **arguments).history
+    return {**history, "outputs": model.predict(dataset, verbose=0)}
+
+
 def fit_without_synchronized_statistics(strategy) -> list:
     """Returns the moving statistics, and the first global batch's loss with them."""
     keras.utils.set_random_seed(3)
@@ -189,6 +206,7 @@ CHECKS = [
     fit_shuffled_without_a_seed,
     fit_differently,
     fit_pipelines_of_different_length,
+    fit_from_a_function,
     fit_without_synchronized_statistics,
     fit_with_decisions,
     fit_with_an_accumulated_mask,
@@ -225,6 +243,16 @@ def test_a_worker_without_data_waits_for_the_others(workers):
     for outcome in outcomes(workers):
         seen = outcome[fit_pipelines_of_different_length]
         assert (seen["fewest"], seen["most"]) == ([1, 1], [1, 1])
+
+
+@each_worker_deployment
+def test_a_function_makes_the_part_of_each_worker(workers):
+    truth = fit_from_a_function(strategies.get("one device"))
+
+    for outcome in outcomes(workers):
+        assert outcome[fit_from_a_function].keys() == truth.keys()
+        for name, values in outcome[fit_from_a_function].items():
+            np.testing.assert_allclose(values, truth[name], atol=1e-5, err_msg=name)
 
 
 @each_worker_deployment

@@ -17,14 +17,8 @@ from tests.strategies import (
 
 CASE_NAMES = [case.name for case in CASES]
 # What parameter servers refuse, by the error.
-NEEDS_STEPS = "ValueError: `steps_per_epoch`"
 IS_DISTRIBUTED = "Received: a distributed dataset"
 REFUSED = {
-    "batches of ragged sizes": NEEDS_STEPS,
-    "tf.data, drop_remainder": NEEDS_STEPS,
-    "tf.data of unknown length": NEEDS_STEPS,
-    "generator": NEEDS_STEPS,
-    "steps_per_execution=3, unknown length": NEEDS_STEPS,
     "DistributedDataset": IS_DISTRIBUTED,
     "DistributedDataset, class_weight": IS_DISTRIBUTED,
     "distribute_datasets_from_function": IS_DISTRIBUTED,

@@ -48,7 +48,10 @@ def run_inside_scope(strategy, folder) -> dict:
             "train_on_batch": model.train_on_batch(X, Y),
             "test_on_batch": model.test_on_batch(X, Y),
             "predict_on_batch": np.array(model.predict_on_batch(X)),
-            "counted": [int(counting.steps), float(counting.keras_steps)],
+            "counted": [
+                int(keras.ops.convert_to_numpy(counting.steps)),
+                float(counting.keras_steps),
+            ],
         }
         model.save(f"{folder}/model.keras")
         model.save_weights(f"{folder}/model.weights.h5")

@@ -27,6 +27,13 @@ SIGNATURES = {
         *["return_dict", "kwargs"],
     ],
     "predict": ["self", "x", "batch_size", "verbose", "steps", "callbacks"],
+    "compile": [
+        *["self", "optimizer", "loss", "loss_weights", "metrics", "weighted_metrics"],
+        *["run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss"],
+    ],
+    "train_on_batch": ["self", "x", "y", "sample_weight", "class_weight", "return_dict"],
+    "test_on_batch": ["self", "x", "y", "sample_weight", "return_dict"],
+    "predict_on_batch": ["self", "x"],
     "save": ["self", "filepath", "overwrite", "zipped", "kwargs"],
     "save_weights": ["self", "filepath", "overwrite", "max_shard_size"],
     "export": ["self", "filepath", "format", "verbose", "input_signature", "kwargs"],
@@ -53,6 +60,8 @@ SIGNATURES = {
     "next_seed": ["self", "ordered"],
     "assign_add": ["self", "value"],
     "as_array": ["self", "dtype"],
+    "as_float": ["self"],
+    "as_int": ["self"],
     "gradient": ["self", "target", "sources", "output_gradients", "unconnected_gradients"],
     "embed": ["self", "inputs"],
 }
@@ -126,6 +135,42 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
 )
 def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
     assert text in inspect.getsource(cluster_coordinator)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["_get_iterator", "_interrupted_warning", "_enumerate_iterator"],
+        *["_epoch_iterator", "_current_iterator", "_num_batches", "_steps_seen"],
+    ],
+)
+def test_epoch_iterator_has_the_names_that_are_used(name):
+    assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
+
+
+def test_global_seed_is_asked_for_without_a_draw():
+    tf.random.set_seed(3)
+    expected = float(tf.random.uniform([]))
+
+    tf.random.set_seed(3)
+
+    assert keras_adapter.global_seed() == 3
+    assert float(tf.random.uniform([])) == expected
+
+
+def test_iterator_begins_in_the_state_of_another_one():
+    def shuffled():
+        return tf.data.Dataset.range(20).shuffle(20, seed=1).batch(20)
+
+    dataset = shuffled()
+    first, second = ([next(iter(dataset)).numpy().tolist()] for _ in range(2))
+    dataset = shuffled()
+    iter(dataset)
+    state = keras_adapter.state_of(iter(dataset))
+
+    again = [batch.numpy().tolist() for batch in keras_adapter.iterator_over(shuffled(), state)]
+
+    assert first != again == second
 
 
 def test_keras_scales_the_loss_between_forward_and_backward_pass():

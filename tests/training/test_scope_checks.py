@@ -1,52 +1,92 @@
-"""What is created outside the scope is named before the first step."""
+"""What is created outside the scope is taken in, or named before the first step."""
+
+import contextlib
 
 import keras
 import numpy as np
 import pytest
 
 from tests import strategies
-from tests.strategies import each_replicated_strategy
+from tests.strategies import each_replicated_strategy, each_strategy
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+METHODS = {
+    "fit": lambda model: model.fit(X, Y, verbose=0),
+    "evaluate": lambda model: model.evaluate(X, Y, verbose=0),
+    "train_on_batch": lambda model: model.train_on_batch(X, Y),
+    "test_on_batch": lambda model: model.test_on_batch(X, Y),
+}
+each_method = pytest.mark.parametrize("method", METHODS)
 
 
 def make_model():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
+@each_method
 @each_replicated_strategy
-def test_a_model_from_outside_the_scope(strategy):
+def test_a_model_from_outside_the_scope(strategy, method):
     model = make_model()
     with strategy.scope():
         model.compile("sgd", "mse")
 
-    with pytest.raises(RuntimeError, match="model that it trains was not"):
-        model.fit(X, Y, verbose=0)
+    with pytest.raises(RuntimeError, match=r"Model '.*' was created outside .* inside the same"):
+        METHODS[method](model)
 
 
-@each_replicated_strategy
-def test_compile_outside_the_scope(strategy):
-    with strategy.scope():
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda: "adam",
+        lambda: keras.optimizers.Adam(0.1),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)),
+    ],
+    ids=["by name", "Adam", "LossScaleOptimizer"],
+)
+@each_strategy
+def test_compile_outside_the_scope_trains_as_inside(strategy, make_optimizer):
+    def train(scope):
+        keras.utils.set_random_seed(1)
+        optimizer = make_optimizer()
+        with scope:
+            model = make_model()
+        model.compile(optimizer, "mse", metrics=["mae"])
+        losses = model.evaluate(X, Y, verbose=0)
+        return losses, model.fit(X, Y, epochs=3, verbose=0).history["loss"]
+
+    losses, history = train(strategy.scope())
+    expected_losses, expected_history = train(contextlib.nullcontext())
+
+    np.testing.assert_allclose(losses, expected_losses, atol=1e-5)
+    np.testing.assert_allclose(history, expected_history, atol=1e-5)
+
+
+def test_an_optimizer_from_another_strategys_scope():
+    with strategies.get("one device").scope():
+        optimizer = keras.optimizers.SGD()
+    with strategies.get("2 replicas").scope():
         model = make_model()
-    model.compile("sgd", "mse")
+        model.compile(optimizer, "mse")
 
-    with pytest.raises(RuntimeError, match=r"optimizer of model '.*' was created outside"):
+    with pytest.raises(RuntimeError, match=r"Optimizer .* in the scope of another"):
         model.fit(X, Y, verbose=0)
 
 
+@each_method
 @each_replicated_strategy
-def test_a_metric_from_outside_the_scope(strategy):
+def test_a_metric_from_outside_the_scope(strategy, method):
     metric = keras.metrics.MeanAbsoluteError(name="outsider")
     with strategy.scope():
         model = make_model()
         model.compile("sgd", "mse", metrics=[metric])
 
     with pytest.raises(RuntimeError, match=r"'outsider/.*outside its strategy's scope"):
-        model.fit(X, Y, verbose=0)
+        METHODS[method](model)
 
 
+@pytest.mark.parametrize("method", [*METHODS, "predict", "predict_on_batch"])
 @each_replicated_strategy
-def test_layers_from_another_strategys_scope(strategy):
+def test_layers_from_another_strategys_scope(strategy, method):
     other = strategies.get("one device")
     with other.scope():
         layer = keras.layers.Dense(1)
@@ -56,4 +96,4 @@ def test_layers_from_another_strategys_scope(strategy):
         model.compile("sgd", "mse")
 
     with pytest.raises(RuntimeError, match=r"'dense.*/kernel' .* outside its strategy's scope"):
-        model.fit(X, Y, verbose=0)
+        METHODS.get(method, lambda model: getattr(model, method)(X))(model)

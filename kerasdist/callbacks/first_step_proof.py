@@ -1,0 +1,135 @@
+"""A proof, before training, that the replicas compute what one device would."""
+
+import textwrap
+import time
+
+import keras
+
+from kerasdist.doctor.comparison import Comparison, compare
+from kerasdist.doctor.reasons import reasons
+from kerasdist.doctor.recording import OneStep, Start, Step
+from kerasdist.training import (
+    batches,
+    keras_adapter,
+    scope_checks,
+    whole_step,
+    workers,
+)
+from kerasdist.training.draws import Draws
+from kerasdist.training.watched_step import WatchedStep, named_values, slots_of
+
+
+class FirstStepProof(keras.callbacks.Callback):
+    """Computes the first step of a `fit` also as one device would, and prints whether it is equal.
+
+    Use it on the machines that a program trains on; `python -m kerasdist doctor` examines more
+    steps, against plain Keras, on any machine. The first batch is computed twice before training
+    begins: over the replicas, and whole on each of them. Meanwhile all examples draw the same
+    random numbers, batch statistics are those of the global batch, and no other callback acts.
+    Then weights, optimizer, metrics and seeds are put back, and `fit` goes on as without it.
+
+    It costs the time of two first steps, which it prints, and the memory of the whole batch on each
+    device.
+
+    Attributes:
+        comparison: What was found; None before the first step, and where it cannot be compared.
+
+    Example:
+        model.fit(dataset, callbacks=[FirstStepProof()])
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.comparison: Comparison | None = None
+
+    def set_model(self, model):
+        super().set_model(model)
+        scope_checks.check_has_strategy(model, type(self).__name__)
+
+    def on_train_begin(self, logs=None):
+        self.comparison = None
+        self._unwatch()
+        self.model.train_function = WatchedStep(
+            self.model.train_function, num_steps=1, watch=self._watch
+        )
+
+    def on_train_end(self, logs=None):
+        self._unwatch()
+
+    def _watch(self, taken, run):
+        self._unwatch()
+        if reason := _why_not(self.model, taken):
+            self._say(f"First step not compared with one device: {reason}.")
+        else:
+            self._prove(taken[0])
+        logs, _ = run()
+        return logs
+
+    def _unwatch(self):
+        if isinstance(self.model.train_function, WatchedStep):
+            self.model.train_function = self.model.train_function.step
+
+    def _prove(self, batch):
+        start = time.perf_counter()
+        steps = []
+        weights = named_values(self.model, self.model.weights)
+        before = Start(name=self.model.name, weights=weights)
+        for run in (whole_step.run_whole, whole_step.run_shares):
+            with whole_step.state_kept(self.model), Draws(are_alike=True):
+                logs = run(self.model, batch)
+                steps.append(OneStep(before=before, after=_step(self.model, logs)))
+        self.comparison = compare(*steps)
+        self._report(time.perf_counter() - start)
+
+    def _report(self, secs):
+        found = self.comparison
+        assert found is not None
+        num_replicas = self.model.distribute_strategy.num_replicas_in_sync
+        cost = f"This took {secs:.1f} s, before training."
+        if found.is_equal:
+            self._say(
+                f"First step: equal on {num_replicas} replicas and on one device "
+                f"({found.describe()}). {cost}"
+            )
+            return
+        likely = " ".join(reasons(found, num_replicas=num_replicas))
+        self._say(f"First step: DIFFERS on {num_replicas} replicas from one device.")
+        self._say(found.describe())
+        self._say(f"Likely reason: {likely} {cost}")
+
+    def _say(self, text):
+        if workers.is_chief(self.model.distribute_strategy):
+            print("\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines()), flush=True)
+
+
+def _step(model, logs) -> Step:
+    return Step(
+        first=1,
+        last=1,
+        model=0,
+        weights=named_values(model, model.weights),
+        slots=named_values(model, slots_of(model)),
+        logs=logs,
+        examples=None,
+        dtype=model.compute_dtype,
+        has_own_step=not keras_adapter.is_stock_train_step(model),
+    )
+
+
+def _why_not(model, taken) -> str:
+    """Returns why the first step of a model cannot be compared; "" where it can."""
+    strategy = model.distribute_strategy
+    if workers.are_asynchronous(strategy):
+        return "beside parameter servers no step has one right result"
+    if strategy.num_replicas_in_sync == 1:
+        return "there is one replica"
+    if not keras_adapter.is_built(model):
+        return "the first step makes the variables"
+    if taken is None:
+        return "each worker reads a part of the data, and none the whole batch"
+    if batches.is_distributed(taken[0]):
+        return "the program distributes its data, and no replica has the whole batch"
+    return ""
+
+
+_WIDTH = 100

@@ -1,0 +1,208 @@
+"""Where two runs of a program first differ, and by how much."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from kerasdist.doctor.recording import OneStep, Recording, Step
+
+# Of a value, and of values above 1 in relation to them; as in the parity table.
+_TOLERANCES = {"float16": 5e-3, "bfloat16": 2e-2}
+_TOLERANCE = 1e-5
+_KINDS = ("weight", "optimizer", "log")
+_MOST_ROWS = 3  # Of what differs.
+_PARALLEL = 0.999  # Cosine from which a change counts as a multiple of another.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How much one variable or log differs from that of one device.
+
+    Attributes:
+        kind: "weight", "optimizer" for one of its variables, or "log".
+        name: Path of the variable, name of the log.
+        size: Largest absolute difference; infinite where one alone is NaN, or there at all.
+        truth: The value of one device where it differs most; None where it has no such thing.
+        ours: The value of the deployment there.
+        factor: How many times the change in this step (of a log, its value) is that of one device;
+            None where it is no multiple of it.
+        num_elements: Of the variable or log.
+        relative_change: By how much the changes differ, relative to that of one device.
+    """
+
+    kind: str
+    name: str
+    size: float
+    truth: float | None
+    ours: float | None
+    factor: float | None = None
+    num_elements: int = 1
+    relative_change: float = 0.0
+
+    @property
+    def relative_size(self) -> float:
+        """The size; in relation to the value of one device, where that is above 1."""
+        return self.size / max(1.0, abs(self.truth)) if self.truth and self.size else self.size
+
+    def describe(self) -> str:
+        """Returns what differs and by how much, in a line."""
+        title = f"{self.kind} {self.name}"
+        if self.truth is None:
+            return f"{title}: is not there in both, or has another shape"
+        return f"{title}: {self.ours:.7g} instead of {self.truth:.7g}, by {self.size:.1e}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two runs of a program, up to the first step after which they differ.
+
+    Attributes:
+        differences: In that step: weights first, then optimizers and logs, the largest first. Empty
+            where the runs are equal.
+        step: That step of one device, or the last one; None where there is none.
+        model: Name of the model of that step.
+        largest: The largest difference of any variable or log until then.
+        num_compared: How many variables and logs that step has.
+        other_data_from: The first step with other examples, if there is one.
+        began_alike: Whether both began with the same weights by themselves.
+        num_steps: The steps of one device, and those of the deployment.
+    """
+
+    differences: list[Difference]
+    step: Step | None
+    model: str
+    largest: float
+    num_compared: int
+    other_data_from: int | None
+    began_alike: bool
+    num_steps: tuple[int, int]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs, and no step is missing."""
+        return not self.differences and self.num_steps[0] == self.num_steps[1]
+
+    def describe(self) -> str:
+        """Returns what is equal, or the first differences, in words."""
+        if self.step is None or (not self.differences and not self.is_equal):
+            return "Differs in the number of steps; equal until then."
+        if self.is_equal:
+            num_variables = len(self.step.weights) + len(self.step.slots)
+            return (
+                f"{num_variables} variables and {len(self.step.logs)} logs; largest difference "
+                f"{self.largest:.1e}"
+            )
+        first, last = self.step.first, self.step.last
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        num = f"{len(self.differences)} of {self.num_compared} variables and logs"
+        rows = [f"  {each.describe()}" for each in self.differences[:_MOST_ROWS]]
+        return "\n".join([f"Differs first in {steps}, model '{self.model}': {num}.", *rows])
+
+
+def compare(truth: Recording | OneStep, ours: Recording | OneStep) -> Comparison:
+    """Compares what two runs of a program recorded, step by step."""
+    compared: list[Difference] = []
+    differences: list[Difference] = []
+    step, largest, other_data_from, began_alike = None, 0.0, None, True
+    for position in range(min(truth.num_calls, ours.num_calls)):
+        step, own_step = truth.step(position), ours.step(position)
+        began_alike &= ours.start(own_step.model).was_alike
+        if other_data_from is None and _have_other_examples(step, own_step):
+            other_data_from = step.first
+        compared = list(_compare_step(truth, ours, position))
+        largest = max([largest, *(each.size for each in compared)])
+        tolerance = _TOLERANCES.get(step.dtype, _TOLERANCE)
+        differences = [each for each in compared if each.relative_size > tolerance]
+        if differences:
+            break
+    return Comparison(
+        differences=sorted(differences, key=lambda each: (_KINDS.index(each.kind), -each.size)),
+        step=step,
+        model=truth.start(step.model).name if step else "",
+        largest=largest,
+        num_compared=len(compared),
+        other_data_from=other_data_from,
+        began_alike=began_alike,
+        num_steps=(truth.num_steps, ours.num_steps),
+    )
+
+
+def _have_other_examples(truth: Step, ours: Step) -> bool:
+    if truth.examples is None or ours.examples is None:
+        return False
+    return not np.array_equal(np.sort(truth.examples), np.sort(ours.examples))
+
+
+def _compare_step(truth, ours, position) -> Iterator[Difference]:
+    for kind in ("weight", "optimizer"):
+        before, after = _variables(truth, position, kind)
+        own_before, own_after = _variables(ours, position, kind)
+        if len(after) == len(own_after):
+            # By position: two runs may count the names of their layers differently.
+            own_before = dict(zip(after, own_before.values(), strict=False))
+            own_after = dict(zip(after, own_after.values(), strict=True))
+        for name, value in after.items():
+            # Slots may be made for an optimizer that the program never uses.
+            if kind == "weight" or name in own_after:
+                pairs = (before.get(name, 0), value), (own_before.get(name, 0), own_after.get(name))
+                yield _compare_variable(kind, name, *pairs)
+    logs, own_logs = truth.step(position).logs, ours.step(position).logs
+    for name in {**logs, **own_logs}:
+        yield _compare_variable("log", name, (0, logs.get(name)), (0, own_logs.get(name)))
+
+
+def _variables(recording, position, kind) -> tuple[dict, dict]:
+    """Returns the variables before and after a step; nothing where what was before is unknown."""
+    step = recording.step(position)
+    for earlier in range(position - 1, -1, -1):
+        previous = recording.step(earlier)
+        if previous.model == step.model:
+            break
+    else:
+        previous = None
+    if kind == "optimizer":
+        return previous.slots if previous else {}, step.slots
+    return (previous or recording.start(step.model)).weights, step.weights
+
+
+def _compare_variable(kind, name, truth, ours) -> Difference:
+    """Compares pairs of values: before and after a step."""
+    if truth[1] is None or ours[1] is None or np.shape(truth[1]) != np.shape(ours[1]):
+        return Difference(kind=kind, name=name, size=float("inf"), truth=None, ours=None)
+    value, own_value = (np.asarray(after, "float64") for _, after in (truth, ours))
+    change, own_change = value - truth[0], own_value - ours[0]
+    if value.size == 0:
+        return Difference(kind=kind, name=name, size=0.0, truth=None, ours=None)
+    sizes = _sizes(value, own_value)
+    place = np.unravel_index(np.argmax(sizes / np.fmax(1, np.abs(value))), sizes.shape)
+    return Difference(
+        kind=kind,
+        name=name,
+        size=float(sizes[place]),
+        truth=float(value[place]),
+        ours=float(own_value[place]),
+        num_elements=value.size,
+        factor=_factor(np.ravel(change), np.ravel(own_change)),
+        relative_change=_relative_change(change, own_change),
+    )
+
+
+def _sizes(truth, ours):
+    with np.errstate(invalid="ignore"):  # Infinite ones.
+        sizes = np.abs(truth - ours)
+    is_same = (truth == ours) | (np.isnan(truth) & np.isnan(ours))
+    return np.where(is_same, 0.0, np.where(np.isnan(sizes), np.inf, sizes))
+
+
+def _factor(truth, ours) -> float | None:
+    norms = np.linalg.norm(truth) * np.linalg.norm(ours)
+    if not np.isfinite(norms) or norms == 0:
+        return None
+    product = np.dot(truth, ours)
+    return float(product / np.dot(truth, truth)) if product / norms > _PARALLEL else None
+
+
+def _relative_change(truth, ours) -> float:
+    norm = np.linalg.norm(truth)
+    return float(np.linalg.norm(ours - truth) / norm) if norm else float("inf")

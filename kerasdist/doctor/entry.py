@@ -1,0 +1,64 @@
+"""What runs in the place of the user's program: the probe, and then the program itself.
+
+    python -m kerasdist.doctor.entry '{"folder": ...}' train.py --epochs 3
+
+The settings are those of `recording.Settings`. A module (`-m`) and a text (`-c`) run too, as with
+Python.
+"""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import keras
+
+from kerasdist.doctor.probe import Probe
+from kerasdist.doctor.recording import Settings
+
+_SEED = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a program until its first training steps are done; returns the exit code."""
+    settings, *program = arguments
+    Probe(Settings(**json.loads(settings))).lay()
+    keras.utils.set_random_seed(_SEED)  # A seed of the program's own comes later, and wins.
+    try:
+        _run(program)
+    except Exception as error:
+        # Not raised again, so that the traceback begins with the program.
+        frames = _frames_of_program(error)
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        return 1
+    return 0
+
+
+def _run(program):
+    first, *arguments = program
+    if first == "-m":
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        code, *arguments = arguments
+        sys.argv = ["-c", *arguments]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = program
+        sys.path[0] = str(Path(first).resolve().parent)
+        runpy.run_path(first, run_name="__main__")
+
+
+def _frames_of_program(error):
+    frames = error.__traceback__
+    while frames.tb_next and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_ours(filename) -> bool:
+    return filename == __file__ or "runpy" in filename
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

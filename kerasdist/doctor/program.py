@@ -1,0 +1,252 @@
+"""The check-up of a program: its first steps on one device, and on the deployment.
+
+    python -m kerasdist doctor --clones 2 -- python train.py --epochs 3
+
+The program runs as it is, in processes of its own (see `probe`), and is ended after a few training
+steps. The truth is plain Keras, without any strategy.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kerasdist import launcher
+from kerasdist.doctor.comparison import Comparison, compare
+from kerasdist.doctor.reasons import may_be_natural, reasons
+from kerasdist.doctor.recording import Deployment, Recording, Settings
+
+NUM_STEPS = 5
+_LAST_LINES = 20  # Of a program that fails without a traceback.
+_WIDTH = 100
+_TRACEBACK = "Traceback (most recent call last)"
+# Options of Python's own that have a value.
+_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+def examine(
+    program: Sequence[str],
+    *,
+    num_steps: int = NUM_STEPS,
+    num_clones: int | None = None,
+    num_workers: int | None = None,
+    is_alike: bool = False,
+) -> int:
+    """Examines a program, prints what is found, and returns the exit code: 1 where it differs.
+
+    Args:
+        program: The command and its arguments, ["python", "train.py"].
+        num_steps: Training steps to compare.
+        num_clones: Replicas of each worker, in place of the deployment that the program asks for.
+        num_workers: Workers, likewise.
+        is_alike: Whether all examples draw the same random numbers, and batch statistics are those
+            of the global batch. Otherwise this is done in a second look, where it tells the reason.
+
+    Raises:
+        ValueError: The command is not one of Python's, a number is out of range, or the program
+            cannot be examined: it makes no step, or trains on parameter servers.
+    """
+    for flag, number in (("steps", num_steps), ("clones", num_clones), ("workers", num_workers)):
+        if number is not None and number < 1:
+            raise ValueError(f"`--{flag}` must be at least 1. Received: --{flag}={number}.")
+    command = _split(program)
+    print(f"Doctor\n{_row('program', shlex.join(program))}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="kerasdist-doctor-") as folder:
+        settings = Settings(
+            folder=folder,
+            strategy="none",
+            num_steps=num_steps,
+            num_clones=num_clones,
+            num_workers=num_workers,
+            is_alike=is_alike,
+        )
+        try:
+            return _examine(command, settings)
+        except _ProgramFailedError as failure:
+            print(failure)
+            return 1
+
+
+class _ProgramFailedError(Exception):
+    """The user's program ended with an error; the message has its last lines."""
+
+
+def _examine(command, settings) -> int:
+    found, deployment = _look(command, settings)
+    alike = None
+    if not settings.is_alike and may_be_natural(found):
+        print(_row("once more", "with random draws and batch statistics made alike"), flush=True)
+        alike, _ = _look(command, dataclasses.replace(settings, is_alike=True))
+    print(_row("data", _describe_data(found)))
+    if not found.began_alike:
+        print(_row("weights", "others at the start; set to those of one device"))
+    if found.is_equal:
+        print(f"Equal in {found.num_steps[0]} steps: {found.describe()}.")
+        return 0
+    print(found.describe())
+    print("Likely reason:")
+    for reason in reasons(found, num_replicas=deployment.num_replicas, alike=alike):
+        print(textwrap.fill(reason, _WIDTH, initial_indent="  - ", subsequent_indent="    "))
+    if alike:
+        print(_describe_alike(alike))
+    return 1
+
+
+def _look(command, settings) -> tuple[Comparison, Deployment]:
+    """Runs the program on one device and on the deployment."""
+    truth, folder = _run_truth(command, settings)
+    deployment = truth.deployment
+    assert deployment is not None
+    is_launched = deployment.num_workers > 1
+    settings = dataclasses.replace(
+        settings, strategy="deployment", is_launched=is_launched, truth=folder
+    )
+    ours, _ = _record(command, settings, deployment)
+    return compare(truth, ours), deployment
+
+
+def _run_truth(command, settings) -> tuple[Recording, str]:
+    """Runs the program with plain Keras or, where it cannot do without, on our one device.
+
+    Raises:
+        ValueError: It is not a program that can be examined.
+    """
+    truth, folder = _record(command, settings)
+    if what := truth.needs_strategy:
+        print(_row("", f"{what} needs a strategy, so this is one device of kerasdist:"))
+        settings = dataclasses.replace(settings, strategy="one device")
+        truth, folder = _record(command, settings)
+    if truth.deployment is None:
+        raise ValueError(
+            "The program never calls `kerasdist.make_strategy`, so that it trains on one device "
+            "everywhere. Create and compile the model in the scope of that strategy."
+        )
+    if truth.deployment.num_ps:
+        raise ValueError(
+            "The program asks for parameter servers, which train asynchronously: no step has one "
+            "right result. Examine it on synchronous replicas, with `--clones` or `--workers`."
+        )
+    if not truth.num_calls:
+        raise ValueError(
+            "The program makes no training step with `fit` or `train_on_batch`: there is nothing "
+            "to compare. Loops of its own are not watched."
+        )
+    return truth, folder
+
+
+def _record(command, settings, deployment=None) -> tuple[Recording, str]:
+    """Runs the program in one of the ways; returns what was recorded, and where.
+
+    Raises:
+        _ProgramFailedError: It failed.
+    """
+    folder, logs = (Path(tempfile.mkdtemp(dir=settings.folder)) for _ in range(2))
+    settings = dataclasses.replace(settings, folder=str(folder))
+    python, program = command
+    entry = [*python, "-m", "kerasdist.doctor.entry", json.dumps(dataclasses.asdict(settings))]
+    start = time.monotonic()
+    if settings.is_launched:
+        failed_log = _launch([*entry, *program], deployment, logs)
+    else:
+        failed_log = _start([*entry, *program], logs / "log")
+    if failed_log:
+        raise _ProgramFailedError(_describe_failure(failed_log, settings.strategy, deployment))
+    recording = Recording(folder)
+    name = deployment.strategy if deployment else _TRUTHS[settings.strategy]
+    if recording.num_calls or deployment:
+        steps = f"{recording.num_steps} steps ({time.monotonic() - start:.0f} s)"
+        print(_row("deployment" if deployment else "one device", f"{name}: {steps}"), flush=True)
+    return recording, str(folder)
+
+
+def _start(command, log: Path) -> Path | None:
+    """Runs a command, and returns its log where it failed."""
+    with log.open("wb") as file:
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
+        ).returncode
+    return log if code else None
+
+
+def _launch(command, deployment, logs: Path) -> Path | None:
+    """Runs a command as all workers of a deployment, and returns the log of the one that failed."""
+    with contextlib.redirect_stdout(io.StringIO()):  # The launch has much to say of itself.
+        result = launcher.launch(
+            command,
+            num_workers=deployment.num_workers,
+            num_clones=deployment.num_clones,
+            log_dir=logs,
+        )
+    return result.root_cause.log if result.root_cause else None
+
+
+def _split(program) -> tuple[list[str], list[str]]:
+    """Returns Python with its options, and what it runs.
+
+    Raises:
+        ValueError: This is no command of Python's.
+    """
+    python, *arguments = program
+    if python.endswith(".py"):
+        python, arguments = sys.executable, list(program)
+    if not Path(python).name.startswith("python") or not shutil.which(python):
+        raise ValueError(
+            "The doctor examines programs that Python runs: `python -m kerasdist doctor -- python "
+            f"train.py`. Received: {shlex.join(program)}."
+        )
+    options = [python]
+    while arguments and arguments[0].startswith("-") and arguments[0] not in ("-m", "-c"):
+        num_taken = 2 if arguments[0] in _OPTIONS_WITH_VALUE else 1
+        options += arguments[:num_taken]
+        arguments = arguments[num_taken:]
+    if len(arguments) < (2 if arguments[:1] in (["-m"], ["-c"]) else 1):
+        raise ValueError(f"There is no program to run in: {shlex.join(program)}.")
+    if arguments[0] not in ("-m", "-c") and not Path(arguments[0]).exists():
+        raise ValueError(f"There is no such file: {arguments[0]} (in {Path.cwd()}).")
+    return options, arguments
+
+
+def _row(title, text) -> str:
+    return f"  {title:<10}  {text}"
+
+
+def _describe_failure(log, strategy, deployment) -> str:
+    text = log.read_text(errors="replace")
+    _, mark, traceback = text.rpartition(_TRACEBACK)
+    last = mark + traceback if mark else "\n".join(text.splitlines()[-_LAST_LINES:])
+    where = f"on the deployment, {deployment.strategy}" if deployment else _TRUTHS[strategy]
+    if not deployment:
+        where = f"on one device, with {where}"
+    return f"\nThe program failed {where}:\n\n{last.rstrip()}"
+
+
+def _describe_data(found) -> str:
+    if found.step.examples is None:
+        return "each worker reads its own part, which was not compared"
+    if found.other_data_from is None:
+        return f"the same examples in each step, {len(found.step.examples)} in the last one"
+    return f"other examples from step {found.other_data_from} on"
+
+
+def _describe_alike(alike) -> str:
+    if alike.is_equal:
+        return (
+            "With random draws and batch statistics made alike, nothing else differs: equal in "
+            f"{alike.num_steps[0]} steps, largest difference {alike.largest:.1e}. To examine it "
+            "so from the start: `--alike`."
+        )
+    return (
+        f"With random draws and batch statistics made alike, it still differs.\n{alike.describe()}"
+    )
+
+
+_TRUTHS = {"none": "plain Keras", "one device": "kerasdist's OneDeviceStrategy"}

@@ -1,0 +1,168 @@
+"""Why a deployment probably differs from one device, in words."""
+
+import statistics
+
+from kerasdist.doctor.comparison import Comparison
+
+_NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
+_MOST_CHANGE = 0.05  # Relative, of a change in which only roundings differ.
+_MOST_NAMES = 3
+
+
+def reasons(found: Comparison, *, num_replicas: int, alike: Comparison | None = None) -> list[str]:
+    """Returns the likely reasons of a difference.
+
+    Args:
+        found: A comparison that is not equal.
+        num_replicas: Of the deployment.
+        alike: The comparison after random draws and batch statistics were made alike, if there was
+            one.
+    """
+    if other := _missing_steps(found) or _data(found):
+        return [other]
+    natural = [reason for reason in (_draws(found), _statistics(found)) if reason]
+    if alike and alike.is_equal:
+        return natural
+    if alike:
+        return [*natural, *_reasons_in_the_program(alike, num_replicas)]
+    return _reasons_in_the_program(found, num_replicas)
+
+
+def may_be_natural(found: Comparison) -> bool:
+    """Whether random draws or statistics of each replica may be the reason."""
+    if found.is_equal or _missing_steps(found) or _data(found):
+        return False
+    return bool(_draws(found) or _statistics(found))
+
+
+def _missing_steps(found):
+    if found.differences:
+        return ""
+    return (
+        f"The number of steps: {found.num_steps[0]} on one device, {found.num_steps[1]} on the "
+        "deployment. The data or the program ends earlier there."
+    )
+
+
+def _data(found):
+    first = found.other_data_from
+    if first is None or first > found.step.last:
+        return ""
+    return (
+        f"The order of the data: step {first} read other examples. Something that chooses them is "
+        "random, or depends on the number of workers or replicas. Give a seed to what shuffles or "
+        "augments, and read the same files in the same order."
+    )
+
+
+def _reasons_in_the_program(found, num_replicas) -> list[str]:
+    return [
+        _missing_steps(found)
+        or _data(found)
+        or _factor(found, num_replicas)
+        or _logs(found, num_replicas)
+        or _rounding(found)
+        or _computation(found)
+    ]
+
+
+def _factor(found, num_replicas):
+    # Adam's velocities are squares, and any number is a multiple of any other.
+    updates = [
+        each
+        for each in found.differences
+        if each.kind != "log" and "velocity" not in each.name and each.num_elements > 1
+    ]
+    factors = [each.factor for each in updates if each.factor]
+    if not factors or 2 * len(factors) < len(updates):
+        return ""
+    factor = statistics.median(factors)
+    if _is_near(factor, 1) or not all(_is_near(each, factor) for each in factors):
+        return ""
+    text = f"the change in this step is {factor:.3g} times that of one device"
+    if _is_near(factor, num_replicas) or _is_near(factor, 1 / num_replicas):
+        return (
+            f"A sum over examples: {text}, and there are {num_replicas} replicas. A loss that the "
+            "program reduces itself is computed from the examples of each replica and counts as a "
+            "mean over them; a sum, or a mean with another divisor, is not the same. Use "
+            "`kerasdist.global_sum` or `kerasdist.global_mean`, or a Keras loss with its default "
+            "reduction."
+        )
+    return (
+        f"A mean over other examples: {text}. The program divides by a number that is not that of "
+        "the examples in the global batch."
+    )
+
+
+def _draws(found):
+    if not found.step.draws:
+        return ""
+    return (
+        f"Random numbers, drawn in {_names(found.step.draws)}: each replica draws for its own "
+        "examples, so that training differs from one device as two runs with different seeds do."
+    )
+
+
+def _statistics(found):
+    if not found.step.unsynchronized:
+        return ""
+    return (
+        f"Batch statistics of {_names(found.step.unsynchronized)}: each replica normalizes with "
+        "those of its own examples. BatchNormalization(synchronized=True) takes those of the "
+        "global batch."
+    )
+
+
+def _logs(found, num_replicas):
+    if any(each.kind != "log" for each in found.differences):
+        return ""
+    factors = [each.factor for each in found.differences if each.factor]
+    text = "Logs only: all variables are equal"
+    if factors and _is_near(factors[0], num_replicas):
+        return (
+            f"{text}, and the log is {num_replicas} times that of one device. It is a sum over "
+            "examples, or a mean that is divided by other numbers."
+        )
+    return (
+        f"{text}. A metric, or what the train_step returns, is not a mean over the examples of "
+        "the global batch."
+    )
+
+
+def _rounding(found):
+    updates = [each for each in found.differences if each.kind != "log"]
+    if all(each.relative_change < _MOST_CHANGE for each in updates):
+        return (
+            "Roundings: the replicas add the same numbers in another order. They grow where ReLU, "
+            "max pooling or a rounding optimizer such as Adam turns the smallest difference into "
+            "a large one, and from step to step. In float64 "
+            "(`keras.config.set_floatx('float64')`) they vanish."
+        )
+    has_slots = len(found.step.slots) > _NUM_COUNTERS
+    if has_slots and all(each.kind == "weight" for each in updates):
+        return (
+            "Roundings, made large by the optimizer: the gradients are equal, and where they are "
+            "next to 0 (as for a bias before a normalization) an optimizer such as Adam divides "
+            "them by their own size."
+        )
+    return ""
+
+
+def _computation(found):
+    where = "train_step of its own" if found.step.has_own_step else "layer, loss or regularizer"
+    return (
+        f"The computation: probably a {where} relates the examples of a batch to each other or to "
+        "their number, and here sees those of one replica."
+    )
+
+
+def _names(names) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _is_near(value, other) -> bool:
+    return abs(value / other - 1) < _NEAR
+
+
+_NUM_COUNTERS = 2  # The iterations and the learning rate.

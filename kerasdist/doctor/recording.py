@@ -1,0 +1,208 @@
+"""What a run of a program did, step by step: one file each, so that no two need be in memory.
+
+    recording = Recording(folder)
+    recording.starts, recording.step(0).logs["loss"]
+
+A run writes them itself, with `write`; each worker has a folder of its own.
+"""
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a program is run.
+
+    Attributes:
+        folder: Where to record.
+        strategy: "none" for plain Keras, "one device" for ours, "deployment" for the one asked for.
+        num_steps: Training steps after which the program is ended.
+        num_clones: Replicas per worker, in place of the program's own; None leaves it.
+        num_workers: Workers, in place of the program's own; None leaves it.
+        is_alike: Whether all examples draw the same random numbers, and batch statistics are those
+            of the global batch.
+        is_launched: Whether this is a process of a launched cluster.
+        truth: Folder of the recording whose initial weights to take.
+    """
+
+    folder: str
+    strategy: str
+    num_steps: int
+    num_clones: int | None = None
+    num_workers: int | None = None
+    is_alike: bool = False
+    is_launched: bool = False
+    truth: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """What the program asked `make_strategy` for.
+
+    Attributes:
+        strategy: Name of the strategy, and why it was chosen.
+        num_clones: Replicas of each worker.
+        num_workers: Worker tasks.
+        num_ps: Parameter server tasks.
+    """
+
+    strategy: str
+    num_clones: int
+    num_workers: int
+    num_ps: int
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the model, over all workers."""
+        return self.num_clones * self.num_workers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+    """A model before its first step.
+
+    Attributes:
+        name: Of the model.
+        weights: Arrays by the paths of the variables.
+        was_alike: Whether the weights were those of the truth already.
+    """
+
+    name: str
+    weights: dict[str, np.ndarray]
+    was_alike: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One call of a train function: a step, or `steps_per_execution` of them.
+
+    Attributes:
+        first: Number of the first step, counted from 1 over the whole program.
+        last: Number of the last step.
+        model: Which model: its position among all, in the order of their first steps.
+        weights: Arrays by the paths of the variables; means over the replicas of this worker.
+        slots: The variables of the optimizers, in the same way.
+        logs: Floats or arrays by their names.
+        examples: uint32 [examples], a fingerprint of each; None where they were not seen.
+        draws: Where in the model random numbers were drawn.
+        unsynchronized: Layers whose batch statistics are those of each replica.
+        dtype: In which the model computes.
+        has_own_step: Whether the model has a train_step of its own.
+    """
+
+    first: int
+    last: int
+    model: int
+    weights: dict[str, np.ndarray]
+    slots: dict[str, np.ndarray]
+    logs: dict[str, Any]
+    examples: np.ndarray | None
+    draws: tuple[str, ...] = ()
+    unsynchronized: tuple[str, ...] = ()
+    dtype: str = "float32"
+    has_own_step: bool = False
+
+
+class Recording:
+    """What the processes of one run wrote.
+
+    Args:
+        folder: With a folder for each process.
+    """
+
+    def __init__(self, folder: Path):
+        self._folders = sorted(path for path in folder.iterdir() if path.is_dir())
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """What the program asked for; None where it never called `make_strategy`."""
+        return self._read("deployment")[0] if self._exist("deployment") else None
+
+    @property
+    def needs_strategy(self) -> str:
+        """What of the program runs in the scope of our strategies alone; mostly nothing."""
+        return self._read("needs_strategy")[0] if self._exist("needs_strategy") else ""
+
+    @property
+    def num_calls(self) -> int:
+        """How many `Step`s there are, on every process."""
+        return min((len(list(each.glob("step-*"))) for each in self._folders), default=0)
+
+    @property
+    def num_steps(self) -> int:
+        """How many training steps that were."""
+        return self.step(self.num_calls - 1).last if self.num_calls else 0
+
+    def start(self, model: int) -> Start:
+        """Returns how a model was before its first step."""
+        return self._read(f"start-{model}")[0]
+
+    def has_start(self, model: int) -> bool:
+        """Whether there is such a model."""
+        return self._exist(f"start-{model}")
+
+    def step(self, index: int) -> Step:
+        """Returns a call of a train function, as all workers have it together."""
+        steps = self._read(f"step-{index:06}")
+        return dataclasses.replace(
+            steps[0],
+            weights=_mean([step.weights for step in steps]),
+            slots=_mean([step.slots for step in steps]),
+            examples=_together([step.examples for step in steps]),
+        )
+
+    def _exist(self, name) -> bool:
+        return bool(self._folders) and all((each / name).exists() for each in self._folders)
+
+    def _read(self, name) -> list[Any]:
+        return [pickle.loads((each / name).read_bytes()) for each in self._folders]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneStep:
+    """A single step, as a recording that was never written.
+
+    Attributes:
+        before: The model before it.
+        after: And after it.
+    """
+
+    before: Start
+    after: Step
+    num_calls: int = 1
+    num_steps: int = 1
+
+    def start(self, _: int) -> Start:
+        """Returns how the model was before the step."""
+        return self.before
+
+    def step(self, _: int) -> Step:
+        """Returns the step."""
+        return self.after
+
+
+def write(folder: Path, name: str, record) -> None:
+    """Adds a record to those of this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(pickle.dumps(record))
+
+
+def _mean(workers: list[dict]) -> dict:
+    if len(workers) == 1:
+        return workers[0]
+    return {name: np.mean([each[name] for each in workers], axis=0) for name in workers[0]}
+
+
+def _together(workers: list) -> np.ndarray | None:
+    """Returns the examples of all workers: the same on all of them, or parts."""
+    first = workers[0]
+    if any(each is None for each in workers):
+        return None
+    if all(np.array_equal(each, first) for each in workers):
+        return first
+    return np.concatenate(workers)

@@ -1,0 +1,72 @@
+"""What a script on several tasks asks between its lines: am I the chief, and are all here?"""
+
+import collections
+
+from kerasdist.cluster import Cluster
+from kerasdist.preflight import wait_for_peers
+
+_num_barriers = collections.Counter()
+_joined: list[Cluster] = []
+
+
+def is_chief() -> bool:
+    """Whether this process is the one that writes files and shows progress.
+
+    True on one machine without a cluster. It may be asked before `make_strategy`, and then goes by
+    TF_CONFIG or Slurm.
+
+    Raises:
+        ValueError: TF_CONFIG or Slurm's variables are wrong.
+
+    Example:
+        if kerasdist.is_chief():
+            print(history.history)
+    """
+    return _cluster().is_chief
+
+
+def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
+    """Waits until all tasks that run this program have come to the same barrier.
+
+    After `make_strategy` these are the workers; with parameter servers the chief alone, which need
+    not wait. Before `make_strategy` they are all tasks of the cluster. Without a cluster it returns
+    at once. It is no collective of TensorFlow's: gradients that are still on their way do no harm.
+
+    Args:
+        name: What is waited for, in words; all tasks must give the same. Each name may be used many
+            times.
+        timeout_secs: How long to wait.
+
+    Raises:
+        ValueError: `timeout_secs` is not positive.
+        TimeoutError: A worker has not come; names it.
+        ClusterStartError: The same, before `make_strategy`.
+
+    Example:
+        if kerasdist.is_chief():
+            download("data")
+        kerasdist.barrier("download")
+    """
+    if timeout_secs <= 0:
+        raise ValueError(f"`timeout_secs` must be positive. Received: timeout_secs={timeout_secs}.")
+    cluster = _cluster()
+    if cluster.is_local or cluster.task.job == "evaluator":
+        return
+    _num_barriers[name] += 1
+    key = f"barrier {name!r} number {_num_barriers[name]}"
+    if not _joined:
+        wait_for_peers(cluster, facts={"barrier": key}, timeout_secs=timeout_secs)
+    elif cluster.num_ps == 0:
+        from kerasdist.training import notices
+
+        notices.wait_for_all(cluster, key, timeout_secs=timeout_secs)
+
+
+def joined(cluster: Cluster, strategy):
+    """Notes the cluster of the strategy that was made; returns the strategy."""
+    _joined[:] = [cluster]
+    return strategy
+
+
+def _cluster() -> Cluster:
+    return _joined[0] if _joined else Cluster.from_env()

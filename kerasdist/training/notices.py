@@ -1,0 +1,49 @@
+"""Notices of the workers to each other, by name.
+
+They go through TensorFlow's coordination service, not through its collectives: nobody need wait for
+what a worker posts, and those who wait do so for a limited time.
+"""
+
+import time
+
+from kerasdist.cluster import Cluster
+from kerasdist.training import keras_adapter
+
+# Python hears Ctrl-C in between.
+_LOOK_SECS = 0.2
+
+
+def post(notice: str) -> None:
+    """Posts a notice, once for each name."""
+    keras_adapter.post_to_workers(f"kerasdist: {notice}")
+
+
+def is_posted(notice: str, *, timeout_secs: float) -> bool:
+    """Waits until a worker has posted a notice; returns whether one has."""
+    deadline = time.monotonic() + timeout_secs
+    while not keras_adapter.is_posted_to_workers(f"kerasdist: {notice}", secs=_LOOK_SECS):
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def wait_for_all(cluster: Cluster, notice: str, *, timeout_secs: float) -> None:
+    """Posts a notice and waits until all workers have posted it.
+
+    Args:
+        cluster: Of synchronous workers, all of which call this.
+        notice: What, in words; another one at each call.
+        timeout_secs: How long to wait for all of them.
+
+    Raises:
+        TimeoutError: One has not; names the worker and the notice.
+    """
+    post(f"{notice} of {cluster.task}")
+    deadline = time.monotonic() + timeout_secs
+    for task, address in cluster.addresses.items():
+        left = max(0.0, deadline - time.monotonic())
+        if not is_posted(f"{notice} of {task}", timeout_secs=left):
+            raise TimeoutError(
+                f"{cluster.task} waited {timeout_secs:g} s at {notice} for {task} ({address}), "
+                "which has not come there. Every worker must call it, in the same order."
+            )

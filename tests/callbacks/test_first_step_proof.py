@@ -1,0 +1,106 @@
+"""The proof of the first step: it finds what differs from one device, and changes nothing."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.callbacks import FirstStepProof, LossAverages
+from tests import strategies
+
+X = np.random.default_rng(1).random((24, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+class Summing(keras.Sequential):
+    """Adds up the squares of the batch, where one device and replicas give different numbers."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(self(x, training=True) - y))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def fit(strategy, callbacks=(), *, model_class=keras.Sequential, batch_size=10, **arguments):
+    """Trains a model with chance and unsynchronized statistics; returns its history and weights."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = model_class(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(8, "tanh"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **arguments)
+    history = model.fit(
+        X, Y, batch_size=batch_size, epochs=2, verbose=0, callbacks=list(callbacks)
+    ).history
+    return history, [variable.numpy() for variable in model.weights]
+
+
+@strategies.each_replicated_strategy
+@pytest.mark.filterwarnings("ignore:Batch normalization")
+@pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments, capsys):
+    proof = FirstStepProof()
+
+    history, weights = fit(strategy, [proof, LossAverages()], **arguments)
+
+    assert proof.comparison and proof.comparison.is_equal
+    printed = capsys.readouterr().out
+    assert f"First step: equal on {strategy.num_replicas_in_sync} replicas" in printed
+    assert " s, before training." in printed
+    expected_history, expected_weights = fit(strategy, [LossAverages()], **arguments)
+    # The first batch comes by another way, so that TensorFlow compiles another graph.
+    assert history.keys() == expected_history.keys()
+    for name, values in expected_history.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-5)
+    for ours, expected in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Batch normalization")
+def test_a_sum_over_examples_is_found(capsys):
+    proof = FirstStepProof()
+
+    fit(strategies.get("2 replicas"), [proof], model_class=Summing)
+
+    assert proof.comparison and not proof.comparison.is_equal
+    printed = capsys.readouterr().out
+    assert "First step: DIFFERS on 2 replicas from one device." in printed
+    assert "Likely reason: A sum over examples: the change in this step is 0.5 times" in printed
+
+
+def test_one_replica_has_nothing_to_compare(capsys):
+    proof = FirstStepProof()
+
+    fit(strategies.get("one device"), [proof])
+
+    assert proof.comparison is None
+    assert "First step not compared with one device: there is one replica." in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_plain_model_is_refused():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    with pytest.raises(RuntimeError, match="FirstStepProof cannot act on model"):
+        model.fit(X, Y, verbose=0, callbacks=[FirstStepProof()])
+
+
+def prove(strategy):
+    proof = FirstStepProof()
+    fit(strategy, [proof])
+    return proof.comparison and proof.comparison.is_equal
+
+
+def test_two_workers_prove_their_step():
+    assert strategies.run_on_workers(prove, "2 workers") == [True, True]

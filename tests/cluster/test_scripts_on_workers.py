@@ -1,0 +1,149 @@
+"""What scripts on several workers do between their calls of `fit`: save, load, wait."""
+
+import contextlib
+import functools
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import kerasdist
+from tests.strategies import PARAMETER_SERVERS, run_on_workers
+
+X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
+Y = np.tanh(X.sum(axis=1, keepdims=True))
+
+
+def regression(strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    return model
+
+
+def save_and_load(strategy, folder) -> dict:
+    model = regression(strategy)
+    is_chief = kerasdist.is_chief()
+    with strategy.scope():
+        checkpoint = keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", **BEST)
+        model.fit(X, Y, verbose=0, epochs=2, callbacks=[checkpoint])
+        model.save_weights(f"{folder}/best.weights.h5")
+        model.load_weights(f"{folder}/best.weights.h5")
+    if is_chief:
+        time.sleep(1.0)  # The others are there before.
+    model.save(f"{folder}/model.keras")
+    loaded = keras.models.load_model(f"{folder}/model.keras")
+    own_folder = folder if is_chief else folder / "of worker 1"
+    own_folder.mkdir(exist_ok=True)
+    model.save(own_folder / "again.keras")
+    keras.models.load_model(folder / "again.keras")
+    if is_chief:
+        model.save(f"{folder}/by the chief alone.keras")
+        time.sleep(1.0)
+        (folder / "data.txt").write_text("downloaded")
+    kerasdist.barrier("download")
+    return {
+        "is_chief": is_chief,
+        "data": (folder / "data.txt").read_text(),
+        "files": sorted(path.name for path in own_folder.glob("*.keras")),
+        "loaded": loaded.get_weights(),
+        "weights": model.get_weights(),
+    }
+
+
+BEST = {"monitor": "loss", "save_best_only": True, "save_weights_only": True}
+
+
+def test_what_is_saved_can_be_loaded_in_the_next_line(tmp_path):
+    chief, other = run_on_workers(functools.partial(save_and_load, folder=tmp_path), "2 workers")
+
+    assert (chief["is_chief"], other["is_chief"]) == (True, False)
+    assert other["data"] == "downloaded"
+    assert chief["files"] == ["again.keras", "by the chief alone.keras", "model.keras"]
+    assert other["files"] == []
+    for result in (chief, other):
+        for loaded, weight in zip(result["loaded"], result["weights"], strict=True):
+            np.testing.assert_array_equal(loaded, weight)
+
+
+def wait_in_vain(strategy) -> str:
+    if kerasdist.is_chief():
+        try:
+            kerasdist.barrier("the others", timeout_secs=1.0)
+        except TimeoutError as error:
+            return str(error)
+    time.sleep(3.0)
+    return ""
+
+
+def predict_what_is_distributed(strategy) -> str:
+    model = regression(strategy)
+    dataset = strategy.experimental_distribute_dataset(rows())
+    try:
+        model.predict(dataset, verbose=0)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def rows():
+    return tf.data.Dataset.from_tensor_slices(X).batch(8)
+
+
+def complain(strategy) -> tuple[str, str]:
+    return predict_what_is_distributed(strategy), wait_in_vain(strategy)
+
+
+def test_what_cannot_be_had_is_named():
+    chief, other = run_on_workers(complain, "2 workers")
+
+    assert "Give `predict` the dataset" in chief[0] == other[0]
+    assert "'the others' number 1 for worker 1" in chief[1]
+
+
+class Tokens(keras.layers.Layer):
+    """Adds an embedding of the position to that of the word."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.positions = keras.layers.Embedding(50, 4), keras.layers.Embedding(4, 4)
+
+    def call(self, inputs):
+        return self.words(inputs) + self.positions(keras.ops.arange(4))
+
+
+def embed(strategy) -> list:
+    """Returns the losses of models that `fit` builds."""
+    losses = []
+    for layer in (keras.layers.Embedding, Tokens):
+        keras.utils.set_random_seed(1)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            embedding = layer(50, 4) if layer is keras.layers.Embedding else layer()
+            dense = keras.layers.Dense(1)
+            model = keras.Sequential([embedding, keras.layers.Flatten(), dense])
+            model.compile("sgd", "mse")
+        words = np.arange(40, dtype="int32").reshape(10, 4)
+        labels = np.ones((10, 1))
+        history = model.fit(words, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    return losses
+
+
+@pytest.mark.parametrize("workers", PARAMETER_SERVERS)
+def test_embeddings_that_fit_builds_on_parameter_servers(workers):
+    (losses,) = run_on_workers(embed, workers)
+
+    np.testing.assert_allclose(losses, embed(None), atol=1e-5)
+
+
+def ask_chief(strategy) -> bool:
+    kerasdist.barrier()
+    return kerasdist.is_chief()
+
+
+@pytest.mark.parametrize("workers", PARAMETER_SERVERS)
+def test_a_chief_of_parameter_servers_waits_for_nobody(workers):
+    assert run_on_workers(ask_chief, workers) == [True]

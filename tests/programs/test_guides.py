@@ -1,0 +1,64 @@
+"""Programs in the manner of guides and tutorials give what plain Keras gives, wherever they run."""
+
+import pytest
+
+from tests.programs.outcomes import check_numbers, check_one_device, check_two_replicas
+
+PROGRAMS = [
+    "builtin_methods",
+    "callbacks_guide",
+    "curriculum",
+    "custom_loop",
+    "distributed_guide",
+    "input_pipelines",
+    "multi_worker",
+    "own_losses",
+    "own_train_steps",
+    "parameter_servers",
+    "saving",
+    "subclassed_layers",
+    "text_classification",
+    "transfer_learning",
+]
+ON_CLUSTERS = {
+    "2 workers": [
+        "callbacks_guide",
+        "curriculum",
+        "custom_loop",
+        "distributed_guide",
+        "input_pipelines",
+        "multi_worker",
+        "own_losses",
+        "saving",
+    ],
+    "1 worker + 1 ps": [
+        "builtin_methods",
+        "callbacks_guide",
+        "distributed_guide",
+        "own_train_steps",
+        "parameter_servers",
+        "saving",
+        "text_classification",
+    ],
+}
+
+each_program = pytest.mark.parametrize("name", PROGRAMS)
+
+
+@each_program
+def test_one_device_gives_the_bits_of_plain_keras(name):
+    check_one_device(name)
+
+
+@each_program
+def test_two_replicas_give_the_numbers_of_plain_keras(name):
+    check_two_replicas(name)
+
+
+@pytest.mark.timeout(600)  # The first one waits for the cluster to be done.
+@pytest.mark.parametrize(
+    ("cluster", "name"), [(each, name) for each in ON_CLUSTERS for name in ON_CLUSTERS[each]]
+)
+def test_a_cluster_gives_the_numbers_of_plain_keras(name, cluster, clusters):
+    for results in clusters[cluster].result()[name]:
+        check_numbers(name, results)

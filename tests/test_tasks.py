@@ -1,0 +1,45 @@
+"""Questions of a script about its tasks, where there is no cluster yet."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import kerasdist
+from kerasdist import testing
+
+
+def test_a_process_alone_is_the_chief_and_waits_for_nobody():
+    program = "import kerasdist, sys; kerasdist.barrier(); print(kerasdist.is_chief())"
+    program += "; print('tensorflow' in sys.modules)"
+
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert result.stdout.split() == ["True", "False"]
+
+
+def test_before_make_strategy_the_cluster_of_the_environment_counts(monkeypatch):
+    cluster = {"worker": ["localhost:1", "localhost:2"]}
+    task = {"type": "worker", "index": 1}
+    monkeypatch.setattr(kerasdist.tasks, "_joined", [])
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+    assert not kerasdist.is_chief()
+
+
+def meet_twice():
+    kerasdist.barrier("first")
+    kerasdist.barrier("second")
+    return kerasdist.is_chief()
+
+
+def test_workers_meet_before_make_strategy():
+    results = testing.run_cluster(meet_twice, num_workers=2)
+
+    assert [result.value for result in results] == [True, False]
+
+
+def test_a_barrier_has_a_time_limit():
+    with pytest.raises(ValueError, match="timeout_secs=0"):
+        kerasdist.barrier(timeout_secs=0)

@@ -1,0 +1,31 @@
+"""The same batches in the same order as plain Keras, and the same end of an epoch.
+
+One device gives the numbers of plain Keras to the last bit. Clusters are in tests/cluster.
+"""
+
+import keras
+import pytest
+
+import kerasdist
+from tests import strategies
+from tests.data_order import CASES, check_equal, draw, outcome_of, truth
+from tests.strategies import each_strategy
+
+
+@each_strategy
+@pytest.mark.parametrize("name", CASES)
+def test_data_comes_as_in_plain_keras(name, strategy):
+    is_one_device = strategy is strategies.get("one device")
+
+    check_equal(outcome_of(name, strategy), truth(name), atol=0 if is_one_device else 1e-5)
+
+
+@pytest.mark.parametrize("deployment", strategies.DEPLOYMENTS)
+def test_making_a_strategy_draws_no_random_number(deployment):
+    keras.utils.set_random_seed(5)
+    expected = draw()
+
+    keras.utils.set_random_seed(5)
+    kerasdist.make_strategy(strategies.DEPLOYMENTS[deployment], cluster=kerasdist.Cluster.local())
+
+    check_equal({"numbers": draw()}, {"numbers": expected}, atol=0)
