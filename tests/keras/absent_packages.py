@@ -1,4 +1,4 @@
-"""Packages of Keras' other backends, which its tests import and we do not install.
+"""Packages that Keras' tests import and we do not install: other backends and their data.
 
 The tests that use one of them are skipped; the others in their files run.
 """
@@ -17,6 +17,7 @@ _PACKAGES = (
     "jax.numpy",
     "jax.experimental",
     "jax.experimental.sparse",
+    "orbax",
     "pandas",
     "torch",
 )
@@ -48,16 +49,25 @@ def pytest_collection() -> Generator:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item) -> None:
-    """Skips tests that import one of the packages themselves."""
+    """Skips tests that need one of the packages when they run."""
     test = item.obj
 
     @functools.wraps(test)
     def run(*args, **kwargs):
         try:
             return test(*args, **kwargs)
-        except ModuleNotFoundError as error:
-            if error.name not in _ABSENT:
+        except ImportError as error:
+            if not (name := _absent_package(error)):
                 raise
-            pytest.skip(f"needs {error.name}")
+            pytest.skip(f"needs {name}")
 
     item.obj = run
+
+
+def _absent_package(error: BaseException | None) -> str | None:
+    """Returns which of the packages an error comes from; Keras raises one of its own over it."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name in _ABSENT:
+            return error.name
+        error = error.__context__
+    return None

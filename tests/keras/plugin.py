@@ -6,13 +6,13 @@ Each test starts with the same seeds. The record says of each test whether it pa
 calls of `fit`, `evaluate` and so on returned.
 """
 
-import contextlib
 import functools
 import sys
 from pathlib import Path
 
 import keras
 import pytest
+from keras.src import testing
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 from tests.keras.deployments import OURS, PLAIN
@@ -65,6 +65,8 @@ class _Recorder:
         self._record = Record()
         self._calls = []
         self._is_inside = False
+        if strategy:
+            _enter_after_set_up(strategy)
         for name in METHODS:
             self._wrap(name)
 
@@ -72,8 +74,6 @@ class _Recorder:
     def pytest_runtest_call(self, item):
         self._calls = self._record.calls.setdefault(_name(item.nodeid), [])
         keras.utils.set_random_seed(SEED)
-        # Not around `setUp`: Keras' clears the session, and the scope with it.
-        item.obj = self._in_scope(item.obj)
         return (yield)
 
     def pytest_runtest_logreport(self, report):
@@ -83,14 +83,6 @@ class _Recorder:
 
     def pytest_sessionfinish(self):
         self._record.write(self._path)
-
-    def _in_scope(self, test):
-        @functools.wraps(test)
-        def run(*args, **kwargs):
-            with self._strategy.scope() if self._strategy else contextlib.nullcontext():
-                return test(*args, **kwargs)
-
-        return run
 
     def _wrap(self, name):
         method = getattr(TensorFlowTrainer, name)
@@ -113,6 +105,20 @@ class _Recorder:
             return value
 
         setattr(TensorFlowTrainer, name, recorded)
+
+
+def _enter_after_set_up(strategy):
+    """Lets each test, and what its own `setUp` makes, be inside the scope of `strategy`.
+
+    Keras' own `setUp` clears the session, and the scope around it with it.
+    """
+    clear_session = testing.TestCase.setUp
+
+    def set_up(self):
+        clear_session(self)
+        self.enterContext(strategy.scope())
+
+    testing.TestCase.setUp = set_up
 
 
 def _name(nodeid: str) -> str:
