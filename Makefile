@@ -20,7 +20,7 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@echo "Training LeNet on scikit-learn's handwritten digits, on two replicas"
 	@.venv/bin/python -m models.recipes.lenet_digits
 
-test: lint keras-tests ## Check the style and the types, then run the whole test suite.
+test: lint ## Check the style and the types, then run the whole test suite.
 	@echo "Running the whole test suite, two files at a time"
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile
 
