@@ -59,9 +59,7 @@ def test_one_device_gives_the_bits_of_plain_keras(name):
     check_one_device(name)
 
 
-@pytest.mark.parametrize(
-    "name", [each for each in PROGRAMS if each not in NOT_YET_ON_TWO_REPLICAS]
-)
+@pytest.mark.parametrize("name", [each for each in PROGRAMS if each not in NOT_YET_ON_TWO_REPLICAS])
 def test_two_replicas_give_the_numbers_of_plain_keras(name):
     check_two_replicas(name)
 
