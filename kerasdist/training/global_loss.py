@@ -58,7 +58,7 @@ def reduce_weighted_values(
     if weights is None:
         step.divisors.append(_mean_over_examples(step))
         return loss
-    local = tf.stop_gradient(tf.reduce_sum(weights))
+    local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
     total = local if step.is_only_replica else replica_step.sum_over_replicas([local])[0]
     step.divisors.append(
         Divisor(name="the sum of its mask or weights", total=total, weights=weights)
@@ -183,7 +183,7 @@ def _divisor_weights(sample_weight, mask, reduction):
     """Returns the tensor whose sum Keras divides by, or None where it is the number of values."""
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         return keras_adapter.masked_weights(sample_weight, mask)
-    return None if mask is None else tf.cast(mask, tf.float32)
+    return mask
 
 
 def _is_compiled() -> bool:
