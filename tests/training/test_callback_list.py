@@ -157,7 +157,9 @@ def test_lambda_callback_is_called(hook):
 def test_callbacks_are_called_in_list_order():
     order = []
     first, second = (
-        keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, name=name: order.append(name))
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, name=name: order.append(name)
+        )
         for name in ("first", "second")
     )
 
