@@ -50,7 +50,9 @@ def train(case: Case, strategy=None, *, is_reference: bool = False) -> Outcome:
 
 
 def difference(outcome: Outcome, truth: Outcome) -> float:
-    """Returns the largest absolute difference of any weight or log; infinite if steps were lost.
+    """Returns the largest absolute difference of any weight or log.
+
+    It is infinite if steps were lost, and where one of the two is NaN and the other is not.
 
     Args:
         outcome: What a deployment gave.
@@ -62,5 +64,13 @@ def difference(outcome: Outcome, truth: Outcome) -> float:
         *zip(outcome.weights, truth.weights, strict=True),
         *((outcome.history[name], truth.history[name]) for name in truth.history),
     ]
-    worst = max(np.max(np.abs(np.asarray(ours) - np.asarray(theirs))) for ours, theirs in pairs)
-    return float("inf") if np.isnan(worst) else float(worst)
+    return max(_largest(np.asarray(ours), np.asarray(theirs)) for ours, theirs in pairs)
+
+
+def _largest(ours: np.ndarray, theirs: np.ndarray) -> float:
+    if ours.shape != theirs.shape:
+        return float("inf")
+    are_both_nan = np.isnan(ours) & np.isnan(theirs)
+    differences = np.where(are_both_nan, 0.0, np.abs(ours - theirs))
+    # `max` passes over NaN: it is neither larger nor smaller than a number.
+    return float(np.max(np.nan_to_num(differences, nan=np.inf), initial=0.0))

@@ -22,7 +22,15 @@ def test_equal_outcomes_do_not_differ():
         ({"history": {"loss": [0.5, 0.25], "mae": [0, 0]}}, np.inf),
         ({"iterations": 3}, np.inf),
         ({"weights": [np.array([0, np.nan, 0])]}, np.inf),
+        ({"history": {"loss": [0.5, np.nan]}}, np.inf),
+        ({"history": {"loss": [0.5]}}, np.inf),
     ],
 )
 def test_a_changed_weight_log_or_count_is_a_difference(change, expected):
     assert difference(dataclasses.replace(TRUTH, **change), TRUTH) == pytest.approx(expected)
+
+
+def test_nan_equals_nan():
+    outcome = dataclasses.replace(TRUTH, history={"loss": [np.nan, 0.25]})
+
+    assert difference(outcome, outcome) == 0
