@@ -2,20 +2,20 @@
 
 import pytest
 
-from tests.keras.deployments import OURS, PLAIN, QUICK, run
+from tests.keras.deployments import OURS, PLAIN, QUICK, run_all
 from tests.keras.verdict import findings, problems, read_expected
 
 
 @pytest.fixture(scope="module")
-def plain():
-    """The truth: what the tests do where nobody has imported kerasdist."""
-    return run(PLAIN, QUICK)
+def records():
+    """What the tests do under each deployment, and (the truth) in plain Keras."""
+    return run_all(QUICK)
 
 
-@pytest.mark.timeout(600)  # Hundreds of tests each.
+@pytest.mark.timeout(600)  # The first one waits for all runs, of some eighty tests each.
 @pytest.mark.parametrize("deployment", [PLAIN, *OURS])
-def test_keras_own_tests_do_and_return_what_they_do_in_plain_keras(deployment, plain):
-    record = plain if deployment == PLAIN else run(deployment, QUICK)
+def test_keras_own_tests_do_and_return_what_they_do_in_plain_keras(deployment, records):
+    plain = records[PLAIN]
 
-    found = findings(deployment, record, plain)
+    found = findings(deployment, records[deployment], plain)
     assert problems(deployment, found, list(plain.outcomes), read_expected()) == []
