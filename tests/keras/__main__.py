@@ -10,11 +10,9 @@ the scope of our one device or of two replicas.
 
 import argparse
 import collections
-import concurrent.futures
-import os
 import sys
 
-from tests.keras.deployments import EVERYTHING, OURS, PLAIN, QUICK, run
+from tests.keras.deployments import EVERYTHING, PLAIN, QUICK, run_all
 from tests.keras.verdict import findings, problems, read_expected, stale
 
 
@@ -23,9 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.keras", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only what `make test` runs")
     selection = QUICK if parser.parse_args().quick else EVERYTHING
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = {each: pool.submit(run, each, selection) for each in (PLAIN, *OURS)}
-        records = {each: future.result() for each, future in runs.items()}
+    records = run_all(selection)
     plain, expected, lines = records[PLAIN], read_expected(), []
     tests = list(plain.outcomes)
     for deployment, record in records.items():

@@ -1,5 +1,6 @@
 """Runs Keras' own tests under one deployment, in a process of its own."""
 
+import concurrent.futures
 import dataclasses
 import os
 import subprocess
@@ -28,14 +29,35 @@ class Selection:
     keywords: str = ""
 
 
+_QUICK_CALLBACKS = (
+    "csv_logger",
+    "lambda_callback",
+    "learning_rate_scheduler",
+    "reduce_lr_on_plateau",
+    "terminate_on_nan",
+)
+# Words in the names of tests that take long, or are much like another one.
+_SLOW = ("jit", "steps_per", "scipy", "py_dataset", "predict", "val_split")
+
 EVERYTHING = Selection(
     # The last one starts TensorFlow anew, and nothing of ours would live after it.
     paths=("trainers", "callbacks", "models", "saving", "distillation", "backend/tensorflow"),
 )
 QUICK = Selection(
-    paths=("trainers/trainer_test.py", "trainers/epoch_iterator_test.py", "callbacks"),
-    keywords="not steps_per_execution and not tensorboard",
+    paths=(
+        "trainers/epoch_iterator_test.py",
+        "trainers/trainer_test.py",
+        *(f"callbacks/{name}_test.py" for name in _QUICK_CALLBACKS),
+    ),
+    keywords=" and ".join(f"not {word}" for word in _SLOW),
 )
+
+
+def run_all(selection: Selection) -> dict[str, Record]:
+    """Runs tests under all deployments, plain Keras first, as many at a time as there are cores."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = {each: pool.submit(run, each, selection) for each in (PLAIN, *OURS)}
+        return {each: future.result() for each, future in runs.items()}
 
 
 def run(deployment: str, selection: Selection) -> Record:

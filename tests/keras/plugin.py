@@ -95,7 +95,7 @@ class _Recorder:
             try:
                 value = method(model, *args, **kwargs)
             except BaseException as error:
-                self._calls.append((name, type(error).__name__))
+                self._calls.append((name, as_plain(f"raises {type(error).__name__}")))
                 raise
             finally:
                 self._is_inside = False
