@@ -41,6 +41,7 @@ class FirstStepProof(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.comparison: Comparison | None = None
+        self._watched: WatchedStep | None = None
 
     def set_model(self, model):
         super().set_model(model)
@@ -49,9 +50,8 @@ class FirstStepProof(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.comparison = None
         self._unwatch()
-        self.model.train_function = WatchedStep(
-            self.model.train_function, num_steps=1, watch=self._watch
-        )
+        self._watched = WatchedStep(self.model.train_function, num_steps=1, watch=self._watch)
+        self.model.train_function = self._watched
 
     def on_train_end(self, logs=None):
         self._unwatch()
@@ -66,8 +66,9 @@ class FirstStepProof(keras.callbacks.Callback):
         return logs
 
     def _unwatch(self):
-        if isinstance(self.model.train_function, WatchedStep):
-            self.model.train_function = self.model.train_function.step
+        if self._watched and self.model.train_function is self._watched:
+            self.model.train_function = self._watched.step
+        self._watched = None
 
     def _prove(self, batch):
         start = time.perf_counter()

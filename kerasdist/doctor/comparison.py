@@ -145,7 +145,10 @@ def _compare_step(truth, ours, position) -> Iterator[Difference]:
         for name, value in after.items():
             # Slots may be made for an optimizer that the program never uses.
             if kind == "weight" or name in own_after:
-                pairs = (before.get(name, 0), value), (own_before.get(name, 0), own_after.get(name))
+                start = before.get(name, 0)
+                # A model that its first step builds has no weights before it.
+                own_start = own_before.get(name, start)
+                pairs = (start, value), (own_start, own_after.get(name))
                 yield _compare_variable(kind, name, *pairs)
     logs, own_logs = truth.step(position).logs, ours.step(position).logs
     for name in {**logs, **own_logs}:
