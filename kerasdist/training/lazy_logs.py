@@ -79,9 +79,12 @@ class RecentLogs(LazyLogs):
 
 
 def as_numbers(logs: Mapping) -> dict:
-    """Returns nested logs as a flat dict of floats (arrays of several numbers)."""
+    """Returns nested logs as a flat dict of floats (arrays of several numbers).
+
+    Keras sorts the names, those of each nested dict by themselves.
+    """
     numbers = {}
-    for name, value in logs.items():
+    for name, value in sorted(logs.items()):
         if isinstance(value, Mapping):
             numbers |= as_numbers(value)
         else:
