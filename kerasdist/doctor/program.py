@@ -174,6 +174,9 @@ def _start(command, log: Path) -> Path | None:
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
         ).returncode
+    if code < 0:
+        with log.open("a") as file:
+            file.write(f"\nKilled by signal {-code}.\n")
     return log if code else None
 
 
