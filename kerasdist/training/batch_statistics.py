@@ -74,7 +74,9 @@ def states_of_replicas(model) -> list[tf.Variable]:
         if layer.synchronized
         for variable in layer.variables
     }
-    variables = [*model.metrics_variables, *model.non_trainable_weights]
+    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+    # A compiled metric is one of others, which have the same variables.
+    variables = {id(each): each for each in (*of_metrics, *model.non_trainable_weights)}.values()
     values = [variable.value for variable in variables if id(variable) not in synchronized]
     return [value for value in values if _is_of_replicas(value)]
 

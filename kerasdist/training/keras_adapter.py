@@ -205,6 +205,13 @@ def has_stock_losses(model) -> bool:
     return all(isinstance(loss, str) or _is_stock(loss) for loss in losses)
 
 
+def metrics_of(model) -> list[keras.metrics.Metric]:
+    """Returns the metrics of `model`, also what its own `metrics` property leaves out."""
+    metrics = [*model.metrics, *base_trainer.Trainer.metrics.fget(model)]
+    inner = [each for metric in metrics for each in getattr(metric, "metrics", ())]
+    return list({id(metric): metric for metric in (*metrics, *inner)}.values())
+
+
 def stock_metric_names(model) -> set[str]:
     """Returns the names of those metrics of `model` that are Keras' own."""
     metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]

@@ -199,6 +199,7 @@ class StepFunction:
         with contextlib.ExitStack() as stack:
             for callback in self.callbacks:
                 stack.enter_context(callback.tracing(self._model))
+            stack.enter_context(self._logs.watched())
             result = replica_step.run(
                 self._strategy,
                 self._compiled(self._step_with_losses),

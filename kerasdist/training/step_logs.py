@@ -1,10 +1,13 @@
 """What a step reports: its own logs and the model's metrics, kept until somebody reads them."""
 
+import contextlib
 import functools
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from kerasdist.training import keras_adapter, lazy_logs, workers
+from kerasdist.training.metric_results import MetricResults
 
 
 class StepLogs:
@@ -18,16 +21,22 @@ class StepLogs:
 
     def __init__(self, model, *, returns_metrics: bool, callbacks=()):
         self._strategy = model.distribute_strategy
-        self._returns_metrics = returns_metrics
+        self._runs_eagerly = model.run_eagerly
         self._callbacks = callbacks
         self._own_logs = None
+        self._metrics_in_logs: dict | None = None
         with tf.device("CPU:0"):
             self._share = tf.Variable(1.0, trainable=False)
-        self._read_metrics = model.get_metrics_result
-        self._read_metrics_of_replicas = functools.partial(_on_replicas, model)
-        if not model.run_eagerly:
-            self._read_metrics = graph_function(self._read_metrics)
-            self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
+        # One replica's results are those of all examples.
+        is_divided = self._strategy.num_replicas_in_sync > 1 or (
+            workers.are_asynchronous(self._strategy)
+        )
+        self._results = MetricResults(model) if is_divided and not returns_metrics else None
+        self._read_with(model.get_metrics_result)
+
+    def watched(self) -> contextlib.AbstractContextManager:
+        """Returns a context for the step, in which results of metrics are told from other logs."""
+        return self._results.watched() if self._results else contextlib.nullcontext()
 
     def keep(self, replicas: list, shares: list) -> None:
         """Keeps what the step returned.
@@ -36,6 +45,8 @@ class StepLogs:
             replicas: Structures of tensors, one for each replica of this worker.
             shares: The share of each of them in the global batch.
         """
+        if isinstance(replicas[0], dict):
+            self._tell_results(replicas[0])
         logs = mean_over_examples(replicas, shares)
         if self._own_logs is None:
             with (
@@ -48,6 +59,19 @@ class StepLogs:
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
         if workers.count(self._strategy) > 1:
             self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
+
+    def _tell_results(self, logs):
+        metrics = self._results.among(logs) if self._results else {}
+        if metrics != self._metrics_in_logs:
+            self._metrics_in_logs = metrics
+            self._read_with(functools.partial(_results_of, metrics))
+
+    def _read_with(self, read: Callable[[], dict]):
+        self._read_metrics = read
+        self._read_metrics_of_replicas = functools.partial(_on_replicas, self._strategy, read)
+        if not self._runs_eagerly:
+            self._read_metrics = graph_function(self._read_metrics)
+            self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
 
     def read(self) -> dict:
         """Returns the logs of the last step as numbers; all workers must call it."""
@@ -69,13 +93,8 @@ class StepLogs:
         return self._own_logs and tf.nest.map_structure(function, self._own_logs)
 
     def _as_numbers(self, metrics, own_logs):
-        if not self._returns_metrics and isinstance(own_logs, dict):
-            # A step that returns `metric.result()` returns it for its own replica. The metric knows
-            # the global value; one that says 0 has not been updated, and the step's own one stands.
-            metrics = {
-                name: metrics[name] if _is_nonzero(metrics.get(name)) else value
-                for name, value in own_logs.items()
-            }
+        if isinstance(own_logs, dict):
+            metrics = {name: metrics.get(name, value) for name, value in own_logs.items()}
         logs = lazy_logs.as_numbers(metrics)
         for callback in self._callbacks:
             logs = callback.change_logs(logs)
@@ -101,10 +120,13 @@ def mean_over_examples(replicas, shares):
     return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
 
 
-def _on_replicas(model):
-    """Returns the metrics of the first replica of this worker."""
-    strategy = model.distribute_strategy
-    return strategy.experimental_local_results(strategy.run(model.get_metrics_result))[0]
+def _results_of(metrics: dict) -> dict:
+    return {name: metric.result() for name, metric in metrics.items()}
+
+
+def _on_replicas(strategy, read):
+    """Returns what the first replica of this worker reads."""
+    return strategy.experimental_local_results(strategy.run(read))[0]
 
 
 def _mean(values, shares):
@@ -118,7 +140,3 @@ def _mean(values, shares):
 def _variable_like(value):
     shape = [1 if size is None else size for size in value.shape]
     return tf.Variable(tf.zeros(shape), shape=value.shape, trainable=False)
-
-
-def _is_nonzero(value) -> bool:
-    return tf.is_tensor(value) and value.shape.rank == 0 and bool(value != 0)

@@ -1,0 +1,127 @@
+"""What a step logs is the number of all replicas, under whatever name the step gives it."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.plain import check_as_plain
+from tests.strategies import each_replicated_strategy, each_strategy
+
+X = np.random.default_rng(3).normal(size=(21, 3)).astype("float32")
+Y = np.tanh(X.sum(axis=1, keepdims=True))
+
+
+class Tracked(keras.Model):
+    """Logs the result of `tracker` with `logs`, a function of the model and the loss."""
+
+    def __init__(self, logs):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.tracker = keras.metrics.Mean(name="tracker")
+        self._logs = logs
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = tf.square(self(x) - y)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        self.tracker.update_state(losses)
+        return self._logs(self, loss)
+
+    def test_step(self, data):
+        x, y = data
+        self.tracker.update_state(tf.square(self(x) - y))
+        return {"tracker": self.tracker.result()}
+
+
+class Graph(Tracked):
+    @tf.function
+    def test_step(self, data):
+        return super().test_step(data)
+
+
+def fit(model):
+    return model.fit(X, Y, batch_size=6, epochs=2, verbose=0).history
+
+
+def evaluate(model):
+    return model.evaluate(X, Y, batch_size=6, verbose=0, return_dict=True)
+
+
+def check(strategy, logs, kind=Tracked, run=fit, **arguments):
+    def make():
+        model = kind(logs)
+        model(X)
+        model.compile(keras.optimizers.SGD(0.1), loss=None, **arguments)
+        return model
+
+    check_as_plain(strategy, make, run)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@each_strategy
+def test_a_result_is_that_of_all_examples_under_any_name(strategy, steps_per_execution):
+    check(
+        strategy,
+        lambda model, loss: {"loss": model.tracker.result()},
+        steps_per_execution=steps_per_execution,
+    )
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("kind", [Tracked, Graph])
+@each_strategy
+def test_evaluate(strategy, kind, steps_per_execution):
+    check(strategy, None, kind, evaluate, steps_per_execution=steps_per_execution)
+
+
+@each_replicated_strategy
+@pytest.mark.filterwarnings("ignore:Using MirroredStrategy eagerly")
+def test_eagerly(strategy):
+    check(strategy, lambda model, loss: {"loss": model.tracker.result()}, run_eagerly=True)
+
+
+@each_strategy
+def test_a_loss_by_the_name_of_a_metric_is_the_loss_of_the_last_batch(strategy):
+    check(strategy, lambda model, loss: {"tracker": loss})
+
+
+@each_strategy
+def test_a_metric_that_the_property_leaves_out(strategy):
+    class Unlisted(Tracked):
+        metrics = property(lambda self: [])
+
+    check(strategy, lambda model, loss: {"loss": model.tracker.result()}, Unlisted)
+
+
+@each_replicated_strategy
+def test_a_step_that_computes_with_a_result_is_told(strategy):
+    with strategy.scope():
+        model = Tracked(lambda model, loss: {"root": tf.sqrt(model.tracker.result())})
+        model.compile(keras.optimizers.SGD(0.1))
+
+    with pytest.warns(UserWarning, match=r"result of 'tracker', which in a step is that of one"):
+        fit(model)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(model)
+
+
+@each_strategy
+def test_methods_of_a_metric_are_its_own_again(strategy):
+    with strategy.scope():
+        model = Tracked(lambda model, loss: {"loss": model.tracker.result()})
+        model.compile(keras.optimizers.SGD(0.1))
+
+    fit(model)
+
+    assert not {"result", "update_state", "reset_state"} & set(vars(model.tracker))
