@@ -40,6 +40,7 @@ def serve(
         job_name=cluster.task.job,
         task_index=cluster.task.index,
         protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_num_threads(cluster)),
     )
     told = in_background(last_word.hear, server.target, cluster.task)
     lost = in_background(_watch_chief, cluster, chief_timeout_secs)
@@ -52,6 +53,16 @@ def serve(
         sys.exit(0)
     print(peer_failure.message(cause, cluster), file=sys.stderr, flush=True)
     sys.exit(peer_failure.EXIT_CODE)
+
+
+def _num_threads(cluster: Cluster) -> int:
+    """Returns how many operations the server may run at a time: more than there are tasks.
+
+    TensorFlow takes the number of cores. On one core, what waits for another task would hold the
+    only thread, and the step never ends.
+    """
+    chosen = int(os.environ.get("TF_NUM_INTEROP_THREADS") or os.cpu_count() or 1)
+    return max(chosen, len(cluster.addresses) + 1)
 
 
 def _use_gpus(number: int) -> None:

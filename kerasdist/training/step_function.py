@@ -166,13 +166,15 @@ class StepFunction:
             raise StopIteration
 
     def _one_step(self, batch):
+        """Runs a step with a global batch; returns the examples in it."""
         batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
         checks = self._look_at(batch, is_first=is_first)
         if workers.count(self._strategy) > 1:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
-        self._run_shares(batch, batches.shares_of(batch, self._strategy), checks=checks)
+        shares = batches.shares_of(batch, self._strategy)
+        return self._run_shares(batch, shares, checks=checks).num_examples
 
     def _one_own_step(self, batch, own_size, size, next_size):
         """Runs a step with a batch of this worker's own; returns the size of the next global one.
@@ -251,21 +253,28 @@ class StepFunction:
             return function
         return graph_function(function, jit_compile=True)
 
+    # Functions that return something are compiled as Keras' are: TensorFlow leaves what is of no
+    # use in those without outputs, and then writes sums in another order.
+
     def _next_step(self, iterator):
-        self._one_step(next(iterator))
+        return self._one_step(next(iterator))
 
     def _exact_steps(self, iterator, num_steps):
         def body(step):
             self._one_step(next(iterator))
             return step + 1
 
-        tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
+        return tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
 
     def _steps_while_data(self, iterator, num_steps):
         def body(step, _):
             batch = iterator.get_next_as_optional()
             has_value = batch.has_value()
-            tf.cond(has_value, lambda: self._one_step(batch.get_value()), lambda: None)
+            tf.cond(
+                has_value,
+                lambda: tf.cast(self._one_step(batch.get_value()), tf.int32),
+                lambda: 0,
+            )
             return step + tf.cast(has_value, tf.int32), has_value
 
         num_taken, _ = tf.while_loop(

@@ -1,17 +1,17 @@
 """What the tests of programs share: clusters, and sums that are always added up in one order."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import tensorflow as tf
 
 from tests.programs.outcomes import run_on_cluster
 
 # Several threads add up a sum in an order of their own, so that the last bit of a loss differs
-# between two runs of plain Keras already. TensorFlow reads this when it starts, after the tests are
-# collected.
-os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
-os.environ["TF_NUM_INTEROP_THREADS"] = "1"
+# between two runs of plain Keras already. TensorFlow takes this until it starts, after the tests
+# are collected. Not from the environment, which clusters would inherit.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -108,6 +108,7 @@ class DiffusionModel(keras.Model):
     def plot_images(self, epoch=None, logs=None):
         noises = np.random.default_rng(epoch).normal(size=(2, SIZE, SIZE, 3)).astype("float32")
         rates = self.diffusion_schedule(keras.ops.ones((2, 1, 1, 1)))
+        noises = keras.ops.convert_to_tensor(noises)
         self.generated = keras.ops.convert_to_numpy(self.denoise(noises, *rates, training=False)[1])
 
 
