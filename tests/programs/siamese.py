@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import kerasdist
-from tests.programs.scope import scope
+from tests.programs.scope import epsilon, scope
 
 
 class DistanceLayer(keras.layers.Layer):
@@ -80,7 +80,7 @@ def contrastive_loss(y_true, y_pred):
     return keras.ops.mean((1 - y_true) * square_pred + y_true * margin_square)
 
 
-def train(strategy, total):
+def train(strategy, total, adam_epsilon=1e-7):
     keras.utils.set_random_seed(33)
     rng = np.random.default_rng(0)
     images = rng.uniform(size=(3, 45, 8, 8, 3)).astype("float32")
@@ -92,7 +92,9 @@ def train(strategy, total):
         inputs = [keras.Input(name=name, shape=(8, 8, 3)) for name in ("a", "p", "n")]
         distances = DistanceLayer()(*[embedding(each) for each in inputs])
         siamese_model = SiameseModel(keras.Model(inputs, distances), total=total)
-        siamese_model.compile(optimizer=keras.optimizers.Adam(0.001), weighted_metrics=[])
+        siamese_model.compile(
+            optimizer=keras.optimizers.Adam(0.001, epsilon=adam_epsilon), weighted_metrics=[]
+        )
     triplets = siamese_model.fit(train_dataset, epochs=2, validation_data=val_dataset)
 
     with scope(strategy):
@@ -120,8 +122,8 @@ def train(strategy, total):
     }
 
 
-def run(strategy):
-    return train(strategy, kerasdist.global_sum)
+def run(strategy, *, comparable=False):
+    return train(strategy, kerasdist.global_sum, epsilon(comparable))
 
 
 def run_as_published(strategy):

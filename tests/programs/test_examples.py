@@ -28,13 +28,6 @@ PROGRAMS = [
     "wgan_gp",
     "wide_and_deep",
 ]
-# Not yet: these differ in the last bit (the order of a sum in the compiled step), and `diffusion`
-# hands numpy arrays to a model's call.
-NOT_YET_ON_ONE_DEVICE = {
-    *("diffusion", "graph_network", "siamese", "simsiam", "vae", "vision_transformer"),
-}
-# Not yet: Adam makes as large a step of a gradient that is all rounding as of any other.
-NOT_YET_ON_TWO_REPLICAS = {"diffusion", "siamese", "vae", "vision_transformer", "wide_and_deep"}
 # Those that reduce a sum or a ratio of sums: `run_as_published` does it as others write it.
 WITH_SUMS = ["masked_language_model", "siamese", "simclr", "translation"]
 # Its batches are no sets of examples.
@@ -52,14 +45,12 @@ ON_CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [each for each in PROGRAMS + ON_ONE_DEVICE if each not in NOT_YET_ON_ONE_DEVICE]
-)
+@pytest.mark.parametrize("name", PROGRAMS + ON_ONE_DEVICE)
 def test_one_device_gives_the_bits_of_plain_keras(name):
     check_one_device(name)
 
 
-@pytest.mark.parametrize("name", [each for each in PROGRAMS if each not in NOT_YET_ON_TWO_REPLICAS])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_two_replicas_give_the_numbers_of_plain_keras(name):
     check_two_replicas(name)
 

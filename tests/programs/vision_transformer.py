@@ -6,7 +6,7 @@ Augmentation in the model with an adapted normalization, top-k accuracy, checkpo
 import keras
 import numpy as np
 
-from tests.programs.scope import scope
+from tests.programs.scope import epsilon, scope
 
 IMAGE_SIZE, PATCH_SIZE, DIM = 8, 4, 8
 NUM_PATCHES = (IMAGE_SIZE // PATCH_SIZE) ** 2
@@ -80,7 +80,9 @@ def run(strategy, *, comparable=False, directory):
         data_augmentation.layers[0].adapt(x_train)
         model = create_vit_classifier(data_augmentation, 0.0 if comparable else 0.1)
         model.compile(
-            optimizer=keras.optimizers.AdamW(learning_rate=0.001, weight_decay=0.0001),
+            optimizer=keras.optimizers.AdamW(
+                learning_rate=0.001, weight_decay=0.0001, epsilon=epsilon(comparable)
+            ),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[
                 keras.metrics.SparseCategoricalAccuracy(name="accuracy"),

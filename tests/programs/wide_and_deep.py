@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.programs.scope import scope
+from tests.programs.scope import epsilon, scope
 
 
 def dataframe(num_examples):
@@ -76,12 +76,14 @@ def run(strategy, *, comparable=False):
         predictions = keras.layers.Dense(1, activation="sigmoid")(x)
         training_model = keras.Model(inputs=encoded_features, outputs=predictions)
         training_model.compile(
-            optimizer="adam", loss="binary_crossentropy", metrics=["accuracy", "auc"]
+            optimizer=keras.optimizers.Adam(epsilon=epsilon(comparable)),
+            loss="binary_crossentropy",
+            metrics=["accuracy", "auc"],
         )
         inference_model = keras.Model(inputs=dict_inputs, outputs=predictions)
         wide_and_deep = make_wide_and_deep(0.0 if comparable else 0.1, synchronized=comparable)
         wide_and_deep.compile(
-            optimizer=keras.optimizers.Adam(learning_rate=0.001),
+            optimizer=keras.optimizers.Adam(learning_rate=0.001, epsilon=epsilon(comparable)),
             loss=keras.losses.SparseCategoricalCrossentropy(),
             metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
