@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import io
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.parity.cases import Case
+from kerasdist.parity.data import ODD, Data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,28 +27,39 @@ class Outcome:
     iterations: int
 
 
-def train(case: Case, strategy=None, *, is_reference: bool = False) -> Outcome:
+def train(
+    case: Case, strategy=None, *, is_reference: bool = False, num_examples: int = ODD
+) -> Outcome:
     """Trains `case` from its fixed seed, in the scope of `strategy` or (None) without any.
 
     Args:
         case: One of `CASES`.
         strategy: A strategy of ours or of TensorFlow's.
         is_reference: Whether to use the data of the case's `reference`.
+        num_examples: Of the data, where the case is not about their number.
     """
     keras.utils.set_random_seed(7)
+    data = Data(num_examples=num_examples, strategy=strategy)
+    fit = case.reference if is_reference and case.reference else case.fit
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = case.model()
-    fit = case.reference if is_reference and case.reference else case.fit
-    arguments = fit(strategy)
-    if case.train is None:
-        history = model.fit(**arguments, verbose=0).history
-    else:
-        history = case.train(model, arguments)
+        if case.fits_in_scope:
+            history = _history(case, model, data, fit(data))
+    if not case.fits_in_scope:
+        history = _history(case, model, data, fit(data))
     return Outcome(
         weights=[np.asarray(variable.numpy(), "float32") for variable in model.weights],
         history=history,
         iterations=int(tf.convert_to_tensor(model.optimizer.iterations)),
     )
+
+
+def _history(case, model, data, arguments):
+    # Keras' progress bars would stand between the lines of the table.
+    with contextlib.redirect_stdout(io.StringIO()):
+        if case.train:
+            return case.train(model, data, arguments)
+        return model.fit(**arguments).history
 
 
 def difference(outcome: Outcome, truth: Outcome) -> float:

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.parity import models
-from kerasdist.parity.cases import examples
+from kerasdist.parity.data import examples
 
 # Where four replicas would add nothing but time.
 on_one_device_and_two_replicas = pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from kerasdist.callbacks import (
     TrainableScopes,
 )
 from kerasdist.parity import models
-from kerasdist.parity.cases import examples
+from kerasdist.parity.data import examples
 from kerasdist.training.update_callback import UpdateCallback
 from tests import strategies
 from tests.callbacks import hand_loop

@@ -6,7 +6,7 @@ import pytest
 
 from kerasdist.callbacks import GradientMultipliers
 from kerasdist.parity import models
-from kerasdist.parity.cases import examples
+from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy

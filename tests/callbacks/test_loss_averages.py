@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from kerasdist.callbacks import GradientAccumulation, LossAverages
-from kerasdist.parity import cases, models
+from kerasdist.parity import models
+from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy
@@ -49,7 +50,7 @@ def test_the_logs_of_every_step_are_the_loss_of_its_global_batch_and_the_average
 
 def test_a_replica_without_examples_does_not_count():
     logs = Logs()
-    x, y = cases.examples(17)
+    x, y = examples(17)
     model = hand_loop.make_model(strategies.get("4 replicas"))
     hand_loop.fit(model, [logs, LossAverages(0.5)], data=(x, y), epochs=1)
 
@@ -70,7 +71,7 @@ def test_every_step_of_an_execution_counts(strategy):
 @hand_loop.on_one_device_and_two_replicas
 def test_a_model_with_several_outputs_logs_each_of_their_losses(strategy):
     logs = Logs()
-    x, y = cases.examples()
+    x, y = examples()
     labels = np.digitize(y[:, 0], [-0.3, 0.3]).astype("int32")
     model = hand_loop.make(strategy, models.two_outputs)
     truth = keras.models.clone_model(model)
@@ -98,7 +99,7 @@ def test_the_other_logs_stay_as_they_are():
     history = []
     for callbacks in ([], [LossAverages()]):
         model = hand_loop.make_model(strategies.get("2 replicas"), metrics=["mae"])
-        data = cases.examples(37)
+        data = examples(37)
         history.append(hand_loop.fit(model, callbacks, validation_data=data))
 
     plain, averaged = history
@@ -136,7 +137,7 @@ def test_the_loss_of_a_users_own_train_step():
 def test_a_callback_that_went_to_another_model_and_back_logs_the_model_it_is_used_on():
     averages, logs = LossAverages(0.0), Logs()
     first, second = (hand_loop.make_model(strategies.get("one device")) for _ in range(2))
-    x, y = cases.examples()
+    x, y = examples()
     hand_loop.fit(first, [averages], epochs=1)
     hand_loop.fit(second, [averages], epochs=1, data=(x, 5 * y))
     hand_loop.fit(first, [averages, logs], epochs=1)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kerasdist.callbacks import MovingAverage
-from kerasdist.parity import cases, models
+from kerasdist.parity import models
+from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy
@@ -153,7 +154,7 @@ def test_what_is_averaged_can_be_switched(arguments, number):
 def test_validation_uses_the_averages_when_asked(strategy):
     average = MovingAverage(0.9, num_updates=False, validate=True)
     plain = hand_loop.make_model(strategy)
-    x, y = cases.examples(37)
+    x, y = examples(37)
     history = hand_loop.fit(plain, [average], validation_data=(x, y))
     with average.applied(plain):
         averaged_loss = plain.evaluate(x, y, verbose=0)
@@ -167,7 +168,7 @@ def test_validation_uses_the_averages_when_asked(strategy):
 def test_validation_uses_the_weights_when_not_asked(strategy):
     average = MovingAverage(0.9, num_updates=False)
     model = hand_loop.make_model(strategy)
-    x, y = cases.examples(37)
+    x, y = examples(37)
     history = hand_loop.fit(model, [average], validation_data=(x, y))
 
     assert history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, verbose=0), abs=1e-6)
@@ -176,7 +177,7 @@ def test_validation_uses_the_weights_when_not_asked(strategy):
 @hand_loop.on_one_device_and_two_replicas
 def test_a_validation_that_fails_leaves_the_training_weights_in(strategy):
     def fails():
-        yield cases.examples(8)
+        yield examples(8)
         raise OSError("The disk is gone.")
 
     average = MovingAverage(0.9, num_updates=False, validate=True)
@@ -196,7 +197,7 @@ def test_applied_puts_the_averages_in_and_takes_them_out(strategy, tmp_path):
     average = MovingAverage(0.6)
     model = train(strategy, average)
     weights, averages = model.get_weights(), state_of(average)
-    x, y = cases.examples()
+    x, y = examples()
     with average.applied(model):
         hand_loop.assert_same(model, averages, tolerance=0)
         outputs = model.predict(x, verbose=0)
@@ -356,7 +357,7 @@ def test_memory_is_one_more_copy_of_the_averaged_variables_on_every_replica(
     average = MovingAverage()
     hand_loop.fit(model, [average], epochs=1)
     with average.applied(model):
-        model.evaluate(*cases.examples(), verbose=0)
+        model.evaluate(*examples(), verbose=0)
     after = bytes_of_new_variables()
 
     weights = sum(each.nbytes for each in hand_loop.START)
@@ -384,7 +385,7 @@ def test_averages_move_once_per_step_of_two_optimizers():
     model = hand_loop.make(strategies.get("one device"), models.with_two_optimizers)
     average = MovingAverage(0.5, num_updates=False)
     before = model.get_weights()
-    x, y = cases.examples(16)
+    x, y = examples(16)
     hand_loop.fit(model, [average], data=(x, y), epochs=1)
 
     expected = [(a + b) / 2 for a, b in zip(before, model.get_weights(), strict=True)]

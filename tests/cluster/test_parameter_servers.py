@@ -622,3 +622,19 @@ def test_says_what_cannot_be_had(name, message):
 
 def test_goes_on_after_an_error():
     assert result_of(errors)["goes on"] == NUM_STEPS
+
+
+def train_and_report() -> int:
+    strategy = kerasdist.make_strategy()
+    model = make_model(strategy)
+    model.fit(dataset(), epochs=2, verbose=0)
+    return int(tf.convert_to_tensor(model.optimizer.iterations))
+
+
+def test_machines_of_one_core_train(monkeypatch):
+    # TensorFlow runs so many operations at a time; where one waits for another, one is too few.
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
+
+    chief, *_ = testing.run_cluster(train_and_report, num_workers=1, num_ps=1)
+
+    assert chief.value == 2 * NUM_STEPS, chief.output

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kerasdist.parity import models
-from kerasdist.parity.cases import examples
+from kerasdist.parity.data import examples
 from tests.strategies import each_replicated_strategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:Batch normalization:UserWarning")
