@@ -108,8 +108,15 @@ class StepFunction:
                 for batch in map(as_tensors, data):
                     self._rehearse(without_optionals(batch))
                     self._run_batch(batch)
-        except tf.errors.InvalidArgumentError as error:
-            raise graph_errors.explained(error) from None
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except Exception as error:
+            told = graph_errors.explained(error)
+            if told is error and self._is_first_call and self._strategy.num_replicas_in_sync > 1:
+                told = graph_errors.of_parts(error, self._model, self._step)
+            if told is error:
+                raise
+            raise told from None
         if self._is_first_call:
             self._is_first_call = False
             self._check_first_batch()

@@ -15,6 +15,8 @@ from tests.strategies import (
     run_on_workers,
 )
 
+# Keras says so by default of all data that it cannot shuffle.
+pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored")
 CASE_NAMES = [case.name for case in CASES]
 # What parameter servers refuse, by the error.
 IS_DISTRIBUTED = "Received: a distributed dataset"
