@@ -8,8 +8,11 @@ import contextlib
 import functools
 import inspect
 import threading
+from collections.abc import Generator
 
 import tensorflow as tf
+
+from kerasdist.training import keras_adapter
 
 # Functions whose first argument is a shape, each with the one that does the same from a seed alone.
 _SHAPED = {
@@ -44,8 +47,10 @@ class Draws:
         self.are_alike = are_alike
         self._lock = threading.Lock()  # Replicas are traced in threads.
         self._stack = contextlib.ExitStack()
+        self._local = threading.local()
 
     def __enter__(self):
+        self._stack.enter_context(keras_adapter.around_initializers(self._left_alone))
         draws = {name: getattr(tf.random, twin) for name, twin in _SHAPED.items()}
         drop = tf.nn.experimental.stateless_dropout
         for name, draw in draws.items():
@@ -61,12 +66,23 @@ class Draws:
         _entered.remove(self)
         self._stack.close()
 
+    @contextlib.contextmanager
+    def _left_alone(self) -> Generator[None]:
+        """Lets this thread draw as ever: the first value of a weight is none of an example's."""
+        before, self._local.is_left = getattr(self._local, "is_left", False), True
+        try:
+            yield
+        finally:
+            self._local.is_left = before
+
     def _replace(self, module, name, alike):
         stock = getattr(module, name)
         signature = inspect.signature(stock)
 
         @functools.wraps(stock)
         def draw(*args, **kwargs):
+            if getattr(self._local, "is_left", False):
+                return stock(*args, **kwargs)
             with self._lock:
                 self.places.add(tf.get_current_name_scope() or "train_step")
             if not self.are_alike or alike is None:

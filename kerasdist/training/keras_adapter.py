@@ -441,6 +441,24 @@ def assignments_undone() -> Generator[None]:
                 gen_resource_variable_ops.assign_variable_op(handle, value)
 
 
+@contextlib.contextmanager
+def around_initializers(context: Callable[[], Any]) -> Generator[None]:
+    """Enters `context()` wherever Keras computes the first value of a variable."""
+    # Of TensorFlow's backend, which all variables of layers go through.
+    owner, name = keras.Variable, "_initialize_with_initializer"
+    stock = getattr(owner, name)
+
+    def initialize(variable, initializer):
+        def within(*args, **kwargs):
+            with context():
+                return initializer(*args, **kwargs)
+
+        stock(variable, within)
+
+    with _replaced({(owner, name): initialize}):
+        yield
+
+
 def _value_of(handle):
     """Returns what a variable holds; None for one that is being made."""
     if not gen_resource_variable_ops.var_is_initialized_op(handle):

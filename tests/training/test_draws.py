@@ -75,3 +75,15 @@ def test_the_place_is_the_layer():
         model(ONES, training=True)
 
     assert [place for place in seen.places if "forgetting" in place]
+
+
+def test_first_values_of_weights_are_drawn_as_ever():
+    layers = []
+    for are_alike in (False, True):
+        keras.utils.set_random_seed(1)
+        layers.append(keras.layers.Dense(3))
+        with Draws(are_alike=are_alike) as seen:
+            layers[-1].build((None, 4))
+        assert not seen.places
+
+    np.testing.assert_array_equal(*(layer.kernel.numpy() for layer in layers))
