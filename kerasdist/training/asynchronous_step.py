@@ -101,7 +101,9 @@ class AsynchronousStep(StepFunction):
         if num_taken == 0:
             self.finish()
             raise StopIteration
-        return RecentLogs(self._read_recent, read_exact=self._read_exact)
+        return RecentLogs(
+            self._read_recent, read_exact=self._read_exact, nesting=self._logs.nesting
+        )
 
     def finish(self) -> None:
         """Waits for the steps that still run."""

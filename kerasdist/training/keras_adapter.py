@@ -270,8 +270,13 @@ def variables_trained_by(optimizer) -> list[keras.Variable]:
 
 
 def is_built(model) -> bool:
-    """Whether the layers of `model` have made their variables."""
-    return all(layer.built for layer in model._flatten_layers())
+    """Whether the layers of `model` have made their variables.
+
+    A model whose train_step calls its layers and never itself stays unbuilt.
+    """
+    layers = model._flatten_layers(include_self=False)
+    has_none_of_its_own = bool(layers) and type(model).build is keras.Model.build
+    return (model.built or has_none_of_its_own) and all(layer.built for layer in layers)
 
 
 def has_own_layers(model) -> bool:
@@ -418,12 +423,17 @@ def _integers(fractions, drawn, args, kwargs):
 
 @contextlib.contextmanager
 def assignments_undone() -> Generator[None]:
-    """Gives every variable that is assigned inside its value back; for eager operations."""
+    """Gives every variable that is assigned inside its value back; for eager operations.
+
+    One that is made inside, as those of compiled metrics, gets its first value back.
+    """
     before: dict = {}
 
     def assign(stock, handle, *args, **kwargs):
         if handle is not None and id(handle) not in before:
-            before[id(handle)] = handle, _value_of(handle)
+            value = _value_of(handle)
+            if value is not None:
+                before[id(handle)] = handle, value
         return stock(handle, *args, **kwargs)
 
     names = [
@@ -437,8 +447,7 @@ def assignments_undone() -> Generator[None]:
             yield
     finally:
         for handle, value in before.values():
-            if value is not None:
-                gen_resource_variable_ops.assign_variable_op(handle, value)
+            gen_resource_variable_ops.assign_variable_op(handle, value)
 
 
 @contextlib.contextmanager
@@ -497,8 +506,27 @@ def has_stock_steps(model) -> bool:
 
 
 def build_from_spec(model, spec) -> None:
-    """Creates the variables of `model`, its metrics and its optimizer from shapes alone."""
-    model._symbolic_build(data_batch=spec)
+    """Creates the variables of `model` and its metrics from shapes alone.
+
+    Not those of its optimizer: Keras alone makes them in the first step that trains, and files that
+    are loaded before do not reach them.
+    """
+    optimizer = model.optimizer
+    is_hidden = optimizer is not None and not optimizer.built
+    try:
+        if is_hidden:
+            optimizer.built = True
+        model._symbolic_build(data_batch=spec)
+    finally:
+        if is_hidden:
+            optimizer.built = False
+
+
+def build_optimizer(model) -> None:
+    """Creates the variables of the optimizer, where the model has all of its own."""
+    optimizer = model.optimizer
+    if optimizer is not None and not optimizer.built and is_built(model):
+        optimizer.build(model.trainable_variables)
 
 
 def next_call_of(epoch_iterator: EpochIterator) -> tuple[int, int, Any]:

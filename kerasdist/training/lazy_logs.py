@@ -23,16 +23,24 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
             must call it, since the numbers are added up over them.
         read_of_worker: Returns the logs of this worker alone, which needs nobody else. Defaults to
             `read`.
+        nesting: The names that are in a dict of the step's own logs, by the name of that dict.
 
     Example:
         logs = LazyLogs(lambda: as_numbers(model.get_metrics_result()))   # nothing is computed
         logs["loss"]                                                      # now it is
     """
 
-    def __init__(self, read: Callable[[], dict], *, read_of_worker: Callable | None = None):
+    def __init__(
+        self,
+        read: Callable[[], dict],
+        *,
+        read_of_worker: Callable | None = None,
+        nesting: Mapping[str, tuple[str, ...]] | None = None,
+    ):
         dict.__setitem__(self, "", None)  # json.dumps looks there whether there is anything.
         self._read = read
         self._read_of_worker = read_of_worker
+        self._nesting = nesting or {}
 
     @functools.cached_property
     def data(self) -> dict:
@@ -42,6 +50,16 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
     def of_worker(self) -> "LazyLogs":
         """The logs of this worker alone."""
         return LazyLogs(self._read_of_worker) if self._read_of_worker else self
+
+    def nested(self) -> dict:
+        """Returns the numbers with the dicts in which the step returned them."""
+        return self._nest(self)
+
+    def _nest(self, numbers):
+        inner = {name for names in self._nesting.values() for name in names}
+        return {name: value for name, value in numbers.items() if name not in inner} | {
+            outer: {name: numbers[name] for name in names} for outer, names in self._nesting.items()
+        }
 
     def __bool__(self) -> bool:
         return True  # `logs or {}` reads nothing.
@@ -67,15 +85,22 @@ class RecentLogs(LazyLogs):
     Args:
         read: Returns the numbers of the last look.
         read_exact: Waits for the workers and returns the numbers of all steps.
+        nesting: As of `LazyLogs`.
     """
 
-    def __init__(self, read: Callable[[], dict], *, read_exact: Callable[[], dict]):
-        super().__init__(read)
+    def __init__(
+        self,
+        read: Callable[[], dict],
+        *,
+        read_exact: Callable[[], dict],
+        nesting: Mapping[str, tuple[str, ...]] | None = None,
+    ):
+        super().__init__(read, nesting=nesting)
         self._read_exact = read_exact
 
     def exact(self) -> dict:
-        """Returns the numbers of all steps; waits for them."""
-        return dict(self._read_exact())
+        """Returns the numbers of all steps, as `nested`; waits for them."""
+        return self._nest(self._read_exact())
 
 
 def as_numbers(logs: Mapping) -> dict:

@@ -5,6 +5,7 @@ under a name of their own: then the metric, read when somebody asks, knows it fo
 """
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import threading
@@ -18,6 +19,23 @@ import tensorflow as tf
 from kerasdist.training import keras_adapter
 
 _METHODS = ("result", "update_state", "reset_state")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a metric gives, or one number of several.
+
+    Attributes:
+        metric: The metric.
+        position: Of the number, where it gives a dict or a list.
+    """
+
+    metric: keras.metrics.Metric
+    position: int
+
+    def read(self):
+        """Returns it as it is now."""
+        return keras.tree.flatten(self.metric.result())[self.position]
 
 
 class MetricResults:
@@ -49,8 +67,8 @@ class MetricResults:
                     stack.enter_context(_replaced(metric, name, _forget, results))
             yield
 
-    def among(self, logs: dict) -> dict[str, keras.metrics.Metric]:
-        """Returns the metrics whose results are in `logs`, by the name of the log.
+    def among(self, logs: dict) -> dict[tuple, "Result"]:
+        """Returns the results of metrics that are in `logs`, by their path there.
 
         Warns once if the step has computed with a result, which is that of one replica.
         """
@@ -59,11 +77,20 @@ class MetricResults:
         for metric, results in self._results.values():
             if any(each.graph is not graph for each in _symbolic(results)):
                 self._in_functions[metric.name] = metric
-        return {name: self._in_functions[name] for name in logs if name in self._in_functions} | {
-            name: metric
-            for name, value in logs.items()
+        found = {
+            id(leaf): Result(metric, position)
             for metric, results in self._results.values()
-            if any(value is each for each in itertools.chain(*results.values()))
+            for result in itertools.chain(*results.values())
+            for position, leaf in enumerate(keras.tree.flatten(result))
+        } | {
+            id(leaf): Result(self._in_functions[path[-1]], 0)
+            for path, leaf in keras.tree.flatten_with_path(logs)
+            if path[-1] in self._in_functions
+        }
+        return {
+            path: found[id(leaf)]
+            for path, leaf in keras.tree.flatten_with_path(logs)
+            if id(leaf) in found
         }
 
     def _warn_of_uses(self, graph):
@@ -109,4 +136,5 @@ def _forget(method, results: dict, *args, **kwargs) -> Any:
 
 
 def _symbolic(results: dict) -> list:
-    return [each for each in itertools.chain(*results.values()) if tf.is_symbolic_tensor(each)]
+    leaves = keras.tree.flatten(list(results.values()))
+    return [each for each in leaves if tf.is_symbolic_tensor(each)]

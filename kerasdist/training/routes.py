@@ -118,6 +118,8 @@ def _make_train_function(stock, model, force=False):
         if callbacks and model in _specs and model.train_function is None:
             _make_variables(model)
         with model.distribute_strategy.scope():
+            if keras_adapter.has_stock_steps(model):
+                keras_adapter.build_optimizer(model)
             for callback in callbacks:
                 callback.prepare(model)
                 callback.prepared_for = weakref.ref(model)
@@ -254,14 +256,14 @@ def _make_variables(model):
 
 
 def _epoch_logs(stock, model, logs):
-    if isinstance(logs, RecentLogs):
-        return stock(model, logs.exact())
     if not isinstance(logs, LazyLogs):
         return stock(model, logs)
+    if isinstance(logs, RecentLogs):
+        return stock(model, logs.exact())
     callbacks = update_callback.running(model)
     averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
     batch_statistics.synchronize_workers(model, averages)
-    return stock(model, dict(logs))
+    return stock(model, logs.nested())
 
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):

@@ -120,9 +120,12 @@ class StepFunction:
         if self._is_first_call:
             self._is_first_call = False
             self._check_first_batch()
-        if workers.count(self._strategy) == 1:
-            return LazyLogs(self._logs.read)
-        return LazyLogs(self._logs.read, read_of_worker=self._logs.read_of_worker)
+        is_alone = workers.count(self._strategy) == 1
+        return LazyLogs(
+            self._logs.read,
+            read_of_worker=None if is_alone else self._logs.read_of_worker,
+            nesting=self._logs.nesting,
+        )
 
     def _check_first_batch(self):
         if workers.count(self._strategy) > 1:

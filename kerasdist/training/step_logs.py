@@ -4,6 +4,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 
 from kerasdist.training import keras_adapter, lazy_logs, workers
@@ -24,7 +25,7 @@ class StepLogs:
         self._runs_eagerly = model.run_eagerly
         self._callbacks = callbacks
         self._own_logs = None
-        self._metrics_in_logs: dict | None = None
+        self._results_in_logs: dict | None = None
         with tf.device("CPU:0"):
             self._share = tf.Variable(1.0, trainable=False)
         # One replica's results are those of all examples.
@@ -61,17 +62,25 @@ class StepLogs:
             self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
 
     def _tell_results(self, logs):
-        metrics = self._results.among(logs) if self._results else {}
-        if metrics != self._metrics_in_logs:
-            self._metrics_in_logs = metrics
-            self._read_with(functools.partial(_results_of, metrics))
+        results = self._results.among(logs) if self._results else {}
+        if results != self._results_in_logs:
+            self._results_in_logs = results
+            self._read_with(functools.partial(_read_all, list(results.values())))
 
-    def _read_with(self, read: Callable[[], dict]):
-        self._read_metrics = read
-        self._read_metrics_of_replicas = functools.partial(_on_replicas, self._strategy, read)
+    def _read_with(self, read: Callable[[], dict | list]):
+        self._read_metrics = functools.partial(_values_of, read)
+        self._read_metrics_of_replicas = functools.partial(
+            _on_replicas, self._strategy, self._read_metrics
+        )
         if not self._runs_eagerly:
             self._read_metrics = graph_function(self._read_metrics)
             self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
+
+    @property
+    def nesting(self) -> dict[str, tuple[str, ...]]:
+        """The names in a dict that the step returns in its dict, by the name of that dict."""
+        own_logs = self._own_logs if isinstance(self._own_logs, dict) else {}
+        return {name: tuple(each) for name, each in own_logs.items() if isinstance(each, dict)}
 
     def read(self) -> dict:
         """Returns the logs of the last step as numbers; all workers must call it."""
@@ -94,7 +103,11 @@ class StepLogs:
 
     def _as_numbers(self, metrics, own_logs):
         if isinstance(own_logs, dict):
-            metrics = {name: metrics.get(name, value) for name, value in own_logs.items()}
+            results = dict(zip(self._results_in_logs or (), metrics, strict=True))
+            leaves = keras.tree.flatten_with_path(own_logs)
+            metrics = keras.tree.pack_sequence_as(
+                own_logs, [results.get(path, leaf) for path, leaf in leaves]
+            )
         logs = lazy_logs.as_numbers(metrics)
         for callback in self._callbacks:
             logs = callback.change_logs(logs)
@@ -120,8 +133,18 @@ def mean_over_examples(replicas, shares):
     return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
 
 
-def _results_of(metrics: dict) -> dict:
-    return {name: metric.result() for name, metric in metrics.items()}
+def _values_of(read):
+    """Returns what is read, with values for the variables that a metric may give."""
+    return keras.tree.map_structure(_value_of, read())
+
+
+def _value_of(result):
+    variable = result.value if isinstance(result, keras.Variable) else result
+    return variable.read_value() if isinstance(variable, tf.Variable) else variable
+
+
+def _read_all(results: list) -> list:
+    return [result.read() for result in results]
 
 
 def _on_replicas(strategy, read):

@@ -21,7 +21,7 @@ class CustomCallback(keras.callbacks.Callback):
 
     def line(self, hook, logs):
         # `list(logs.keys())` fails on None, as the guide's would.
-        self.lines.append([hook, type(logs) is dict, list(logs.keys())])
+        self.lines.append([hook, isinstance(logs, dict), list(logs.keys())])
 
     def on_train_begin(self, logs=None):
         self.line("on_train_begin", logs)

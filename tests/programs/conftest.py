@@ -33,3 +33,11 @@ def clusters(request, tmp_path_factory):
             for cluster, names in asked.items()
         }
         pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(autouse=True)
+def sums_as_written():
+    """TensorFlow rewrites sums in an order that follows addresses in memory: not twice the same."""
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})

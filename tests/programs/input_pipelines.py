@@ -78,7 +78,7 @@ def pipelines(strategy):
 
 
 def make_model():
-    model = keras.Sequential([keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.1), metrics=["mae"])
     return model
 

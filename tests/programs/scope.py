@@ -9,7 +9,7 @@ def scope(strategy):
 
 
 def epsilon(comparable: bool) -> float:
-    """Returns an epsilon of Adam's: its default, or one that rounding is small beside.
+    """Returns an epsilon of Adam's: its default, or one beside which rounding is small.
 
     Adam makes as large a step of a gradient that is all rounding as of any other.
     """

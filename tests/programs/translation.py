@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import kerasdist
-from tests.programs.scope import scope
+from tests.programs.scope import epsilon, scope
 
 D_MODEL = 8
 
@@ -155,7 +155,7 @@ def train(strategy, loss, accuracy, *, comparable):
     with scope(strategy):
         transformer = Transformer(20, dropout=0.0 if comparable else 0.1)
         optimizer = keras.optimizers.Adam(
-            CustomSchedule(D_MODEL), beta_1=0.9, beta_2=0.98, epsilon=1e-9
+            CustomSchedule(D_MODEL), beta_1=0.9, beta_2=0.98, epsilon=epsilon(comparable)
         )
         transformer.compile(loss=loss, optimizer=optimizer, metrics=[accuracy])
     history = transformer.fit(train_batches, epochs=2, validation_data=val_batches)

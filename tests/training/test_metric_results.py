@@ -125,3 +125,57 @@ def test_methods_of_a_metric_are_its_own_again(strategy):
     fit(model)
 
     assert not {"result", "update_state", "reset_state"} & set(vars(model.tracker))
+
+
+class Nested(Tracked):
+    """As Keras' guide to a train_step has it: the compiled metrics give a dict."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predictions = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=predictions)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            elif metric is not self.tracker:
+                metric.update_state(y, predictions)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+class Sum(keras.metrics.Metric):
+    """Gives its variable, not the value."""
+
+    def __init__(self):
+        super().__init__(name="sum")
+        self.total = self.add_variable(shape=(), initializer="zeros")
+
+    def update_state(self, y, predictions, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(y))
+
+    def result(self):
+        return self.total
+
+
+@each_strategy
+def test_compiled_metrics_in_a_dict_of_the_logs(strategy):
+    def make():
+        model = Nested(None)
+        model(X)
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", Sum()])
+        return model
+
+    check_as_plain(strategy, make, lambda model: list(fit(model).values()))
+
+
+@pytest.mark.parametrize("run", [fit, evaluate])
+@each_strategy
+def test_a_metric_that_gives_its_variable(strategy, run):
+    def make():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=[Sum()])
+        return model
+
+    check_as_plain(strategy, make, run)
