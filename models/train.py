@@ -246,7 +246,7 @@ def _fit(
     interrupted = False
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The data ended after")
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
             for part in _parts(last_step, steps_per_epoch, is_asynchronous=is_asynchronous):
                 batches = input_pipeline.train_batches(
                     train, seed=values.seed + part.first_epoch, **pipeline

@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasdist.training import notices, update_callback, workers
+from kerasdist.training import keras_adapter, notices, update_callback, workers
 
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
 BEGIN_SECS = 60.0
@@ -55,7 +55,8 @@ def write(stock, model, *args, **kwargs):
         _wait_for_chief(strategy, notice)
         return None
     notices.post(f"{notice} begins")
-    stock(model, *args, **kwargs)
+    with keras_adapter.compile_config_kept(model):
+        stock(model, *args, **kwargs)
     notices.post(f"{notice} ends")
     return None
 

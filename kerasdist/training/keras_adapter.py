@@ -330,8 +330,10 @@ def sum_over_replicas(tensors: list) -> list:
     that a gradient might need.
     """
     extended = tf.distribute.get_strategy().extended
+    # Those that the user gave to the strategy of several workers.
+    options = getattr(extended, "_communication_options", None)
     with record.stop_recording():
-        return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+        return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors, options)
 
 
 def differentiable_sum(tensor, weigh=None):
@@ -520,6 +522,22 @@ def build_from_spec(model, spec) -> None:
     finally:
         if is_hidden:
             optimizer.built = False
+
+
+@contextlib.contextmanager
+def compile_config_kept(model) -> Generator[None]:
+    """Gives `model` back what it was compiled with.
+
+    Keras takes the optimizer out of it when it saves to .h5. On the chief alone: a clone would then
+    make other variables there than on the other workers, which wait for the same ones.
+    """
+    kept = getattr(model, "_compile_config", None)
+    before = dict(kept.config) if kept else {}
+    try:
+        yield
+    finally:
+        if kept:
+            kept.config = before
 
 
 def build_optimizer(model) -> None:

@@ -20,6 +20,7 @@ class CategoricalTruePositives(keras.metrics.Metric):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_pred = keras.ops.reshape(keras.ops.argmax(y_pred, axis=1), (-1, 1))
+        y_true = keras.ops.reshape(y_true, (-1, 1))  # Without, each is compared with all others.
         values = keras.ops.cast(y_true, "int32") == keras.ops.cast(y_pred, "int32")
         values = keras.ops.cast(values, "float32")
         if sample_weight is not None:

@@ -42,6 +42,14 @@ ON_CLUSTERS = {
     ],
 }
 
+# By nature: workers tell callbacks of a step their own numbers, and a chief of parameter servers
+# those of a second ago, of several steps at once; so a file written in a step is of another one.
+OWN_NUMBERS = {
+    ("2 workers", "callbacks_guide"): {"losses", "lines"},
+    ("1 worker + 1 ps", "callbacks_guide"): {"losses", "lines"},
+    ("1 worker + 1 ps", "saving"): {"scores"},
+}
+
 each_program = pytest.mark.parametrize("name", PROGRAMS)
 
 
@@ -61,4 +69,4 @@ def test_two_replicas_give_the_numbers_of_plain_keras(name):
 )
 def test_a_cluster_gives_the_numbers_of_plain_keras(name, cluster, clusters):
     for results in clusters[cluster].result()[name]:
-        check_numbers(name, results)
+        check_numbers(name, results, without=OWN_NUMBERS.get((cluster, name), ()))

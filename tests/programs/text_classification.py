@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.programs.scope import scope
+from tests.programs.scope import epsilon, scope
 
 WORDS = ["good", "bad", "film", "plot", "actor", "great", "awful", "the", "and", "was"]
 
@@ -58,7 +58,7 @@ def run(strategy, *, comparable=False):
         )
         model.compile(
             loss=keras.losses.BinaryCrossentropy(),
-            optimizer="adam",
+            optimizer=keras.optimizers.Adam(epsilon=epsilon(comparable)),
             metrics=[keras.metrics.BinaryAccuracy(threshold=0.5)],
         )
     history = model.fit(train_ds, validation_data=val_ds, epochs=3)

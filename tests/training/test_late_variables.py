@@ -35,7 +35,7 @@ class Autoencoder(keras.Model):
         return [self.tracker]
 
     def train_step(self, data):
-        self.num_traces += 1
+        self.num_traces += not tf.executing_eagerly()  # A rehearsal is no trace.
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self.decoder(self.encoder(data)) - data) ** 2)
         gradients = tape.gradient(loss, self.trainable_weights)
@@ -72,7 +72,7 @@ class Adversaries(keras.Model):
         return [self.tracker]
 
     def train_step(self, real):
-        self.num_traces += 1
+        self.num_traces += not tf.executing_eagerly()  # A rehearsal is no trace.
         noise = real[:, :3]
         with tf.GradientTape() as tape:
             judged = self.discriminator(self.generator(noise)) - self.discriminator(real)
@@ -105,7 +105,7 @@ class Regression(keras.Model):
         return self.outer(self.inner(inputs))
 
     def train_step(self, data):
-        self.num_traces += 1
+        self.num_traces += not tf.executing_eagerly()  # A rehearsal is no trace.
         return super().train_step((data, tf.reduce_sum(data, axis=1, keepdims=True)))
 
 
