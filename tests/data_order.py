@@ -111,6 +111,17 @@ def dataset_with_a_seed(strategy):
 
 
 @case
+def dataset_cached_in_its_order(strategy):
+    return fit(strategy, shuffled().cache(), epochs=4)
+
+
+@case
+def dataset_shuffled_after_a_cache(strategy):
+    data = examples().cache().shuffle(NUM_EXAMPLES).batch(BATCH_SIZE)
+    return fit(strategy, data, epochs=4)
+
+
+@case
 def dataset_that_was_looked_at(strategy):
     data, model = shuffled(), make_model(strategy)
     next(iter(data.take(1)))

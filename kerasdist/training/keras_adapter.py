@@ -820,17 +820,19 @@ def standing_in(variables: list[keras.Variable], values: list) -> Generator[None
             variable._value = value
 
 
-def copier(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset] | None:
-    """Returns a function that makes a copy of a dataset, on whichever task it is called.
+def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the GraphDef of a dataset, with all that is in it, as a scalar string."""
+    return coordinator_values.serialize_dataset_to_graph(dataset)
 
-    Returns:
-        The function; None where the dataset calls Python functions, which other tasks do not have.
+
+def deserialized(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
+    """Returns a copy of a dataset, on whichever task it is called.
+
+    Args:
+        graph: Of `serialized`.
+        element_spec: Of the dataset.
     """
-    graph = coordinator_values.serialize_dataset_to_graph(dataset)
-    if b"PyFunc" in graph.numpy():
-        return None
-    spec = dataset.element_spec
-    return lambda: coordinator_values.deserialize_dataset_from_graph(graph, spec)
+    return coordinator_values.deserialize_dataset_from_graph(graph, element_spec)
 
 
 def datasets_of_workers(coordinator, makers: list[Callable]):

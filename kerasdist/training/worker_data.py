@@ -8,7 +8,8 @@ the data:
   run again on another one; what that one has skipped already, the chief reads and sends.
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
-- Python's generators, and arrays too large to send: the chief reads, and sends each batch.
+- Python's generators, arrays too large to send, and what is shuffled and then cached: the chief
+  reads, and sends each batch.
 """
 
 import functools
@@ -63,7 +64,7 @@ class WorkerData:
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
         if not is_python and num_bytes < _MOST_BYTES_SENT:
-            self._copy = keras_adapter.copier(untuned)
+            self._copy = _copier(untuned)
         if self._copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
             self._dataset, self.is_on_workers = dataset, False
@@ -140,6 +141,45 @@ class Pass:
         return None if self._iterator is None else keras_adapter.state_of(self._iterator)
 
 
+def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | None:
+    """Returns a function that makes a copy of a dataset on another task; None if none is alike.
+
+    Args:
+        dataset: What is to be copied.
+        is_of_worker: Whether one worker alone reads it, in any order.
+    """
+    graph = keras_adapter.serialized(dataset)
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    if b"PyFunc" in graph.numpy() or (not is_of_worker and caches_an_order(definition)):
+        return None
+    return functools.partial(keras_adapter.deserialized, graph, dataset.element_spec)
+
+
+def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
+    """Whether a dataset keeps what it has once shuffled or drawn, as `shuffle(n).cache()` does.
+
+    What the first pass has kept, the copies do not know.
+    """
+    nodes = {node.name: node for node in graph.node}
+    drawing = {
+        function.signature.name
+        for function in graph.library.function
+        if any(node.op.startswith("Random") for node in function.node_def)
+    }
+    found = [node for node in graph.node if node.op.startswith("CacheDataset")]
+    seen = set()
+    while found:
+        node = found.pop()
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        functions = {attribute.func.name for attribute in node.attr.values()}
+        if "Shuffle" in node.op or functions & drawing:
+            return True
+        found += [nodes[name.split(":")[0].lstrip("^")] for name in node.input]
+    return False
+
+
 def _copied(copy, arrange, *arguments):
     return arrange(copy(), *arguments)
 
@@ -147,7 +187,7 @@ def _copied(copy, arrange, *arguments):
 def _maker_of_part(function, num_workers, index):
     # Made by the chief: what a function holds from around it is not on the workers.
     dataset = input_functions.make(function, num_workers=num_workers, index=index)
-    copy = keras_adapter.copier(_untuned(dataset))
+    copy = _copier(_untuned(dataset), is_of_worker=True)
     if copy is None:
         raise ValueError(
             "The dataset that the function given as data returns calls Python, which is not on the "
