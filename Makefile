@@ -1,7 +1,7 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-keras keras-tests lint lock clean
+.PHONY: help demo test test-drawn test-keras keras-tests lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -27,6 +27,10 @@ test: lint ## Check the style and the types, then run the whole test suite.
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (half an hour).
 	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"
 	@.venv/bin/python -m tests.keras
+
+test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (EXAMPLES=2000).
+	@echo "Drawing $(or $(EXAMPLES),200) programs"
+	@EXAMPLES=$(or $(EXAMPLES),200) .venv/bin/python -m pytest tests/parity/test_drawn_programs.py
 
 # Not a file of make's: the folder is named after the version in the lock.
 keras-tests: $(INSTALLED)

@@ -22,6 +22,8 @@ DEPLOYMENTS = {
     "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
     "4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True),
 }
+# A number that divides neither batches nor logical CPUs; for what is drawn at random.
+OTHER_DEPLOYMENTS = {"3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True)}
 # Arguments of `run_cluster`.
 WORKER_DEPLOYMENTS: dict[str, Any] = {
     "2 workers": {"num_workers": 2},
@@ -34,7 +36,8 @@ PARAMETER_SERVERS: dict[str, Any] = {"1 worker + 1 ps": {"num_workers": 1, "num_
 @functools.cache
 def get(name: str):
     """Returns the strategy of a deployment, the same one for the whole run of the tests."""
-    return kerasdist.make_strategy(DEPLOYMENTS[name], cluster=kerasdist.Cluster.local())
+    config = {**DEPLOYMENTS, **OTHER_DEPLOYMENTS}[name]
+    return kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
 
 
 def _each(names):

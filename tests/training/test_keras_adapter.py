@@ -1,5 +1,6 @@
 """Every private name that kerasdist relies on is still where it was, and does what it did."""
 
+import contextlib
 import inspect
 import subprocess
 import sys
@@ -302,3 +303,56 @@ def test_heartbeat_timeout_reaches_tensorflow():
         "2500 /job:chief/replica:0/task:0",
         "[('chief', 1), ('worker', 2)]",
     ]
+
+
+def _compiled():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_model_keeps_its_optimizer_when_it_is_saved_to_h5(tmp_path):
+    model = _compiled()
+
+    with keras_adapter.compile_config_kept(model):
+        model.save(tmp_path / "model.h5")
+
+    assert "optimizer" in model.get_compile_config()
+
+
+def test_first_values_of_variables_are_computed_in_the_context():
+    entered = []
+
+    @contextlib.contextmanager
+    def context():
+        entered.append(True)
+        yield
+
+    with keras_adapter.around_initializers(context):
+        keras.layers.Dense(1).build((None, 2))
+
+    assert len(entered) == 2  # The kernel and the bias.
+
+
+def test_a_model_is_built_without_its_optimizer():
+    model = _compiled()
+
+    keras_adapter.build_from_spec(model, (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1))))
+    assert not model.optimizer.built
+
+    keras_adapter.build_optimizer(model)
+    assert model.optimizer.built
+
+
+def test_metrics_are_found_that_the_property_leaves_out():
+    class Unlisted(keras.Model):
+        metrics = property(lambda self: [])
+
+        def __init__(self):
+            super().__init__()
+            self.tracker = keras.metrics.Mean(name="tracker")
+
+    names = [metric.name for metric in keras_adapter.metrics_of(Unlisted())]
+
+    assert "tracker" in names
