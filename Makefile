@@ -30,7 +30,8 @@ test-keras: keras-tests ## Run all of Keras' own tests that train or save, under
 
 test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (EXAMPLES=2000).
 	@echo "Drawing $(or $(EXAMPLES),200) programs"
-	@EXAMPLES=$(or $(EXAMPLES),200) .venv/bin/python -m pytest tests/parity/test_drawn_programs.py
+	@EXAMPLES=$(or $(EXAMPLES),200) .venv/bin/python -m pytest tests/parity/test_drawn_programs.py \
+	  --timeout 0 --override-ini faulthandler_timeout=0
 
 # Not a file of make's: the folder is named after the version in the lock.
 keras-tests: $(INSTALLED)
