@@ -7,27 +7,26 @@ import tensorflow as tf
 from kerasdist.training import keras_adapter
 from kerasdist.training.worker_data import caches_an_order
 
-EXAMPLES = tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32"))
-
 
 def noise(x):
     return x + tf.random.normal([])
 
 
-@pytest.mark.parametrize(
-    ("dataset", "expected"),
-    [
-        (EXAMPLES.batch(2), False),
-        (EXAMPLES.shuffle(10).batch(2), False),
-        (EXAMPLES.cache().shuffle(10).map(noise), False),
-        (EXAMPLES.shuffle(10).batch(2).cache().prefetch(2), True),
-        (EXAMPLES.shuffle(10).map(lambda x: x + 1).cache("file").shuffle(3), True),
-        (EXAMPLES.map(noise).cache(), True),
-        (tf.data.Dataset.zip(EXAMPLES, EXAMPLES.shuffle(3)).cache(), True),
-        (EXAMPLES.map(lambda x: x + 1).cache(), False),
-    ],
-)
-def test_a_cache_behind_a_shuffle_keeps_an_order(dataset, expected):
+ORDERS_ARE_KEPT = {
+    "no cache": (lambda data: data.shuffle(10).batch(2), False),
+    "shuffled after it": (lambda data: data.cache().shuffle(10).map(noise), False),
+    "nothing drawn": (lambda data: data.map(lambda x: x + 1).cache(), False),
+    "shuffled": (lambda data: data.shuffle(10).batch(2).cache().prefetch(2), True),
+    "in a file": (lambda data: data.shuffle(10).map(lambda x: x + 1).cache("file"), True),
+    "random numbers": (lambda data: data.map(noise).cache(), True),
+    "one of two": (lambda data: tf.data.Dataset.zip(data, data.shuffle(3)).cache(), True),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS_ARE_KEPT)
+def test_a_cache_keeps_the_order_of_what_stands_before_it(name):
+    arrange, expected = ORDERS_ARE_KEPT[name]
+    dataset = arrange(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32")))
     graph = tf.compat.v1.GraphDef.FromString(keras_adapter.serialized(dataset).numpy())
 
     assert caches_an_order(graph) is expected
