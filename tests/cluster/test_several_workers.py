@@ -342,8 +342,10 @@ def write_files(folder, strategy) -> list:
             keras.callbacks.BackupAndRestore(folder / "backup"),
         ],
     )
-    model.save(folder / f"by {strategy.cluster.task}.keras")
-    model.save_weights(folder / f"by {strategy.cluster.task}.weights.h5")
+    own = folder / str(strategy.cluster.task)
+    own.mkdir()
+    model.save(own / "model.keras")
+    model.save_weights(own / "model.weights.h5")
     return [np.array(weight) for weight in model.get_weights()]
 
 
@@ -387,11 +389,13 @@ def test_the_chief_alone_writes(written):
 
     assert [step for name, step in scalars(folder) if name == "epoch_loss"] == [0, 1]
     assert len(list(folder.glob("events/**/events.out.*"))) == 1
-    names = {path.name for path in folder.iterdir()} - {"backup", "events"}
-    assert names == {"checkpoint.keras", "log.csv", "by worker 0.keras", "by worker 0.weights.h5"}
+    files = {str(path.relative_to(folder)) for path in folder.glob("*") if path.is_file()}
+    assert files == {"checkpoint.keras", "log.csv"}
+    assert {path.name for path in folder.glob("worker 0/*")} == {"model.keras", "model.weights.h5"}
+    assert not list(folder.glob("worker 1/*"))
     with open(folder / "log.csv") as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1"]
-    saved = keras.models.load_model(folder / "by worker 0.keras").get_weights()
+    saved = keras.models.load_model(folder / "worker 0" / "model.keras").get_weights()
     for ours, theirs in zip(saved, weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
