@@ -38,8 +38,9 @@ def of_parts(error: Exception, model, step) -> Exception:
     number = model.distribute_strategy.num_replicas_in_sync
     inputs = getattr(model, "inputs", None) or ()
     sizes = {each.shape[0] for each in inputs if each.shape and each.shape[0]}
-    if sizes:
-        size = sizes.pop()
+    size = next((each for each in sizes if re.search(rf"\b{each}\b", str(error))), None)
+    is_of_shapes = isinstance(error, (ValueError, tf.errors.InvalidArgumentError))
+    if size is not None and is_of_shapes:  # Whatever else fails says nothing of the size.
         return ValueError(
             f"Model '{model.name}' is made for batches of {size} examples, and each of {number} "
             "replicas is given its part of the batch. Leave the size out (`keras.Input(shape)` "

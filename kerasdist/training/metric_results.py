@@ -18,8 +18,6 @@ import tensorflow as tf
 
 from kerasdist.training import keras_adapter
 
-_METHODS = ("result", "update_state", "reset_state")
-
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -57,7 +55,7 @@ class MetricResults:
 
     @contextlib.contextmanager
     def watched(self) -> Generator[None]:
-        """Notes what the metrics give inside."""
+        """Notes what the metrics give inside, until `among` is asked."""
         metrics = keras_adapter.metrics_of(self._model)
         self._results = {id(metric): (metric, {}) for metric in metrics}
         with contextlib.ExitStack() as stack:
@@ -67,7 +65,7 @@ class MetricResults:
                     stack.enter_context(_replaced(metric, name, _forget, results))
             yield
 
-    def among(self, logs: dict) -> dict[tuple, "Result"]:
+    def among(self, logs: dict) -> dict[tuple, Result]:
         """Returns the results of metrics that are in `logs`, by their path there.
 
         Warns once if the step has computed with a result, which is that of one replica.
@@ -77,21 +75,19 @@ class MetricResults:
         for metric, results in self._results.values():
             if any(each.graph is not graph for each in _symbolic(results)):
                 self._in_functions[metric.name] = metric
+        leaves = keras.tree.flatten_with_path(logs)
         found = {
+            id(leaf): Result(self._in_functions[path[-1]], 0)
+            for path, leaf in leaves
+            if path[-1] in self._in_functions
+        } | {
             id(leaf): Result(metric, position)
             for metric, results in self._results.values()
             for result in itertools.chain(*results.values())
             for position, leaf in enumerate(keras.tree.flatten(result))
-        } | {
-            id(leaf): Result(self._in_functions[path[-1]], 0)
-            for path, leaf in keras.tree.flatten_with_path(logs)
-            if path[-1] in self._in_functions
         }
-        return {
-            path: found[id(leaf)]
-            for path, leaf in keras.tree.flatten_with_path(logs)
-            if id(leaf) in found
-        }
+        self._results = {}  # They would keep the graph of the step alive.
+        return {path: found[id(leaf)] for path, leaf in leaves if id(leaf) in found}
 
     def _warn_of_uses(self, graph):
         used = sorted(

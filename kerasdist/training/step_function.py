@@ -112,11 +112,13 @@ class StepFunction:
             raise
         except Exception as error:
             told = graph_errors.explained(error)
-            if told is error and self._is_first_call and self._strategy.num_replicas_in_sync > 1:
+            if told is not error:
+                raise told from None
+            if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
                 told = graph_errors.of_parts(error, self._model, self._step)
-            if told is error:
-                raise
-            raise told from None
+            if told is not error:
+                raise told from error
+            raise
         if self._is_first_call:
             self._is_first_call = False
             self._check_first_batch()

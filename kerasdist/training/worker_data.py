@@ -161,11 +161,14 @@ def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
     What the first pass has kept, the copies do not know.
     """
     nodes = {node.name: node for node in graph.node}
-    drawing = {
-        function.signature.name
-        for function in graph.library.function
-        if any(node.op.startswith("Random") for node in function.node_def)
-    }
+    drawing: set[str] = set()
+    # A function is made after those that it calls, but TensorFlow lists them as it likes.
+    for _ in graph.library.function:
+        drawing |= {
+            function.signature.name
+            for function in graph.library.function
+            if any(_draws(node, drawing) for node in function.node_def)
+        }
     found = [node for node in graph.node if node.op.startswith("CacheDataset")]
     seen = set()
     while found:
@@ -173,11 +176,15 @@ def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
         if node.name in seen:
             continue
         seen.add(node.name)
-        functions = {attribute.func.name for attribute in node.attr.values()}
-        if "Shuffle" in node.op or functions & drawing:
+        if _draws(node, drawing):
             return True
         found += [nodes[name.split(":")[0].lstrip("^")] for name in node.input]
     return False
+
+
+def _draws(node, drawing: set[str]) -> bool:
+    functions = {attribute.func.name for attribute in node.attr.values()}
+    return "Shuffle" in node.op or node.op.startswith("Random") or bool(functions & drawing)
 
 
 def _copied(copy, arrange, *arguments):

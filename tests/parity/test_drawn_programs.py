@@ -54,38 +54,38 @@ class AddedLoss(keras.layers.Layer):
         return x
 
 
-def dense(layers=keras.layers):
-    return [keras.Input((NUM_FEATURES,)), layers.Dense(4, "tanh", kernel_regularizer="l2")]
+def dense():
+    return [keras.Input((NUM_FEATURES,)), keras.layers.Dense(4, "tanh", kernel_regularizer="l2")]
 
 
-def normalized(layers=keras.layers):
+def normalized():
     return [
         keras.Input((NUM_FEATURES,)),
-        layers.Dense(4),
-        layers.BatchNormalization(synchronized=True, momentum=0.5),
-        layers.Activation("tanh"),
+        keras.layers.Dense(4),
+        keras.layers.BatchNormalization(synchronized=True, momentum=0.5),
+        keras.layers.Activation("tanh"),
     ]
 
 
-def convolution(layers=keras.layers):
+def convolution():
     return [
         keras.Input((NUM_FEATURES,)),
-        layers.Reshape((NUM_FEATURES, 1)),
-        layers.Conv1D(3, 2, activation="tanh"),
-        layers.GlobalAveragePooling1D(),
+        keras.layers.Reshape((NUM_FEATURES, 1)),
+        keras.layers.Conv1D(3, 2, activation="tanh"),
+        keras.layers.GlobalAveragePooling1D(),
     ]
 
 
-def recurrent(layers=keras.layers):
+def recurrent():
     return [
         keras.Input((NUM_STEPS,), dtype="int32"),
-        layers.Embedding(NUM_WORDS, 3, mask_zero=True),
-        layers.LSTM(3),
+        keras.layers.Embedding(NUM_WORDS, 3, mask_zero=True),
+        keras.layers.LSTM(3),
     ]
 
 
-def added_loss(layers=keras.layers):
-    return [keras.Input((NUM_FEATURES,)), layers.Dense(4, "tanh"), AddedLoss()]
+def added_loss():
+    return [keras.Input((NUM_FEATURES,)), keras.layers.Dense(4, "tanh"), AddedLoss()]
 
 
 MODELS = [dense, normalized, convolution, recurrent, added_loss]
@@ -104,7 +104,7 @@ OPTIONS = [
 
 @draws.composite
 def programs(draw):
-    """Draws what `check` takes: choices by name, so that a failure can be read."""
+    """Draws a program as choices with names, so that a failure can be read."""
     num_examples = draw(draws.integers(1, 23))
     return {
         "replicas": draw(draws.sampled_from([1, 2, 3, 4])),

@@ -59,6 +59,20 @@ def test_a_model_for_the_batch_of_a_replica_trains(strategy):
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.filterwarnings("ignore:Whether the gradient over")
+@each_replicated_strategy
+def test_any_other_error_of_such_a_model_is_shown_as_it_is(strategy):
+    def broken(y, predictions):
+        raise LookupError("of the loss")
+
+    with strategy.scope():
+        model = make_stateful(16 // strategy.num_replicas_in_sync)
+        model.compile("sgd", broken)
+
+    with pytest.raises(LookupError, match="of the loss"):
+        model.fit(X, Y, batch_size=16, verbose=0)
+
+
 class Pairs(keras.Model):
     """Takes [2, pairs, features]: the first axis does not count examples."""
 

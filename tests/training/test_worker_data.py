@@ -12,12 +12,18 @@ def noise(x):
     return x + tf.random.normal([])
 
 
+def shuffled(x):
+    return tf.data.Dataset.from_tensor_slices(x).shuffle(5)
+
+
 ORDERS_ARE_KEPT = {
     "no cache": (lambda data: data.shuffle(10).batch(2), False),
     "shuffled after it": (lambda data: data.cache().shuffle(10).map(noise), False),
     "nothing drawn": (lambda data: data.map(lambda x: x + 1).cache(), False),
     "shuffled": (lambda data: data.shuffle(10).batch(2).cache().prefetch(2), True),
     "in a file": (lambda data: data.shuffle(10).map(lambda x: x + 1).cache("file"), True),
+    "shuffled inside": (lambda data: data.batch(5).flat_map(shuffled).cache(), True),
+    "random numbers inside": (lambda data: data.map(tf.function(noise)).cache(), True),
     "random numbers": (lambda data: data.map(noise).cache(), True),
     "one of two": (lambda data: tf.data.Dataset.zip(data, data.shuffle(3)).cache(), True),
 }
