@@ -94,6 +94,18 @@ def test_an_error_on_one_device_ends_the_examination(doctor):
     assert text.count("RuntimeError: of the program") == 1
 
 
+def test_another_python_is_named(tmp_path, capsys):
+    (python := tmp_path / "python").write_text("#!/bin/sh\necho No module named keras; exit 1\n")
+    python.chmod(0o755)
+
+    code = command.main(["doctor", "--", str(python), "-m", "train"])
+
+    assert code == 1
+    text = capsys.readouterr().out
+    assert f"python      {python}" in text
+    assert "No module named keras" in text
+
+
 def test_a_program_without_make_strategy_cannot_be_examined(doctor):
     code, text = doctor(program=programs.WITHOUT_STRATEGY)
 

@@ -60,6 +60,9 @@ def examine(
             raise ValueError(f"`--{flag}` must be at least 1. Received: --{flag}={number}.")
     command = _split(program)
     print(f"Doctor\n{_row('program', shlex.join(program))}", flush=True)
+    python = Path(shutil.which(command[0][0]) or "")
+    if python.parent != Path(sys.executable).parent:  # It may have other packages.
+        print(_row("python", python), flush=True)
     with tempfile.TemporaryDirectory(prefix="kerasdist-doctor-") as folder:
         settings = Settings(
             folder=folder,

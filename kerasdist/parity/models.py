@@ -200,6 +200,14 @@ def with_own_train_step():
     return model
 
 
+def with_function_as_train_step():
+    """Returns a model whose train_step is a `tf.function` with a condition in it."""
+    inputs = keras.Input((6,))
+    model = HasFunctionAsStep(inputs, _layers()(inputs))
+    model.compile(_sgd())
+    return model
+
+
 def with_two_optimizers():
     """Returns a model whose train_step has an optimizer for each of its layers."""
     inputs = keras.Input((6,))
@@ -314,6 +322,16 @@ class HasTrainStep(keras.Model):
         self.optimizer.apply(gradients, self.trainable_variables)
         self.loss_average.update_state(loss)
         return {"my_loss": self.loss_average.result(), "last": loss}
+
+
+class HasFunctionAsStep(HasTrainStep):
+    """A model that compiles its train_step itself."""
+
+    @tf.function
+    def train_step(self, data):
+        if tf.shape(data[0])[1] < 2:
+            tf.print("Too few features.")
+        return super().train_step(data)
 
 
 class HasTwoOptimizers(keras.Model):

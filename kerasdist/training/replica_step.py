@@ -246,6 +246,19 @@ def run(
     )
 
 
+def inlined(step_function, strategy):
+    """Returns a step that is a `tf.function` as the Python of it: replicas cannot meet inside one.
+
+    Args:
+        step_function: The model's train_step or test_step.
+        strategy: A strategy of ours. One device runs the function as it is, as Keras does.
+    """
+    is_function = isinstance(step_function, tf.types.experimental.PolymorphicFunction)
+    if not is_function or strategy.num_replicas_in_sync == 1:
+        return step_function
+    return tf.autograph.to_graph(step_function.python_function)
+
+
 def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool) -> list:
     """Runs `step_function` on every replica and returns what it would have updated.
 

@@ -248,8 +248,10 @@ def _make_variables(model):
         _specs[model],
     )
 
+    step = replica_step.inlined(model.train_step, strategy)
+
     def run(batch):
-        replica_step.run(strategy, model.train_step, batches.shares_of(batch, strategy))
+        replica_step.run(strategy, step, batches.shares_of(batch, strategy))
 
     with keras_adapter.traced_for_workers(strategy):
         graph_function(run).get_concrete_function(spec)

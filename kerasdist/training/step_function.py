@@ -52,7 +52,7 @@ class StepFunction:
     ):
         self._model = model
         self._strategy = model.distribute_strategy
-        self._step = step
+        self._step = replica_step.inlined(step, self._strategy)
         self._returns_metrics = returns_metrics
         self._weighs_loss = weighs_loss
         self._observers = update_callback.observers(callbacks)

@@ -19,6 +19,7 @@ def run_whole(model, batch) -> dict:
     """
     strategy = model.distribute_strategy
     keras_state = keras_adapter.thread_state()
+    train_step = replica_step.inlined(model.train_step, strategy)
 
     def on_replica(data):
         keras_adapter.inherit(keras_state)
@@ -34,7 +35,7 @@ def run_whole(model, batch) -> dict:
             keras_state=keras_state,
         )
         with replica_step.entered(step), replica_step.after(data):
-            return model.train_step(data)
+            return train_step(data)
 
     def run(data):
         return strategy.run(on_replica, args=(data,))
