@@ -13,6 +13,7 @@ RNG = np.random.default_rng(4)
 IMAGES = RNG.normal(size=(17, 8, 8, 3)).astype("float32")
 SEQUENCES = RNG.normal(size=(17, 6, 3)).astype("float32")
 LABELS = RNG.integers(0, 3, 17)
+VALUES = np.where(RNG.random((17, 6)) < 0.3, RNG.normal(size=(17, 6)), 0).astype("float32")
 
 HIDDEN = {
     "convolution": (IMAGES, lambda: [layers.Conv2D(4, 3), layers.GlobalAveragePooling2D()]),
@@ -112,24 +113,41 @@ def test_it_leaves_the_state_of_layers_as_it_is(strategy):
     np.testing.assert_allclose(values[1], x[share : 2 * share].mean(axis=0), rtol=1e-5)
 
 
+def sparse():
+    inputs = keras.Input((6,), sparse=True)
+    return keras.Model(inputs, layers.Dense(3)(inputs)), tf.sparse.from_dense(VALUES)
+
+
+def ragged():
+    inputs = keras.Input((None,), dtype="int32", ragged=True)
+    means = layers.Lambda(lambda words: tf.reduce_mean(tf.cast(words, tf.float32), axis=1))(inputs)
+    model = keras.Model(inputs, layers.Dense(3)(keras.ops.reshape(means, (-1, 1))))
+    return model, tf.RaggedTensor.from_row_lengths(np.arange(17 * 18 // 2) % 7, np.arange(1, 18))
+
+
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @each_replicated_strategy
+@pytest.mark.parametrize("make_with_data", [sparse, ragged])
 @pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
-def test_sparse_and_ragged_data_takes_part(strategy, eagerly):
-    dense = np.where(RNG.random((17, 6)) < 0.3, RNG.normal(size=(17, 6)), 0).astype("float32")
-    sparse = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(dense), LABELS)).batch(8)
+def test_sparse_and_ragged_data_takes_part(strategy, eagerly, make_with_data):
+    _, x = make_with_data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, LABELS)).batch(8)
+    one, _ = next(iter(dataset.unbatch().batch(1)))
 
     def make():
-        inputs = keras.Input((6,), sparse=True)
-        model = keras.Model(inputs, layers.Dense(1)(inputs))
-        model.compile("sgd", "mse", run_eagerly=eagerly)
+        model, _ = make_with_data()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, run_eagerly=eagerly)
         return model
 
     def run(model):
         return [
-            model.fit(sparse, epochs=2, shuffle=False, verbose=0).history,
-            model.evaluate(sparse, verbose=0),
-            model.predict(sparse, verbose=0),
+            model.fit(dataset, epochs=2, shuffle=False, verbose=0).history,
+            model.evaluate(dataset, verbose=0),
+            model.predict(dataset, verbose=0),
+            model.train_on_batch(one, LABELS[:1]),
+            model.test_on_batch(one, LABELS[:1]),
+            model.predict_on_batch(one),
         ]
 
     check_as_plain(strategy, make, run)
