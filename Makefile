@@ -20,9 +20,11 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@echo "Training LeNet on scikit-learn's handwritten digits, on two replicas"
 	@.venv/bin/python -m models.recipes.lenet_digits
 
-test: lint ## Check the style and the types, then run the whole test suite.
+# The programs in a run of their own: theirs computes in one thread (see their conftest.py).
+test: lint keras-tests ## Check the style and the types, then run the whole test suite.
 	@echo "Running the whole test suite, two files at a time"
-	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile
+	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/programs
+	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile tests/programs
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (half an hour).
 	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"

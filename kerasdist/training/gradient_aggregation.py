@@ -7,6 +7,7 @@ communication and may stand inside a `tf.cond`.
 """
 
 import contextlib
+import functools
 import threading
 
 import keras
@@ -29,12 +30,13 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     """Stands before `optimizer.apply`: sums the replicas' gradients, then applies the sum.
 
     Raises:
-        RuntimeError: The optimizer belongs to a strategy and the model that uses it does not.
+        RuntimeError: The optimizer belongs to a strategy and the model that uses it does not; or a
+            loop of the user's own calls it outside of `strategy.run`, with several replicas.
     """
     step = replica_step.current()
     if step is None:
         scope_checks.check_optimizer_scope(optimizer)
-        return stock(optimizer, gradients, trainable_variables)
+        return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
     gradients = list(gradients)
     if step.rehearsed is not None:
         variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
@@ -49,6 +51,16 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     gradients = aggregate(gradients, step)
     with _local_updates(optimizer), local_copies.put_back():
         return _update(stock, optimizer, gradients, variables, step)
+
+
+def _apply_outside_steps(stock, optimizer, gradients, variables):
+    strategy = keras_adapter.strategy_of(optimizer)
+    if not keras_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
+        return stock(optimizer, gradients, variables)
+    scope_checks.check_on_replica("`optimizer.apply`")
+    # Loops written for one device do not know of `strategy.run`.
+    run = functools.partial(stock, optimizer, list(gradients), variables)
+    return strategy.run(tf.autograph.experimental.do_not_convert(run))
 
 
 def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:

@@ -96,7 +96,7 @@ def _lay():
         "global_seed_generator": randomness.global_seed_generator,
         "next_seed": randomness.next_seed,
         "assign_add": _assign_add,
-        "gradient": sharded_variables.gradient,
+        "gradient": _gradient,
         "embed": _embed,
         "as_array": _as_array,
         "as_float": functools.partial(_as_number, float),
@@ -281,6 +281,14 @@ def _assign_add(stock, variable, value):
     if replica_step.current() is None or not workers.are_asynchronous(tf.distribute.get_strategy()):
         return stock(variable, value)
     return keras_adapter.add_in_place(variable, value)
+
+
+def _gradient(stock, tape, target, sources, *args, **kwargs):
+    try:
+        return sharded_variables.gradient(stock, tape, target, sources, *args, **kwargs)
+    except ValueError:
+        scope_checks.check_on_replica("`tape.gradient`")
+        raise
 
 
 def _embed(stock, layer, inputs):

@@ -92,6 +92,25 @@ def check_optimizer_scope(optimizer) -> None:
         )
 
 
+def check_on_replica(what: str) -> None:
+    """Checks that a loop of the user's own does not compute gradients outside of the replicas.
+
+    Args:
+        what: What it calls, for the message.
+
+    Raises:
+        RuntimeError: It does, in the scope of several replicas.
+    """
+    strategy = tf.distribute.get_strategy()
+    number = strategy.num_replicas_in_sync
+    if number > 1 and keras_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context():
+        raise RuntimeError(
+            f"{what} is called in the scope of {number} replicas and on none of them. Make the step "
+            "a `train_step` of the model, and `fit` runs it on each (docs/training.md, \"A loop of "
+            "your own\"), or call it with `strategy.run(step, args=(batch,))`."
+        )
+
+
 def check_has_strategy(model, what: str) -> None:
     """Checks that `model` belongs to one of our strategies.
 

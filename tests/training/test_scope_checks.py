@@ -5,6 +5,7 @@ import contextlib
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import strategies
 from tests.strategies import each_replicated_strategy, each_strategy
@@ -97,3 +98,43 @@ def test_layers_from_another_strategys_scope(strategy, method):
 
     with pytest.raises(RuntimeError, match=r"'dense.*/kernel' .* outside its strategy's scope"):
         METHODS.get(method, lambda model: getattr(model, method)(X))(model)
+
+
+def run_loop(scope):
+    """Trains as loops for one device do, with the loop inside the scope."""
+    keras.utils.set_random_seed(1)
+    with scope:
+        model, optimizer = make_model(), keras.optimizers.Adam(0.1)
+
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(X, training=True) - Y))
+            gradients = tape.gradient(loss, model.trainable_weights)
+            optimizer.apply_gradients(zip(gradients, model.trainable_weights, strict=True))
+            return loss
+
+        losses = [float(run()) for run in (step, tf.function(step), tf.function(step))]
+    return losses, int(optimizer.iterations), model.get_weights()
+
+
+def test_a_loop_for_one_device_runs_in_the_scope_of_one():
+    outcome = run_loop(strategies.get("one device").scope())
+
+    assert repr(outcome) == repr(run_loop(contextlib.nullcontext()))
+
+
+@each_replicated_strategy
+def test_a_loop_for_one_device_is_one_error_in_the_scope_of_several(strategy):
+    number = strategy.num_replicas_in_sync
+
+    with pytest.raises(RuntimeError, match=rf"`tape.gradient` is called in .* {number} replicas .*"):
+        run_loop(strategy.scope())
+
+
+@each_replicated_strategy
+def test_gradients_applied_outside_of_the_replicas_are_one_error(strategy):
+    with strategy.scope():
+        optimizer, weight = keras.optimizers.SGD(0.1), keras.Variable([1.0])
+
+        with pytest.raises(RuntimeError, match=r"`optimizer.apply` is called .*`train_step`"):
+            optimizer.apply([tf.constant([1.0])], [weight])
