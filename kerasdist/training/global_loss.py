@@ -84,17 +84,27 @@ def call_loss(stock, *args, **kwargs):
 
 def scale_for_distribution(stock, value):
     """Leaves a loss as it is: `share` weighs it here, where Keras divides by num_replicas."""
-    return value if replica_step.current() is not None else stock(value)
+    if replica_step.current() is not None or _is_on_no_replica():
+        return value
+    return stock(value)
 
 
 def unscale_for_distribution(stock, value):
     """Returns the loss that is logged: without reduction, the values as one device has them."""
     step = replica_step.current()
+    if _is_on_no_replica():
+        return value
     if step is None:
         return stock(value)
     if step.is_only_replica or value.shape.rank == 0:
         return value
     return value * tf.cast(step.share, value.dtype)
+
+
+def _is_on_no_replica() -> bool:
+    """Whether a loss is called in the scope of ours and outside of `strategy.run`: of all data."""
+    strategy = tf.distribute.get_strategy()
+    return keras_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
 
 
 def update_mean(stock, metric, values, sample_weight=None):

@@ -103,11 +103,12 @@ def check_on_replica(what: str) -> None:
     """
     strategy = tf.distribute.get_strategy()
     number = strategy.num_replicas_in_sync
-    if number > 1 and keras_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context():
+    is_ours = number > 1 and keras_adapter.is_adapted(strategy)
+    if is_ours and tf.distribute.in_cross_replica_context():
         raise RuntimeError(
-            f"{what} is called in the scope of {number} replicas and on none of them. Make the step "
-            "a `train_step` of the model, and `fit` runs it on each (docs/training.md, \"A loop of "
-            "your own\"), or call it with `strategy.run(step, args=(batch,))`."
+            f"{what} is called in the scope of {number} replicas and on none of them. Make the "
+            'step a `train_step` of the model, and `fit` runs it on each (docs/training.md, "A '
+            'loop of your own"), or call it with `strategy.run(step, args=(batch,))`.'
         )
 
 

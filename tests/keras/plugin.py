@@ -12,8 +12,10 @@ from pathlib import Path
 
 import keras
 import pytest
+import tensorflow as tf
 from keras.src import testing
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.testing import test_utils
 
 from tests.keras.deployments import OURS, PLAIN
 from tests.keras.record import Record, as_plain
@@ -35,6 +37,12 @@ def pytest_configure(config):
         config.addinivalue_line("markers", f"{marker}: of Keras")
     # Some tests import the conftest.py of Keras' repository, which is not in its distribution.
     sys.modules["conftest"] = sys.modules[__name__]
+    # Several threads add up in an order of their own: plain Keras would not equal itself.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    # Some draw their data, each time others.
+    draw = functools.partial(test_utils.get_test_data, random_seed=SEED)
+    test_utils.get_test_data = draw  # ty: ignore[invalid-assignment]
     strategy = _make_strategy(config.getoption("deployment"))
     config.pluginmanager.register(_Recorder(strategy, config.getoption("record")))
 
@@ -79,7 +87,7 @@ class _Recorder:
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome != "passed":
             self._record.outcomes[_name(report.nodeid)] = report.outcome
-            self._record.messages[_name(report.nodeid)] = str(report.longrepr or "")[-1000:]
+            self._record.messages[_name(report.nodeid)] = _message(report)
 
     def pytest_sessionfinish(self):
         self._record.write(self._path)
@@ -119,6 +127,13 @@ def _enter_after_set_up(strategy):
         self.enterContext(strategy.scope())
 
     testing.TestCase.setUp = set_up
+
+
+def _message(report) -> str:
+    """Returns the first line of the error of a test, or why it was skipped."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else str(report.longrepr or "")
+    return text.partition("\n")[0]
 
 
 def _name(nodeid: str) -> str:

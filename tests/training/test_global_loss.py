@@ -195,6 +195,17 @@ def test_outside_of_steps_they_are_a_sum_and_a_mean():
 
 
 @each_strategy
+def test_a_loss_called_in_the_scope_is_that_of_its_examples(strategy):
+    with strategy.scope():
+        model = network()
+        model.compile("sgd", "mse")
+        own = keras.losses.MeanSquaredError()(tf.ones([4, 1]), tf.zeros([4, 1]))
+        compiled = model.compute_loss(y=tf.ones([4, 1]), y_pred=tf.zeros([4, 1]))
+
+    assert float(own) == float(compiled) == 1
+
+
+@each_strategy
 @pytest.mark.parametrize("between", ["weighted mean", "synchronized statistics", "mask"])
 def test_added_losses_stay_with_their_replica(strategy, between):
     """Whatever sends a message lets another replica go on with the same layers."""
