@@ -12,23 +12,47 @@ from kerasdist.training.data_source import DataSource
 
 
 class GlobalBatches:
-    """The batches of one call of the train, test or predict function.
+    """The batches of one call of the train, test or predict function, and what came of them.
 
     Args:
         source: Of global batches, or of values that are distributed already.
         num_steps: How many batches this call may take.
         is_exact: Whether `num_steps` batches are known to be left.
+
+    Attributes:
+        num_taken: The answer: how many steps there were. None before it.
     """
 
     def __init__(self, source: DataSource, *, num_steps: int, is_exact: bool):
         self.source = source
         self.num_steps = num_steps
         self.is_exact = is_exact
+        self.num_taken: int | None = None
 
     @property
     def iterator(self):
         """The iterator itself; to be used and not kept."""
         return self.source.iterator
+
+    @property
+    def next_size(self):
+        """The examples of the next global batch, where workers read parts of their own; or None."""
+        return self.source.next_size
+
+    def answer(self, num_taken: int, next_size=None) -> None:
+        """Notes what the step function did.
+
+        Args:
+            num_taken: How many steps there were.
+            next_size: The examples of the global batch after them, where there was one before.
+
+        Raises:
+            StopIteration: There was no batch left.
+        """
+        self.num_taken = num_taken
+        self.source.next_size = next_size
+        if num_taken == 0:
+            raise StopIteration
 
     def __iter__(self):
         return self

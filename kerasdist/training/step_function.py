@@ -135,7 +135,7 @@ class StepFunction:
         data_checks.warn_of_infinite(self._has_infinite)
 
     def _run(self, data):
-        if data.source.next_size is not None:
+        if data.next_size is not None:
             self._take_own_steps(data)
             return
         num_taken = 0
@@ -146,8 +146,7 @@ class StepFunction:
             num_taken = self._take(again, 1, data)
         if num_taken < data.num_steps:
             num_taken += self._take(data.iterator, data.num_steps - num_taken, data)
-        if num_taken == 0:
-            raise StopIteration
+        data.answer(num_taken)
 
     def _take(self, iterator, num_steps: int, data) -> int:
         """Runs so many of the steps that `data` asks for; returns how many there were."""
@@ -172,10 +171,8 @@ class StepFunction:
 
     def _take_own_steps(self, data):
         run = self._own_steps if self._model.run_eagerly else self._run_own_steps
-        arguments = tf.constant(data.num_steps), data.source.next_size
-        num_taken, data.source.next_size = run(data.source.iterator, *arguments)
-        if int(num_taken) == 0:
-            raise StopIteration
+        num_taken, next_size = run(data.iterator, tf.constant(data.num_steps), data.next_size)
+        data.answer(int(num_taken), next_size)
 
     def _one_step(self, batch):
         """Runs a step with a global batch; returns the examples in it."""

@@ -30,7 +30,7 @@ class WatchedStep:
         return getattr(self.step, name)
 
     def __call__(self, data):
-        if isinstance(data, GlobalBatches) and data.source.next_size is not None:
+        if isinstance(data, GlobalBatches) and data.next_size is not None:
             return self._watch(None, lambda: (self.step(data), data.num_taken))
         taken = _take(data, self._num_steps)
 
@@ -86,8 +86,6 @@ def _take(data, num_steps: int) -> list:
         batches = list(itertools.islice(data, num_steps))
     else:
         batches = list(itertools.islice(data.iterator, data.num_steps))
-        if not batches and data.restart():
-            batches = list(itertools.islice(data.iterator, data.num_steps))
     if not batches:
         raise StopIteration
     return batches
