@@ -9,7 +9,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from kerasdist.training import chief, update_callback, workers
+from kerasdist.training import chief, workers
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.progress_bar import ProgressBar
 
@@ -30,8 +30,6 @@ class CallbackList(keras.callbacks.CallbackList):
         self._wants_stop = False
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
-        if add_history:  # In `fit`.
-            update_callback.remember(model, self)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
 
     def on_train_batch_begin(self, batch, logs=None):

@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasdist.training import keras_adapter, notices, update_callback, workers
+from kerasdist.training import keras_adapter, notices, running_call, workers
 
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
 BEGIN_SECS = 60.0
@@ -48,7 +48,7 @@ def write(stock, model, *args, **kwargs):
     # Workers may write to folders of their own, of which only the chief's counts.
     name = os.path.basename(os.path.normpath(path))
     # Inside `fit` callbacks write, of which the chief has more.
-    place = "in `fit`" if update_callback.is_training(model) else "outside of `fit`"
+    place = "in `fit`" if running_call.training_of(model) else "outside of `fit`"
     _num_written[name, place] += 1
     notice = f"{stock.__name__} number {_num_written[name, place]} of {name!r} {place}"
     if not workers.is_chief(strategy):

@@ -10,16 +10,10 @@ To know that without a message of its own, a worker looks one batch ahead, and s
 next batch with the gradients of this one.
 """
 
-import contextlib
-import sys
-import threading
-from collections.abc import Generator
-
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter, workers
-
-_local = threading.local()
+from kerasdist.training import batches, keras_adapter, running_call, workers
+from kerasdist.training.announcements import announce
 
 
 def shard(dataset, strategy) -> tf.data.Dataset | None:
@@ -35,7 +29,7 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         one. A batch of size 0 holds one example, which must not count.
     """
     num_workers = workers.count(strategy)
-    if num_workers == 1 or is_whole():
+    if num_workers == 1 or running_call.reads_whole_data():
         return None
     if not isinstance(dataset, tf.data.Dataset):
         return None
@@ -46,21 +40,6 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
     if workers.is_chief(strategy):
         _announce(num_files, num_workers, is_by_file=part is not None)
     return None if part is None else with_next_size(part)
-
-
-@contextlib.contextmanager
-def whole_data() -> Generator[None]:
-    """Lets every worker read all data, as `predict` does."""
-    _local.is_whole = True
-    try:
-        yield
-    finally:
-        _local.is_whole = False
-
-
-def is_whole() -> bool:
-    """Whether inside of `whole_data`."""
-    return getattr(_local, "is_whole", False)
 
 
 def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -93,7 +72,4 @@ def _announce(num_files, num_workers, *, is_by_file):
         how = f"{num_files} files, each read by one of {num_workers} workers"
     elif num_files:
         how += f" ({num_files} files are too few for {num_workers} workers to share)"
-    line = f"Data: {how}."
-    if line != getattr(_local, "announced", None):
-        _local.announced = line
-        print(line, file=sys.stderr, flush=True)
+    announce(f"Data: {how}.")

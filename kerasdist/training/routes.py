@@ -5,6 +5,7 @@ The constructor of each of our strategies calls `routes.adapt(strategy)`.
 
 import contextlib
 import functools
+import inspect
 import weakref
 
 import keras
@@ -16,13 +17,13 @@ from kerasdist.training import (
     batches,
     chief,
     data_checks,
-    file_shards,
     global_loss,
     gradient_aggregation,
     keras_adapter,
     randomness,
     reduction_notes,
     replica_step,
+    running_call,
     scope_checks,
     sharded_variables,
     update_callback,
@@ -112,7 +113,7 @@ def _is_ours(model) -> bool:
 def _make_train_function(stock, model, force=False):
     if not _is_ours(model):
         return stock(model, force)
-    callbacks = update_callback.running(model)
+    callbacks = running_call.update_callbacks_of(model)
     if force or not _fits(model.train_function, callbacks):
         scope_checks.check(model)
         if callbacks and model in _specs and model.train_function is None:
@@ -189,25 +190,28 @@ def _write(stock, model, *args, **kwargs):
 
 
 def _fit(stock, model, *args, **kwargs):
-    if _is_ours(model) and isinstance(kwargs.get("callbacks"), CallbackList):
-        update_callback.remember(model, kwargs["callbacks"])
-    try:
+    callbacks = ()
+    if _is_ours(model):
+        with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
+            given = inspect.signature(stock).bind_partial(model, *args, **kwargs).arguments
+            callbacks = given.get("callbacks")
+        callbacks = update_callback.among(callbacks)
+    with running_call.entered("fit", model, callbacks):
         return _outside_scopes(stock, model, *args, **kwargs)
-    finally:
-        update_callback.forget(model)
 
 
 def _evaluate(stock, model, *args, callbacks=None, **kwargs):
     with contextlib.ExitStack() as stack:
         if isinstance(callbacks, CallbackList):  # Only `fit` hands over a list that is made.
-            for callback in update_callback.of_list(callbacks):
+            for callback in running_call.update_callbacks_of(model):
                 stack.enter_context(callback.validating(model))
+        stack.enter_context(running_call.entered("evaluate", model))
         return _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
 
 
 def _predict(stock, model, *args, **kwargs):
     data_checks.check_can_predict(model, args[0] if args else kwargs.get("x"))
-    with file_shards.whole_data() if _is_ours(model) else contextlib.nullcontext():
+    with running_call.entered("predict", model):
         return _outside_scopes(stock, model, *args, **kwargs)
 
 
@@ -262,7 +266,7 @@ def _epoch_logs(stock, model, logs):
         return stock(model, logs)
     if isinstance(logs, RecentLogs):
         return stock(model, logs.exact())
-    callbacks = update_callback.running(model)
+    callbacks = running_call.update_callbacks_of(model)
     averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
     batch_statistics.synchronize_workers(model, averages)
     return stock(model, logs.nested())
@@ -270,7 +274,7 @@ def _epoch_logs(stock, model, logs):
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     make = stock
-    if workers.are_asynchronous(distribute_strategy) and not file_shards.is_whole():
+    if workers.are_asynchronous(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochs
     elif keras_adapter.is_adapted(distribute_strategy):
         make = EpochIterator

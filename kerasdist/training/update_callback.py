@@ -9,15 +9,11 @@ is handed the gradients and the rest of the update as a function:
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable
 
 import keras
 
-from kerasdist.training import scope_checks
-
-# The callbacks of the `fit` that runs, by its model.
-_running = weakref.WeakKeyDictionary()
+from kerasdist.training import running_call, scope_checks
 
 
 class UpdateCallback(keras.callbacks.Callback):
@@ -61,7 +57,7 @@ class UpdateCallback(keras.callbacks.Callback):
         self._check_is_training("predict")
 
     def _check_is_training(self, method):
-        if self not in running(self.model):
+        if self not in running_call.update_callbacks_of(self.model):
             raise RuntimeError(
                 f"{type(self).__name__} acts on training and has no effect in `{method}`. Give it "
                 "to `fit` alone."
@@ -94,42 +90,22 @@ class UpdateCallback(keras.callbacks.Callback):
         return type(self).__name__
 
 
-def remember(model, callback_list) -> None:
-    """Notes the callbacks of the `fit` that begins.
+def among(callbacks) -> tuple[UpdateCallback, ...]:
+    """Returns the update callbacks among what `fit` is given as `callbacks`, in list order.
 
     Raises:
         ValueError: A callback is given twice.
     """
-    callbacks = of_list(callback_list)
-    if len(set(map(id, callbacks))) < len(callbacks):
-        twice = next(each for each in callbacks if callbacks.count(each) > 1)
+    given = getattr(callbacks, "callbacks", None)  # Of a list that the user has made.
+    given = keras.tree.flatten(callbacks or []) if given is None else given
+    found = tuple(callback for callback in given if isinstance(callback, UpdateCallback))
+    if len(set(map(id, found))) < len(found):
+        twice = next(each for each in found if found.count(each) > 1)
         raise ValueError(
             f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them "
             "once."
         )
-    _running[model] = callbacks
-
-
-def forget(model) -> None:
-    """Forgets the callbacks of a `fit` that has ended, well or not."""
-    _running.pop(model, None)
-
-
-def running(model) -> tuple[UpdateCallback, ...]:
-    """Returns the update callbacks of the `fit` that runs, in list order."""
-    return _running.get(model, ())
-
-
-def is_training(model) -> bool:
-    """Whether a `fit` of a model runs."""
-    return model in _running
-
-
-def of_list(callback_list) -> tuple[UpdateCallback, ...]:
-    """Returns the update callbacks among the callbacks of a list."""
-    return tuple(
-        callback for callback in callback_list.callbacks if isinstance(callback, UpdateCallback)
-    )
+    return found
 
 
 def observers(callbacks) -> list[UpdateCallback]:

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.training import input_functions, keras_adapter
+from kerasdist.training.announcements import announce
 from kerasdist.training.epoch_iterator import EpochIterator
 from kerasdist.training.worker_data import Pass, WorkerData
 
@@ -184,7 +184,7 @@ class WorkerEpochs(EpochIterator):
                 num_bytes=keras_adapter.num_bytes(self.data_adapter),
                 is_python=keras_adapter.is_python(self.data_adapter),
             )
-            _announce(self._data.description)
+            announce(f"Data: {self._data.description}.")
         return self._data.start()
 
     def _enumerate_iterator(self):
@@ -246,12 +246,3 @@ def _weighed(function, class_weight):
         return function(context).map(keras_adapter.class_weight_function(class_weight))
 
     return make
-
-
-_announced: set[str] = set()
-
-
-def _announce(description):
-    if description not in _announced:
-        _announced.add(description)
-        print(f"Data: {description}.", file=sys.stderr, flush=True)

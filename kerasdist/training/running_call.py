@@ -1,0 +1,60 @@
+"""The call of `fit`, `evaluate` or `predict` that runs, for whoever must know of it.
+
+The routes enter it. A call belongs to its thread, and calls nest: `fit` evaluates.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Generator
+from typing import Any
+
+_local = threading.local()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunningCall:
+    """A call that runs.
+
+    Attributes:
+        method: "fit", "evaluate" or "predict".
+        model: Whose.
+        update_callbacks: Those of its callbacks that take part in the update, in list order.
+    """
+
+    method: str
+    model: Any
+    update_callbacks: tuple = ()
+
+
+@contextlib.contextmanager
+def entered(method: str, model, update_callbacks: tuple = ()) -> Generator[RunningCall]:
+    """Makes a call the current one of this thread."""
+    call = RunningCall(method=method, model=model, update_callbacks=update_callbacks)
+    outer = _calls()
+    _local.calls = (*outer, call)
+    try:
+        yield call
+    finally:
+        _local.calls = outer
+
+
+def reads_whole_data() -> bool:
+    """Whether every worker reads all data: `predict` does."""
+    return bool(_calls()) and _calls()[-1].method == "predict"
+
+
+def training_of(model) -> RunningCall | None:
+    """Returns the `fit` of a model that runs, or None."""
+    fits = (call for call in _calls() if call.method == "fit" and call.model is model)
+    return next(fits, None)
+
+
+def update_callbacks_of(model) -> tuple:
+    """Returns the update callbacks of the `fit` of a model that runs; none where none runs."""
+    training = training_of(model)
+    return training.update_callbacks if training else ()
+
+
+def _calls() -> tuple[RunningCall, ...]:
+    return getattr(_local, "calls", ())
