@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from kerasdist.training import (
     batches,
-    data_checks,
     graph_errors,
     keras_adapter,
     local_counts,
@@ -23,7 +22,8 @@ from kerasdist.training import (
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.lazy_logs import RecentLogs
 from kerasdist.training.local_copies import LocalCopies
-from kerasdist.training.step_function import StepFunction, as_tensors
+from kerasdist.training.model_step import ModelStep
+from kerasdist.training.remote_delivery import RemoteDelivery
 from kerasdist.training.step_logs import graph_function
 from kerasdist.training.worker_epochs import Call, Calls
 
@@ -35,20 +35,21 @@ _FORGET_SECS = 5.0
 _AT_ONCE = 4
 
 
-class AsynchronousStep(StepFunction):
+class AsynchronousStep:
     """Runs the steps of a model on the workers of a ParameterServerStrategy.
 
-    Args: those of `StepFunction`.
+    Args: those of `ModelStep`.
     """
 
     def __init__(self, model, step, **arguments):
         _check(model)
-        super().__init__(model, step, **arguments)
+        self._strategy = model.distribute_strategy
+        self._step = ModelStep(model, step, make_delivery=RemoteDelivery, **arguments)
+        self.callbacks = self._step.callbacks
+        self.num_examples = self._step.num_examples
+        self._is_first_call = True
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
-        with self._strategy.scope():
-            self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._has_infinite = tf.Variable([False, False], trainable=False)
         self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
@@ -68,11 +69,13 @@ class AsynchronousStep(StepFunction):
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
 
     def restart(self):
+        """Waits for what still runs, and begins anew."""
         try:
             self.finish()
         except tf.errors.OpError:  # Of a `fit` that has failed, and has said so.
             self._abandon()
-        super().restart()
+        self._step.restart()
+        self._is_first_call = True
 
     def __call__(self, data) -> RecentLogs:
         """Runs the steps that `data` asks for.
@@ -102,7 +105,7 @@ class AsynchronousStep(StepFunction):
             self.finish()
             raise StopIteration
         return RecentLogs(
-            self._read_recent, read_exact=self._read_exact, nesting=self._logs.nesting
+            self._read_recent, read_exact=self._read_exact, nesting=self._step.logs.nesting
         )
 
     def finish(self) -> None:
@@ -151,7 +154,7 @@ class AsynchronousStep(StepFunction):
         return self._concrete[run]
 
     def _schedule_batch(self, batch, position=0):
-        batch = as_tensors(without_optionals(batch))
+        batch = batches.as_tensors(without_optionals(batch))
         arguments = batch, tf.constant(position, tf.int64)
         return self._coordinator.schedule(self._run_given, args=arguments)
 
@@ -197,12 +200,12 @@ class AsynchronousStep(StepFunction):
         if self._is_first_call:
             self._is_first_call = False
             with self._watch.waiting():
-                data_checks.warn_of_infinite(self._has_infinite)
+                self._step.warn_of_infinite()
         return self._read_logs()
 
     def _read_logs(self) -> dict:
         with self._watch.waiting():
-            return self._logs.read()
+            return self._step.logs.read()
 
     # What follows is traced by the chief and runs on a worker.
 
@@ -292,10 +295,10 @@ class AsynchronousStep(StepFunction):
 
     def _one_step_on_worker(self, position, batch, num_examples):
         batch = without_optionals(batch)
-        checks = self._look_at(batch, is_first=tf.equal(position, 0))
+        checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
         with self._copies.held() if self._copies else contextlib.nullcontext():
-            self._run_shares(batch, shares, checks=checks, counter=num_examples)
+            self._step.run(batch, shares, checks=checks, counter=num_examples)
 
 
 def _repeat(num_steps, run):

@@ -141,6 +141,14 @@ def dataset_of(batch, element_spec) -> tf.data.Dataset:
     )
 
 
+def as_tensors(batch):
+    """Returns a batch with tensors for its arrays and numbers."""
+    return tf.nest.map_structure(
+        lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.convert_to_tensor(leaf),
+        batch,
+    )
+
+
 def joined(parts: Sequence):
     """Returns tensors, sparse or ragged ones too, joined along their first axis."""
     if len(parts) == 1:

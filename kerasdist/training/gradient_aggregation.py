@@ -13,15 +13,7 @@ import threading
 import keras
 import tensorflow as tf
 
-from kerasdist.training import (
-    keras_adapter,
-    local_copies,
-    replica_step,
-    scope_checks,
-    sharded_variables,
-    update_callback,
-    workers,
-)
+from kerasdist.training import keras_adapter, replica_step, scope_checks, update_callback
 
 _local = threading.local()
 
@@ -49,7 +41,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     gradients = aggregate(gradients, step)
-    with _local_updates(optimizer), local_copies.put_back():
+    with _local_updates(), step.delivery.updating(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
 
 
@@ -121,37 +113,13 @@ def is_aggregated() -> bool:
     return getattr(_local, "is_aggregated", False)
 
 
-def update_in_place(variable, function, args=(), kwargs=None, group=True):
-    """Runs an update of a variable on its parameter server, for the optimizer that applies."""
-
-    def update(part, *args, **kwargs):
-        with _after_arrival_on(part.device):
-            return function(part, *args, **kwargs)
-
-    return sharded_variables.update(_local.optimizer, variable, update, args, kwargs, group)
-
-
 @contextlib.contextmanager
-def _local_updates(optimizer):
-    _local.is_aggregated, _local.optimizer, _local.arrived = True, optimizer, {}
+def _local_updates():
+    _local.is_aggregated = True
     try:
         yield
     finally:
         _local.is_aggregated = False
-
-
-@contextlib.contextmanager
-def _after_arrival_on(device):
-    """Lets what is traced inside wait for gradients that have arrived on `device`.
-
-    Like all of a step it would wait for the batch (`replica_step.after`), which is on the worker:
-    one more message. Gradients are there when the batch is.
-    """
-    if device not in _local.arrived:
-        yield
-        return
-    with tf.control_dependencies(None), tf.control_dependencies([_local.arrived[device]]):
-        yield
 
 
 def _update(stock, optimizer, gradients, variables, step):
@@ -160,7 +128,7 @@ def _update(stock, optimizer, gradients, variables, step):
     if is_outer:  # It unscales the gradients for its inner one, which comes by here.
         return stock(optimizer, gradients, variables)
     if not step.callbacks:
-        return _apply_sent(stock, optimizer, gradients, variables)
+        return step.delivery.apply(stock, optimizer, gradients, variables)
     step.updates.append(optimizer)
     scale = optimizer.loss_scale_factor or 1.0
 
@@ -168,7 +136,7 @@ def _update(stock, optimizer, gradients, variables, step):
         if pairs:
             scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
             updated = [variable for _, variable in pairs]
-            _apply_sent(stock, optimizer, scaled, updated)
+            step.delivery.apply(stock, optimizer, scaled, updated)
         for callback in step.callbacks:
             callback.after_update(variables)
 
@@ -177,19 +145,6 @@ def _update(stock, optimizer, gradients, variables, step):
         step.callbacks, list(zip(unscaled, variables, strict=True)), apply
     )
     return None
-
-
-def _apply_sent(stock, optimizer, gradients, variables):
-    """Applies gradients; sends them first where nothing else happens to them on the worker."""
-    is_changed = optimizer.loss_scale_factor or any(
-        limit is not None
-        for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
-    )
-    if is_changed or not workers.are_asynchronous(tf.distribute.get_strategy()):
-        return stock(optimizer, gradients, variables)
-    gradients, _local.arrived = local_copies.sent(gradients, variables)
-    with _after_arrival_on(optimizer.iterations.value.device):
-        return stock(optimizer, gradients, variables)
 
 
 def _sum_over_replicas(tensors: list) -> list:

@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from kerasdist.training import batches, late_variables, workers
 from kerasdist.training.data_source import without_optionals
-from kerasdist.training.step_function import as_tensors
 from kerasdist.training.step_logs import graph_function
 
 
@@ -29,7 +28,7 @@ class PredictFunction:
 
     def __call__(self, data: list):
         """Returns the outputs of a list of global batches as one structure of tensors."""
-        outputs = [self._run(as_tensors(without_optionals(batch))) for batch in data]
+        outputs = [self._run(batches.as_tensors(without_optionals(batch))) for batch in data]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
     def _predict(self, batch):

@@ -4,10 +4,9 @@ import functools
 
 import tensorflow as tf
 
-from kerasdist.training import late_variables
+from kerasdist.training import batches, late_variables
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.predict_function import joined
-from kerasdist.training.step_function import as_tensors
 from kerasdist.training.step_logs import graph_function
 
 _CALLS_PER_WORKER = 4
@@ -38,7 +37,7 @@ class PredictOnWorkers:
 
     def __call__(self, data: list):
         """Returns the outputs of a list of batches as one structure of `Output`s."""
-        outputs = [self._schedule(as_tensors(without_optionals(batch))) for batch in data]
+        outputs = [self._schedule(batches.as_tensors(without_optionals(batch))) for batch in data]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
     def _schedule(self, batch):

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter, late_variables, workers
+from kerasdist.training import batches, delivery, keras_adapter, late_variables, workers
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -41,6 +41,7 @@ class ReplicaStep:
             which saves one multiplication for every gradient after it.
         keras_state: What Keras keeps for the thread of the program.
         callbacks: The update callbacks of the `fit` that runs.
+        delivery: How the aggregated gradients reach the variables.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
         added_losses: What layers have added with `add_loss` on this replica, by the layer's id.
@@ -62,6 +63,7 @@ class ReplicaStep:
     weighs_loss: bool
     keras_state: dict
     callbacks: tuple = ()
+    delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     riders: dict = dataclasses.field(default_factory=dict)
     added_losses: dict = dataclasses.field(default_factory=dict)
     losses: dict = dataclasses.field(default_factory=dict)
@@ -181,6 +183,7 @@ def run(
     callbacks=(),
     riders=(),
     states=(),
+    make_delivery=delivery.LocalDelivery,
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -195,6 +198,7 @@ def run(
             workers together with the gradients.
         states: Variables with a value for each replica (metrics, moving statistics), which a
             replica without examples leaves as they are.
+        make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
     """
     is_only_replica = strategy.num_replicas_in_sync == 1
     fractions = [
@@ -217,6 +221,7 @@ def run(
             weighs_loss=weighs_loss,
             keras_state=keras_state,
             callbacks=callbacks,
+            delivery=make_delivery(),
             riders={
                 name: value if replica_id == first else tf.zeros_like(value)
                 for name, value in riders

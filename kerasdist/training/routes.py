@@ -22,6 +22,7 @@ from kerasdist.training import (
     keras_adapter,
     randomness,
     reduction_notes,
+    remote_delivery,
     replica_step,
     running_call,
     scope_checks,
@@ -31,12 +32,14 @@ from kerasdist.training import (
 )
 from kerasdist.training.asynchronous_step import AsynchronousStep
 from kerasdist.training.callback_list import CallbackList
+from kerasdist.training.delivery import LocalDelivery
 from kerasdist.training.epoch_iterator import EpochIterator
 from kerasdist.training.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.predict_function import PredictFunction
 from kerasdist.training.predict_on_workers import PredictOnWorkers
 from kerasdist.training.step_function import StepFunction
 from kerasdist.training.step_logs import graph_function
+from kerasdist.training.train_function import TrainFunction
 from kerasdist.training.worker_epochs import WorkerEpochs
 
 # The shapes of the data, for models whose train_step makes their variables.
@@ -52,7 +55,7 @@ def adapt(strategy) -> None:
         keras_adapter.adapt_parameter_servers(
             strategy,
             is_local_update=is_local_update,
-            update=gradient_aggregation.update_in_place,
+            update=remote_delivery.update_in_place,
             create=sharded_variables.create,
         )
     else:
@@ -124,7 +127,7 @@ def _make_train_function(stock, model, force=False):
             for callback in callbacks:
                 callback.prepare(model)
                 callback.prepared_for = weakref.ref(model)
-        model.train_function = _step_class(model)(
+        model.train_function = _make_step(
             model,
             model.train_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
@@ -136,8 +139,10 @@ def _make_train_function(stock, model, force=False):
     return model.train_function
 
 
-def _step_class(model) -> type[StepFunction]:
-    return AsynchronousStep if workers.are_asynchronous(model.distribute_strategy) else StepFunction
+def _make_step(model, step, *, is_rehearsed=False, **arguments) -> TrainFunction:
+    if workers.are_asynchronous(model.distribute_strategy):
+        return AsynchronousStep(model, step, **arguments)
+    return StepFunction(model, step, is_rehearsed=is_rehearsed, **arguments)
 
 
 def _fits(train_function, callbacks) -> bool:
@@ -156,7 +161,7 @@ def _make_test_function(stock, model, force=False):
     batch_statistics.synchronize_workers(model)
     if model.test_function is None or force:
         scope_checks.check(model)
-        model.test_function = _step_class(model)(
+        model.test_function = _make_step(
             model,
             model.test_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "test_step"),
@@ -253,9 +258,12 @@ def _make_variables(model):
     )
 
     step = replica_step.inlined(model.train_step, strategy)
+    is_remote = workers.are_asynchronous(strategy)
+    make_delivery = remote_delivery.RemoteDelivery if is_remote else LocalDelivery
 
     def run(batch):
-        replica_step.run(strategy, step, batches.shares_of(batch, strategy))
+        shares = batches.shares_of(batch, strategy)
+        replica_step.run(strategy, step, shares, make_delivery=make_delivery)
 
     with keras_adapter.traced_for_workers(strategy):
         graph_function(run).get_concrete_function(spec)

@@ -4,27 +4,24 @@ It takes global batches, runs the model's own train_step (or test_step) on every
 returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
 """
 
-import contextlib
 import itertools
-import warnings
 
 import tensorflow as tf
 
 from kerasdist.training import (
-    batch_statistics,
     batches,
     data_checks,
     graph_errors,
     keras_adapter,
     rehearsal,
     replica_step,
-    update_callback,
     workers,
 )
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.epoch_iterator import GlobalBatches
 from kerasdist.training.lazy_logs import LazyLogs
-from kerasdist.training.step_logs import StepLogs, graph_function, mean_over_examples
+from kerasdist.training.model_step import ModelStep
+from kerasdist.training.step_logs import graph_function
 
 
 class StepFunction:
@@ -33,37 +30,20 @@ class StepFunction:
     Args:
         model: A compiled model of one of our strategies.
         step: The model's bound train_step or test_step.
-        returns_metrics: Whether `step` returns the model's metrics and nothing of its own; they are
-            then read when somebody asks, and the step does not compute them.
-        weighs_loss: See `ReplicaStep.weighs_loss`.
-        callbacks: The update callbacks that are compiled into the step, in list order.
         is_rehearsed: Whether the first step is looked at before it runs; see `rehearsal`.
+        **arguments: Further ones of `ModelStep`.
     """
 
-    def __init__(
-        self,
-        model,
-        step,
-        *,
-        returns_metrics: bool,
-        weighs_loss: bool,
-        callbacks=(),
-        is_rehearsed: bool = False,
-    ):
+    def __init__(self, model, step, *, is_rehearsed: bool = False, **arguments):
         self._model = model
         self._strategy = model.distribute_strategy
-        self._step = replica_step.inlined(step, self._strategy)
-        self._returns_metrics = returns_metrics
-        self._weighs_loss = weighs_loss
-        self._observers = update_callback.observers(callbacks)
-        self._logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
-        self.callbacks = callbacks
+        self._step = ModelStep(model, step, **arguments)
+        self.callbacks = self._step.callbacks
+        self.num_examples = self._step.num_examples
         with tf.device("CPU:0"):
-            self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-            self._has_infinite = tf.Variable([False, False], trainable=False)
         self._is_first_call = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
         self._run_batch = self._one_step
@@ -73,14 +53,12 @@ class StepFunction:
             self._run_steps = graph_function(self._exact_steps)
             self._run_steps_while_data = graph_function(self._steps_while_data)
             self._run_own_steps = graph_function(self._own_steps)
-        _warn_of_differences(model)
 
     def restart(self):
         """Counts examples from 0 again, and looks at the first batch again."""
-        self.num_examples.assign(0)
+        self._step.restart()
         self._stop_request.assign(0)
         self._num_stop_requests.assign(0)
-        self._has_infinite.assign([False, False])
         self._is_first_call = True
 
     def request_stop(self) -> None:
@@ -105,7 +83,7 @@ class StepFunction:
             if isinstance(data, GlobalBatches):
                 self._run(data)
             else:
-                for batch in map(as_tensors, data):
+                for batch in map(batches.as_tensors, data):
                     self._rehearse(without_optionals(batch))
                     self._run_batch(batch)
         except (StopIteration, tf.errors.OutOfRangeError):
@@ -115,7 +93,7 @@ class StepFunction:
             if told is not error:
                 raise told from None
             if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
-                told = graph_errors.of_parts(error, self._model, self._step)
+                told = graph_errors.of_parts(error, self._model, self._step.step)
             if told is not error:
                 raise told from error
             raise
@@ -124,15 +102,15 @@ class StepFunction:
             self._check_first_batch()
         is_alone = workers.count(self._strategy) == 1
         return LazyLogs(
-            self._logs.read,
-            read_of_worker=None if is_alone else self._logs.read_of_worker,
-            nesting=self._logs.nesting,
+            self._step.logs.read,
+            read_of_worker=None if is_alone else self._step.logs.read_of_worker,
+            nesting=self._step.logs.nesting,
         )
 
     def _check_first_batch(self):
         if workers.count(self._strategy) > 1:
             data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
-        data_checks.warn_of_infinite(self._has_infinite)
+        self._step.warn_of_infinite()
 
     def _run(self, data):
         if data.next_size is not None:
@@ -167,7 +145,7 @@ class StepFunction:
     def _rehearse(self, batch):
         if self._can_rehearse():
             self._is_rehearsal_due = False
-            rehearsal.warn_of_differences(self._model, self._step, batch)
+            rehearsal.warn_of_differences(self._model, self._step.step, batch)
 
     def _take_own_steps(self, data):
         run = self._own_steps if self._model.run_eagerly else self._run_own_steps
@@ -178,7 +156,7 @@ class StepFunction:
         """Runs a step with a global batch; returns the examples in it."""
         batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
-        checks = self._look_at(batch, is_first=is_first)
+        checks = self._step.look_at(batch, is_first=is_first)
         if workers.count(self._strategy) > 1:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
@@ -195,7 +173,7 @@ class StepFunction:
             next_size: int64 scalar, the examples of this worker in the next step.
         """
         shares = batches.shares_of_own(batch, self._strategy, own_size, size)
-        checks = self._look_at(batch, is_first=tf.equal(self.num_examples, 0))
+        checks = self._step.look_at(batch, is_first=tf.equal(self.num_examples, 0))
         next_size = tf.cast(next_size, tf.float32)
         riders = ((_NEXT_SIZE, next_size),)
         result = self._run_shares(batch, shares, checks=checks, riders=riders)
@@ -203,64 +181,18 @@ class StepFunction:
             return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
 
-    def _look_at(self, batch, *, is_first) -> list:
-        return data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
-
-    def _run_shares(self, batch, shares, *, checks, riders=(), counter=None):
-        with contextlib.ExitStack() as stack:
-            for callback in self.callbacks:
-                stack.enter_context(callback.tracing(self._model))
-            stack.enter_context(self._logs.watched())
-            result = replica_step.run(
-                self._strategy,
-                self._compiled(self._step_with_losses),
-                shares,
-                weighs_loss=self._weighs_loss,
-                checks=checks,
-                callbacks=self.callbacks,
-                riders=(*self._riders(), *riders),
-                states=batch_statistics.states_of_replicas(self._model),
-            )
-        with replica_step.after(batch, checks):
-            counter = self.num_examples if counter is None else counter
-            counter.assign_add(tf.cast(result.num_examples, tf.int64))
-            if _STOP in result.sums:
+    def _run_shares(self, batch, shares, *, checks, riders=()):
+        riders = (*self._riders(), *riders)
+        result = self._step.run(batch, shares, checks=checks, riders=riders)
+        if _STOP in result.sums:
+            with replica_step.after(batch, checks):
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
-            self._observe([losses for _, losses in result.outputs], result.shares)
-        if not self._returns_metrics:
-            self._logs.keep([logs for logs, _ in result.outputs], result.shares)
         return result
 
     def _riders(self):
         if workers.count(self._strategy) == 1:
             return ()
         return ((_STOP, self._stop_request.read_value()),)
-
-    def _observe(self, losses, shares):
-        if not self._observers:
-            return
-        losses = mean_over_examples(losses, shares)
-        losses = tf.nest.map_structure(
-            lambda loss: workers.sum_in_graph(self._strategy, loss), losses
-        )
-        for observer in self._observers:
-            observer.observe(losses)
-
-    def _step_with_losses(self, data):
-        """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
-        logs = self._step(data)
-        if self._returns_metrics:
-            data_checks.check_metrics(self._model, logs)
-            logs = {}
-        return logs, replica_step.losses() if self._observers else {}
-
-    def _compiled(self, function):
-        is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
-            workers.are_asynchronous(self._strategy)
-        )
-        if not self._model.jit_compile or not is_on_one_device:
-            return function
-        return graph_function(function, jit_compile=True)
 
     # Functions that return something are compiled as Keras' are: TensorFlow leaves what is of no
     # use in those without outputs, and then writes sums in another order.
@@ -312,32 +244,6 @@ class StepFunction:
             self._run_batch(batch)
             num_taken += 1
         return num_taken
-
-
-def _warn_of_differences(model):
-    strategy = model.distribute_strategy
-    num_replicas = strategy.num_replicas_in_sync
-    batch_statistics.warn_if_unsynchronized(model, num_replicas)
-    if model.jit_compile and workers.are_asynchronous(strategy):
-        warnings.warn(
-            "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
-            "whose variables are on another device. The model runs without XLA.",
-            stacklevel=2,
-        )
-    if model.jit_compile and num_replicas > 1:
-        warnings.warn(
-            f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "
-            "step whose gradients meet on several devices. The model runs without XLA.",
-            stacklevel=2,
-        )
-
-
-def as_tensors(batch):
-    """Returns a batch with tensors for its arrays and numbers."""
-    return tf.nest.map_structure(
-        lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.convert_to_tensor(leaf),
-        batch,
-    )
 
 
 _STOP = "stop requests"

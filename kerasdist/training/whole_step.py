@@ -7,7 +7,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.training import batch_statistics, batches, keras_adapter, lazy_logs, replica_step
-from kerasdist.training.step_function import StepFunction, as_tensors
+from kerasdist.training.step_function import StepFunction
 from kerasdist.training.step_logs import graph_function
 from kerasdist.training.watched_step import copies_of, slots_of
 
@@ -40,7 +40,7 @@ def run_whole(model, batch) -> dict:
     def run(data):
         return strategy.run(on_replica, args=(data,))
 
-    logs = (run if model.run_eagerly else graph_function(run))(as_tensors(batch))
+    logs = (run if model.run_eagerly else graph_function(run))(batches.as_tensors(batch))
     return lazy_logs.as_numbers(
         tf.nest.map_structure(lambda log: strategy.experimental_local_results(log)[0], logs)
     )

@@ -1,0 +1,42 @@
+"""What `model.train_function` and `model.test_function` are under our strategies."""
+
+from typing import Protocol
+
+import tensorflow as tf
+
+
+class TrainFunction(Protocol):
+    """What Keras, the routes, callbacks and the progress bar ask of a train or test function.
+
+    Attributes:
+        callbacks: The update callbacks that are compiled into it, in list order.
+        num_examples: int64 variable, the examples over all replicas since `restart`.
+    """
+
+    callbacks: tuple
+    num_examples: tf.Variable
+
+    def __call__(self, data) -> dict:
+        """Runs the steps that `data` asks for, and answers it; returns logs to be read later.
+
+        Raises:
+            StopIteration, tf.errors.OutOfRangeError: There was no batch left.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Begins a `fit` or `evaluate`: counts from 0, and looks at the first batch again."""
+        ...
+
+
+class LockstepFunction(TrainFunction, Protocol):
+    """A train function of workers that make each step together, and so can stop together."""
+
+    def request_stop(self) -> None:
+        """Tells the other workers, with the next gradients, that this one wants to stop."""
+        ...
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether a worker wanted to stop before the last step; the same on every worker."""
+        ...
