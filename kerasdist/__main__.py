@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from kerasdist import launcher
+from kerasdist.checks import check_int
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import plan_deployment
@@ -223,8 +224,8 @@ def _config(parsed) -> DeploymentConfig | None:
 
 
 def _at_least_one(flag, value):
-    if value is not None and value < 1:
-        raise ValueError(f"`{flag}` must be at least 1. Received: {flag}={value}.")
+    if value is not None:
+        check_int(flag, value, at_least=1)
     return value
 
 

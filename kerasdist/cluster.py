@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kerasdist import slurm
+from kerasdist.checks import is_int
 
 # What TensorFlow's strategies accept in a cluster. An evaluator is a task beside the cluster.
 _JOBS = ("chief", "worker", "ps")
@@ -274,7 +275,7 @@ def _read_task(task: Mapping[str, Any]) -> Task | None:
 def _read_index(index: object) -> int:
     # Launchers written in shell give the index as text; TensorFlow takes it, so do we.
     try:
-        if isinstance(index, int | str) and not isinstance(index, bool):
+        if is_int(index) or isinstance(index, str):
             return int(index)
     except ValueError:
         pass
