@@ -181,6 +181,15 @@ class Cluster:
         return self.task == self.chief
 
     @property
+    def worker_index(self) -> int:
+        """Position of this process among the workers, from 0.
+
+        The chief is the first of them; beside parameter servers it is none, and does not count.
+        """
+        follows_chief = "chief" in self.jobs and not self.num_ps and self.task.job == "worker"
+        return self.task.index + (1 if follows_chief else 0)
+
+    @property
     def is_local(self) -> bool:
         """Whether this process is the whole cluster, so that there is nobody to connect to."""
         return not self.jobs or list(self.addresses) == [self.task]
