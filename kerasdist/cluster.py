@@ -194,6 +194,10 @@ class Cluster:
         """Whether this process is the whole cluster, so that there is nobody to connect to."""
         return not self.jobs or list(self.addresses) == [self.task]
 
+    def describe(self, task: Task) -> str:
+        """Return a task with its address, for messages: "worker 1 (b:2222)"."""
+        return f"{task} ({self.addresses.get(task, 'not in the cluster')})"
+
 
 @contextlib.contextmanager
 def _errors_of(source: str) -> Generator[None, None, None]:

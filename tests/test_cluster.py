@@ -113,6 +113,13 @@ def test_workers_are_counted_from_the_chief_where_it_is_one_of_them(jobs, indice
     assert [Cluster(jobs=jobs, task=task).worker_index for task in tasks] == indices
 
 
+def test_a_task_is_described_with_its_address():
+    cluster = from_cluster(TWO_WORKERS)
+
+    assert cluster.describe(Task("worker", 1)) == "worker 1 (b:2222)"
+    assert cluster.describe(Task("evaluator", 0)) == "evaluator 0 (not in the cluster)"
+
+
 def test_cluster_of_one_is_local():
     assert from_cluster({"chief": ["a:2222"]}, job="chief").is_local
 

@@ -80,7 +80,8 @@ def _watch_chief(cluster: Cluster, timeout_secs: float) -> str:
         if not problem:
             answered_at = now
         elif now >= answered_at + timeout_secs:
-            return f"{cluster.chief} ({address}) is gone, for {timeout_secs:g} s: {problem}."
+            chief = cluster.describe(cluster.chief)
+            return f"{chief} is gone, for {timeout_secs:g} s: {problem}."
         time.sleep(_POLL_SECS)
 
 
