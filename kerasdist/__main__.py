@@ -6,6 +6,7 @@ import difflib
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kerasdist import launcher
 from kerasdist.checks import check_int
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
+from kerasdist.exit_codes import SIGNALED, USAGE
 from kerasdist.plan import plan_deployment
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
@@ -25,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         return parsed.command(parsed)
     except (ValueError, TypeError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return USAGE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -205,7 +207,7 @@ def _launch(parsed) -> int:
     try:
         return launcher.launch(_command_of(parsed), **settings).exit_code
     except KeyboardInterrupt:
-        return 130
+        return SIGNALED + signal.SIGINT
 
 
 def _config(parsed) -> DeploymentConfig | None:

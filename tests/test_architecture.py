@@ -19,18 +19,19 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "checks": set(),
     "config": {"checks"},
+    "exit_codes": set(),
     "slurm": set(),
     "cluster": {"checks", "slurm"},
     "preflight": {"cluster"},
     "schedules": set(),
-    "training": {"cluster", "preflight"},
+    "training": {"cluster", "exit_codes", "preflight"},
     "gradients": {"training"},
     "reductions": {"training"},
     "tasks": {"cluster", "preflight", "training"},
-    "strategies": {"config", "cluster", "preflight", "tasks", "training"},
+    "strategies": {"config", "cluster", "exit_codes", "preflight", "tasks", "training"},
     "callbacks": {"checks", "cluster", "doctor", "gradients", "training"},
-    "launcher": {"checks", "cluster"},
-    "testing": {"cluster", "launcher"},
+    "launcher": {"checks", "cluster", "exit_codes"},
+    "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
@@ -42,12 +43,14 @@ MAY_IMPORT = {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
         "tasks",
     },
-    "__main__": {"checks", "config", "cluster", "launcher", "strategies", "plan", "doctor"},
+    "__main__": {
+        *("checks", "config", "cluster", "exit_codes", "launcher", "strategies", "plan", "doctor"),
+    },
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
-STANDARD_LIBRARY_ONLY = {"checks", "config", "slurm", "cluster", "preflight"}
+STANDARD_LIBRARY_ONLY = {"checks", "config", "exit_codes", "slurm", "cluster", "preflight"}
 # The one file that touches private names of Keras and TensorFlow.
 ADAPTER = ROOT / "kerasdist/training/keras_adapter.py"
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.strategies import last_word
@@ -52,7 +53,7 @@ def serve(
         print(f"{cluster.task}: the job is over.", flush=True)
         sys.exit(0)
     print(peer_failure.message(cause, cluster), file=sys.stderr, flush=True)
-    sys.exit(peer_failure.EXIT_CODE)
+    sys.exit(PEER_FAILED)
 
 
 def _num_threads(cluster: Cluster) -> int:

@@ -20,9 +20,9 @@ from subprocess import PIPE, Popen
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.training import keras_adapter
 
-EXIT_CODE = 138
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
 # that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
 # seen; TensorFlow uses it for what it gives up because of the others.
@@ -87,7 +87,7 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell):
         time.sleep(_SPREAD_SECS)
     sys.stdout.flush()
     # An orderly end would wait for the peers.
-    os._exit(EXIT_CODE)
+    os._exit(PEER_FAILED)
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:
@@ -99,7 +99,7 @@ def end(cause: str, cluster: Cluster) -> None:
     """Ends this process, from any thread, because of a lost peer."""
     print(message(cause, cluster), file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os._exit(EXIT_CODE)
+    os._exit(PEER_FAILED)
 
 
 def describe(error: BaseException, cluster: Cluster) -> str:
@@ -114,7 +114,7 @@ def message(cause: str, cluster: Cluster) -> str:
     """Returns what a task says that ends because of another."""
     return (
         f"{cluster.describe(cluster.task)} ends because {cause}\n"
-        f"  Exit code {EXIT_CODE}: a peer failed, and {cluster.task} did nothing wrong. "
+        f"  Exit code {PEER_FAILED}: a peer failed, and {cluster.task} did nothing wrong. "
         "Start the whole job again."
     )
 
