@@ -16,6 +16,7 @@ from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.strategies import last_word
+from kerasdist.strategies.cluster_resolver import cluster_spec
 from kerasdist.training import peer_failure
 
 _POLL_SECS = 1.0
@@ -37,7 +38,7 @@ def serve(
     """
     _use_gpus(num_gpus if cluster.task.job == "worker" else 0)
     server = tf.distribute.Server(
-        tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
+        cluster_spec(cluster),
         job_name=cluster.task.job,
         task_index=cluster.task.index,
         protocol="grpc",
