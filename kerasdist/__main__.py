@@ -6,12 +6,15 @@ import difflib
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 
 from kerasdist import launcher
+from kerasdist.checks import check_int
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
+from kerasdist.exit_codes import SIGNALED, USAGE
 from kerasdist.plan import plan_deployment
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
@@ -24,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         return parsed.command(parsed)
     except (ValueError, TypeError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return USAGE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -204,7 +207,7 @@ def _launch(parsed) -> int:
     try:
         return launcher.launch(_command_of(parsed), **settings).exit_code
     except KeyboardInterrupt:
-        return 130
+        return SIGNALED + signal.SIGINT
 
 
 def _config(parsed) -> DeploymentConfig | None:
@@ -223,8 +226,8 @@ def _config(parsed) -> DeploymentConfig | None:
 
 
 def _at_least_one(flag, value):
-    if value is not None and value < 1:
-        raise ValueError(f"`{flag}` must be at least 1. Received: {flag}={value}.")
+    if value is not None:
+        check_int(flag, value, at_least=1)
     return value
 
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kerasdist import slurm
+from kerasdist.checks import is_int
 
 # What TensorFlow's strategies accept in a cluster. An evaluator is a task beside the cluster.
 _JOBS = ("chief", "worker", "ps")
@@ -180,9 +181,22 @@ class Cluster:
         return self.task == self.chief
 
     @property
+    def worker_index(self) -> int:
+        """Position of this process among the workers, from 0.
+
+        The chief is the first of them; beside parameter servers it is none, and does not count.
+        """
+        follows_chief = "chief" in self.jobs and not self.num_ps and self.task.job == "worker"
+        return self.task.index + (1 if follows_chief else 0)
+
+    @property
     def is_local(self) -> bool:
         """Whether this process is the whole cluster, so that there is nobody to connect to."""
         return not self.jobs or list(self.addresses) == [self.task]
+
+    def describe(self, task: Task) -> str:
+        """Return a task with its address, for messages: "worker 1 (b:2222)"."""
+        return f"{task} ({self.addresses.get(task, 'not in the cluster')})"
 
 
 @contextlib.contextmanager
@@ -274,7 +288,7 @@ def _read_task(task: Mapping[str, Any]) -> Task | None:
 def _read_index(index: object) -> int:
     # Launchers written in shell give the index as text; TensorFlow takes it, so do we.
     try:
-        if isinstance(index, int | str) and not isinstance(index, bool):
+        if is_int(index) or isinstance(index, str):
             return int(index)
     except ValueError:
         pass

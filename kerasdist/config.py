@@ -9,6 +9,8 @@ A script written for TF-Slim's `model_deploy` keeps its config; `make_strategy` 
 
 from dataclasses import dataclass
 
+from kerasdist.checks import check_bool, check_int
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeploymentConfig:
@@ -52,29 +54,15 @@ class DeploymentConfig:
     ps_job_name: str = "ps"
 
     def __post_init__(self) -> None:
-        _check_number("num_clones", self.num_clones, minimum=1)
-        _check_bool("clone_on_cpu", self.clone_on_cpu)
-        _check_number("num_replicas", self.num_replicas, minimum=1)
-        _check_number("replica_id", self.replica_id, minimum=0)
-        _check_number("num_ps_tasks", self.num_ps_tasks, minimum=0)
+        check_int("num_clones", self.num_clones, at_least=1)
+        check_bool("clone_on_cpu", self.clone_on_cpu)
+        check_int("num_replicas", self.num_replicas, at_least=1)
+        check_int("replica_id", self.replica_id, at_least=0)
+        check_int("num_ps_tasks", self.num_ps_tasks, at_least=0)
         _check_job_name("worker_job_name", self.worker_job_name)
         _check_job_name("ps_job_name", self.ps_job_name)
         _check_replica_id_in_range(self.replica_id, self.num_replicas)
         _check_job_names_differ(self.worker_job_name, self.ps_job_name)
-
-
-def _check_number(name: str, value: object, *, minimum: int) -> None:
-    # True and False are ints to Python; `num_clones=True` is a slip, not one clone.
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int. Received: {name}={value!r}.")
-    if value < minimum:
-        raise ValueError(f"`{name}` must be at least {minimum}. Received: {name}={value}.")
-
-
-def _check_bool(name: str, value: object) -> None:
-    # The text "False" is true to Python, so only a real bool will do.
-    if not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}.")
 
 
 def _check_job_name(name: str, value: object) -> None:

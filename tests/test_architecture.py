@@ -17,35 +17,40 @@ ROOT = Path(__file__).parents[1]
 
 # Which part of kerasdist may import which others. A part is a module or a folder.
 MAY_IMPORT = {
-    "config": set(),
+    "checks": set(),
+    "config": {"checks"},
+    "exit_codes": set(),
     "slurm": set(),
-    "cluster": {"slurm"},
+    "cluster": {"checks", "slurm"},
     "preflight": {"cluster"},
     "schedules": set(),
-    "training": {"cluster", "preflight"},
+    "training": {"cluster", "exit_codes", "preflight"},
     "gradients": {"training"},
     "reductions": {"training"},
     "tasks": {"cluster", "preflight", "training"},
-    "strategies": {"config", "cluster", "preflight", "tasks", "training"},
-    "callbacks": {"cluster", "doctor", "gradients", "training"},
-    "launcher": {"cluster"},
-    "testing": {"cluster", "launcher"},
+    "strategies": {"config", "cluster", "exit_codes", "preflight", "tasks", "training"},
+    "callbacks": {"checks", "cluster", "doctor", "gradients", "training"},
+    "launcher": {"checks", "cluster", "exit_codes"},
+    "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "strategies", "training"},
     "parity": set(),
     "doctor": {
-        *("__init__", "config", "cluster", "launcher", "plan", "strategies", "training", "parity"),
+        *("__init__", "checks", "config", "cluster", "launcher", "plan", "strategies", "training"),
+        "parity",
     },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
         "tasks",
     },
-    "__main__": {"config", "cluster", "launcher", "strategies", "plan", "doctor"},
+    "__main__": {
+        *("checks", "config", "cluster", "exit_codes", "launcher", "strategies", "plan", "doctor"),
+    },
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
-STANDARD_LIBRARY_ONLY = {"config", "slurm", "cluster", "preflight"}
+STANDARD_LIBRARY_ONLY = {"checks", "config", "exit_codes", "slurm", "cluster", "preflight"}
 # The one file that touches private names of Keras and TensorFlow.
 ADAPTER = ROOT / "kerasdist/training/keras_adapter.py"
 

@@ -99,6 +99,27 @@ def test_exactly_one_task_is_chief(jobs, chief):
     assert [task for task in tasks if Cluster(jobs=jobs, task=task).is_chief] == [chief]
 
 
+@pytest.mark.parametrize(
+    ("jobs", "indices"),
+    [
+        ({"worker": ["a:1", "b:1"]}, [0, 1]),
+        ({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, [0, 1, 2]),
+        ({"worker": ["b:1", "c:1"], "chief": ["a:1"], "ps": ["d:1"]}, [0, 1]),
+    ],
+)
+def test_workers_are_counted_from_the_chief_where_it_is_one_of_them(jobs, indices):
+    tasks = list(Cluster(jobs=jobs, task=Task("worker", 0)).addresses)[: len(indices)]
+
+    assert [Cluster(jobs=jobs, task=task).worker_index for task in tasks] == indices
+
+
+def test_a_task_is_described_with_its_address():
+    cluster = from_cluster(TWO_WORKERS)
+
+    assert cluster.describe(Task("worker", 1)) == "worker 1 (b:2222)"
+    assert cluster.describe(Task("evaluator", 0)) == "evaluator 0 (not in the cluster)"
+
+
 def test_cluster_of_one_is_local():
     assert from_cluster({"chief": ["a:2222"]}, job="chief").is_local
 

@@ -5,6 +5,7 @@ import warnings
 import tensorflow as tf
 
 from kerasdist import gradients
+from kerasdist.checks import check_int
 from kerasdist.training import keras_adapter, replica_step, workers
 from kerasdist.training.update_callback import UpdateCallback
 
@@ -36,8 +37,7 @@ class GradientAccumulation(UpdateCallback):
 
     def __init__(self, steps: int):
         super().__init__()
-        if isinstance(steps, bool) or not isinstance(steps, int):
-            raise TypeError(f"`steps` must be an integer. Received: steps={steps!r}.")
+        check_int("steps", steps)
         if steps < 2:
             raise ValueError(
                 f"`steps` must be at least 2. Received: steps={steps}. Leave the callback out for "

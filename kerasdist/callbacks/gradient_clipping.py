@@ -6,6 +6,7 @@ import warnings
 import tensorflow as tf
 
 from kerasdist import gradients
+from kerasdist.checks import check_number
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -42,10 +43,7 @@ class GradientClipping(UpdateCallback):
                 f"{given or 'none of them'}."
             )
         ((self.mode, self.limit),) = given.items()
-        if isinstance(self.limit, bool) or not isinstance(self.limit, (int, float)):
-            raise TypeError(
-                f"`{self.mode}` must be a number. Received: {self.mode}={self.limit!r}."
-            )
+        check_number(self.mode, self.limit)
         if not (self.limit > 0 and math.isfinite(self.limit)):
             raise ValueError(
                 f"`{self.mode}` must be a positive number. Received: {self.mode}={self.limit}. "

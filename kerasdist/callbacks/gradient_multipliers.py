@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kerasdist import gradients
 from kerasdist.callbacks import patterns
+from kerasdist.checks import is_number
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -91,7 +92,7 @@ class GradientMultipliers(UpdateCallback):
 def _check_factor(pattern, factor):
     if callable(factor):  # Schedules as well.
         return
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+    if not is_number(factor):
         raise TypeError(
             "A factor of `multipliers` must be a number, a LearningRateSchedule or a function of "
             f"the step. Received: {{{pattern!r}: {factor!r}}}."

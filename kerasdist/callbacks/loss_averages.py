@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from kerasdist.checks import check_decay
 from kerasdist.training import keras_adapter, workers
 from kerasdist.training.update_callback import UpdateCallback
 
@@ -28,12 +29,7 @@ class LossAverages(UpdateCallback):
 
     def __init__(self, decay: float = 0.9):
         super().__init__()
-        if isinstance(decay, bool) or not isinstance(decay, (int, float)):
-            raise TypeError(f"`decay` must be a number. Received: decay={decay!r}.")
-        if not 0 <= decay < 1:
-            raise ValueError(
-                f"`decay` must be at least 0 and less than 1. Received: decay={decay}."
-            )
+        check_decay("decay", decay)
         self.decay = decay
         self._state = {}
 

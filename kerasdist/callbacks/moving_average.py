@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.checks import check_decay, check_int
 from kerasdist.training import keras_adapter, workers
 from kerasdist.training.sharded_variables import is_sharded, parts_of
 from kerasdist.training.update_callback import UpdateCallback
@@ -56,8 +57,8 @@ class MovingAverage(UpdateCallback):
         validate: bool = False,
     ):
         super().__init__()
-        _check_decay(decay)
-        _check_every_steps(every_steps)
+        check_decay("decay", decay)
+        check_int("every_steps", every_steps, at_least=1)
         if not trainable and not batch_statistics:
             raise ValueError(
                 "There is nothing to average. Received: trainable=False, batch_statistics=False."
@@ -261,17 +262,3 @@ def _checked(state, name, variable):
             f"{tuple(variable.shape)}."
         )
     return state[name]
-
-
-def _check_decay(decay):
-    if isinstance(decay, bool) or not isinstance(decay, (int, float)):
-        raise TypeError(f"`decay` must be a number. Received: decay={decay!r}.")
-    if not 0 <= decay < 1:
-        raise ValueError(f"`decay` must be at least 0 and less than 1. Received: decay={decay}.")
-
-
-def _check_every_steps(every_steps):
-    if isinstance(every_steps, bool) or not isinstance(every_steps, int):
-        raise TypeError(f"`every_steps` must be an integer. Received: every_steps={every_steps!r}.")
-    if every_steps < 1:
-        raise ValueError(f"`every_steps` must be at least 1. Received: every_steps={every_steps}.")

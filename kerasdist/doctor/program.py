@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerasdist import launcher
+from kerasdist.checks import check_int
 from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import may_be_natural, reasons
 from kerasdist.doctor.recording import Deployment, Recording, Settings
@@ -56,8 +57,8 @@ def examine(
             cannot be examined: it makes no step, or trains on parameter servers.
     """
     for flag, number in (("steps", num_steps), ("clones", num_clones), ("workers", num_workers)):
-        if number is not None and number < 1:
-            raise ValueError(f"`--{flag}` must be at least 1. Received: --{flag}={number}.")
+        if number is not None:
+            check_int(f"--{flag}", number, at_least=1)
     command = _split(program)
     print(f"Doctor\n{_row('program', shlex.join(program))}", flush=True)
     python = Path(shutil.which(command[0][0]) or "")

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, overload
 
+from kerasdist.exit_codes import SIGNALED, TIMED_OUT
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.result import TIMED_OUT, LaunchResult
+from kerasdist.launcher.result import LaunchResult
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.supervisor import Supervisor, describe_end, describe_timeout
 
@@ -133,7 +134,7 @@ def signals_end_the_launch() -> Generator[None]:
 
 
 def _exit(number, _):
-    raise SystemExit(128 + number)
+    raise SystemExit(SIGNALED + number)
 
 
 def _launch_function(function, settings):

@@ -5,11 +5,6 @@ from pathlib import Path
 
 from kerasdist.cluster import Task
 
-# The exit codes of the contract in docs/clusters.md that the launcher itself knows.
-USAGE = 2
-TIMED_OUT = 124  # As timeout(1) has it.
-PEER_FAILED = 138
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskResult:

@@ -4,6 +4,8 @@ import math
 import os
 from dataclasses import dataclass
 
+from kerasdist.checks import check_bool, check_int, check_secs
+
 NETWORKS = ("isolated", "host")
 
 
@@ -29,15 +31,15 @@ class Settings:
     network: str = "isolated"
 
     def __post_init__(self) -> None:
-        _check_count("num_workers", self.num_workers, minimum=1)
-        _check_count("num_ps", self.num_ps, minimum=0)
-        _check_bool("chief", self.chief)
-        _check_bool("evaluator", self.evaluator)
-        _check_count("num_clones", self.num_clones, minimum=1)
-        _check_count("max_restarts", self.max_restarts, minimum=0)
-        _check_secs("grace_secs", self.grace_secs)
-        _check_secs("timeout_secs", math.inf if self.timeout_secs is None else self.timeout_secs)
-        _check_secs("frozen_timeout_secs", self.frozen_timeout_secs)
+        check_int("num_workers", self.num_workers, at_least=1)
+        check_int("num_ps", self.num_ps, at_least=0)
+        check_bool("chief", self.chief)
+        check_bool("evaluator", self.evaluator)
+        check_int("num_clones", self.num_clones, at_least=1)
+        check_int("max_restarts", self.max_restarts, at_least=0)
+        check_secs("grace_secs", self.grace_secs)
+        check_secs("timeout_secs", math.inf if self.timeout_secs is None else self.timeout_secs)
+        check_secs("frozen_timeout_secs", self.frozen_timeout_secs)
         if self.network not in NETWORKS:
             raise ValueError(
                 f"`network` must be one of {', '.join(NETWORKS)}. "
@@ -48,23 +50,3 @@ class Settings:
     def has_chief(self) -> bool:
         """Whether there is a chief; with parameter servers there always is one."""
         return self.chief or self.num_ps > 0
-
-
-def _check_count(name: str, value: object, *, minimum: int) -> None:
-    # True and False are ints to Python; `num_workers=True` is a slip, not one worker.
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int. Received: {name}={value!r}.")
-    if value < minimum:
-        raise ValueError(f"`{name}` must be at least {minimum}. Received: {name}={value}.")
-
-
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}.")
-
-
-def _check_secs(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{name}` must be a number of seconds. Received: {name}={value!r}.")
-    if not value >= 0:  # Also refuses nan.
-        raise ValueError(f"`{name}` must not be negative. Received: {name}={value}.")

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TextIO
 
 from kerasdist.cluster import Task
+from kerasdist.exit_codes import PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
-from kerasdist.launcher.result import PEER_FAILED, TIMED_OUT, USAGE, LaunchResult, TaskResult
+from kerasdist.launcher.result import LaunchResult, TaskResult
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_environment import addresses_of, task_environment, tasks_of
 from kerasdist.launcher.task_group import TaskGroup
@@ -22,7 +23,6 @@ from kerasdist.launcher.task_process import TaskProcess
 
 _LONGEST_TITLE = 200
 _LONGEST_ERROR = 300
-_SIGNALS = 128  # Exit codes from here on.
 
 
 class Supervisor:
@@ -184,7 +184,7 @@ def describe_end(result: LaunchResult) -> str:
     if not cause:
         return result.reason
     # What a signal or a lost peer ended has said nothing of its own.
-    error = error_of(cause.log) if cause.exit_code < _SIGNALS else ""
+    error = error_of(cause.log) if cause.exit_code < SIGNALED else ""
     error = textwrap.shorten(error, _LONGEST_ERROR)
     lines = [error, f"All that {cause.task} wrote: {cause.log}"]
     return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])

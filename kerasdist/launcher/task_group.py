@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
+from kerasdist.exit_codes import PEER_FAILED, USAGE
 from kerasdist.launcher import guard
 from kerasdist.launcher.console import Console
-from kerasdist.launcher.result import PEER_FAILED, USAGE
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_log import LogReader
 from kerasdist.launcher.task_process import TaskProcess

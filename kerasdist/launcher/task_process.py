@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
+from kerasdist.exit_codes import PEER_FAILED, SIGNALED
 from kerasdist.launcher import task_entry
-from kerasdist.launcher.result import PEER_FAILED, TaskResult
+from kerasdist.launcher.result import TaskResult
 
 _KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
 
@@ -58,7 +59,7 @@ class TaskProcess:
     def exit_code(self) -> int | None:
         """Exit code, 128 + s where signal s killed it; None while it runs."""
         code = self._process.poll()
-        return 128 - code if code is not None and code < 0 else code
+        return SIGNALED - code if code is not None and code < 0 else code
 
     @property
     def is_running(self) -> bool:
@@ -70,8 +71,8 @@ class TaskProcess:
         """Whether it ended because the launcher said so."""
         return self._was_told_to_end and self.exit_code in (
             0,
-            128 + signal.SIGTERM,
-            128 + signal.SIGKILL,
+            SIGNALED + signal.SIGTERM,
+            SIGNALED + signal.SIGKILL,
         )
 
     @property
@@ -111,7 +112,7 @@ class TaskProcess:
         code = self.exit_code
         return TaskResult(
             task=self.task,
-            exit_code=128 + signal.SIGKILL if code is None else code,
+            exit_code=SIGNALED + signal.SIGKILL if code is None else code,
             was_stopped=self.was_stopped,
             log=self.log,
         )

@@ -13,8 +13,12 @@ UNRESOLVED = "the name does not resolve"
 _CONNECT_SECS = 5.0
 
 
-def listen(address: str, *, task: str) -> socket.socket:
+def listen(address: str, *, name: str) -> socket.socket:
     """Opens the port of this task on every interface, as TensorFlow's server will.
+
+    Args:
+        address: Its "host:port".
+        name: The task with its address, for messages.
 
     Raises:
         ClusterStartError: The port is taken, or not allowed.
@@ -26,18 +30,18 @@ def listen(address: str, *, task: str) -> socket.socket:
             ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
         )
     except OSError as error:
-        raise ClusterStartError(_describe_taken_port(error, port, f"{task} ({address})")) from error
+        raise ClusterStartError(_describe_taken_port(error, port, name)) from error
 
 
-def _describe_taken_port(error: OSError, port: int, task: str) -> str:
+def _describe_taken_port(error: OSError, port: int, name: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"Port {port} of {task} is already in use on this machine, often by a process of an "
+            f"Port {port} of {name} is already in use on this machine, often by a process of an "
             "earlier run, or because the task was started twice. "
             f"`ss -ltnp 'sport = :{port}'` or `lsof -i :{port}` shows who holds it. Stop that "
             "process, or give the task another port on every task."
         )
-    return f"Port {port} of {task} cannot be opened: {error}. Give the task another port."
+    return f"Port {port} of {name} cannot be opened: {error}. Give the task another port."
 
 
 def call(address: str) -> Future[socket.socket]:

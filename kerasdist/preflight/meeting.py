@@ -27,6 +27,7 @@ class Meeting:
 
     Attributes:
         hello: What this task says of itself.
+        name: This task with its address, for messages.
         connections: All that is open.
         contacts: Whom this task calls, by name: the leader calls all, the others call the leader.
         report: Takes a line of progress.
@@ -40,6 +41,7 @@ class Meeting:
         timeout_secs: float,
         report: Callable[[str], object],
     ):
+        own_address = cluster.addresses[cluster.task]
         self.hello = Hello.of(cluster, facts)
         self.timeout_secs = timeout_secs
         self.contacts = {
@@ -47,14 +49,14 @@ class Meeting:
             for task, address in cluster.addresses.items()
             if task != cluster.task and cluster.chief in (task, cluster.task)
         }
-        self._address = cluster.addresses[cluster.task]
+        self.name = cluster.describe(cluster.task)
         self.report = report
         self._started_at = time.monotonic()
         self._next_report_at = PROGRESS_SECS
         self._reported_unresolved: set[str] = set()
-        self._is_here = in_background(is_here, self._address)
+        self._is_here = in_background(is_here, own_address)
         self._has_reported_address = False
-        self.connections = Connections(listen(self._address, task=self.hello.task))
+        self.connections = Connections(listen(own_address, name=self.name))
 
     def __enter__(self) -> "Meeting":
         return self
@@ -66,11 +68,6 @@ class Meeting:
             # Ctrl-C need not be polite.
             if kind is None or issubclass(kind, ClusterStartError):
                 self.connections.hang_up()
-
-    @property
-    def name(self) -> str:
-        """This task with its address, for messages."""
-        return self.hello.name(self.hello.task)
 
     @property
     def secs(self) -> float:

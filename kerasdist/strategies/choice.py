@@ -120,7 +120,7 @@ def _check_against_cluster(config, cluster):
         )
     if cluster.num_ps and "chief" not in cluster.jobs:
         raise ValueError(_describe_missing_chief(cluster))
-    if config.replica_id not in (0, _replica_id(cluster)):
+    if config.replica_id not in (0, cluster.worker_index):
         raise ValueError(
             f"DeploymentConfig says replica_id={config.replica_id}, and the cluster says that "
             f"this is {cluster.task}. Leave replica_id out: the cluster knows it."
@@ -151,13 +151,6 @@ def _num_gpus_of_worker(config, cluster, num_gpus):
     # The machines of chief and ps need no GPUs, and do not know those of the workers.
     is_worker = cluster.task.job == "worker"
     return num_gpus if is_worker or config.num_clones == 1 else config.num_clones
-
-
-def _replica_id(cluster):
-    # Among synchronous workers the chief is the first; beside ps tasks it is no worker.
-    comes_after_chief = "chief" in cluster.jobs and cluster.num_ps == 0
-    is_worker = cluster.task.job == "worker"
-    return cluster.task.index + (1 if is_worker and comes_after_chief else 0)
 
 
 def _devices(config, num_gpus):

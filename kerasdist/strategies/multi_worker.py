@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.strategies import random_state
+from kerasdist.strategies.cluster_resolver import make_resolver
 from kerasdist.training import keras_adapter, peer_failure, routes
 
 
@@ -46,20 +47,12 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             keras_adapter.devices_of_worker(devices),
         ):
             options = communication_options or tf.distribute.experimental.CommunicationOptions()
-            super().__init__(_resolver(cluster, devices), options)
+            num_gpus = sum("GPU" in device for device in devices)
+            resolver = make_resolver(cluster, num_accelerators={"GPU": num_gpus})
+            super().__init__(resolver, options)
         self.communication_options = options
         self.cluster = cluster
         self.reason = reason
         routes.adapt(self)
         peer_failure.handle(cluster)
         random_state.agree(self)
-
-
-def _resolver(cluster, devices):
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
-        task_type=cluster.task.job,
-        task_id=cluster.task.index,
-        rpc_layer="grpc",
-        num_accelerators={"GPU": sum("GPU" in device for device in devices)},
-    )

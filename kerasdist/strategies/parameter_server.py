@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.strategies import random_state
+from kerasdist.strategies.cluster_resolver import make_resolver
 from kerasdist.training import keras_adapter, routes, sharded_variables
 from kerasdist.training.worker_watch import WorkerWatch
 
@@ -41,7 +42,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         start_timeout_secs: float = 300,
     ):
         partitioner: Any = variable_partitioner and sharded_variables.checked(variable_partitioner)
-        super().__init__(_resolver(cluster), partitioner)
+        super().__init__(make_resolver(cluster), partitioner)
         self.served_cluster = cluster
         self.steps_per_call = steps_per_call
         self.reason = reason
@@ -64,12 +65,3 @@ class _Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     def __del__(self):
         # TensorFlow's waits for every lost worker to come back. What it stops ends anyway.
         pass
-
-
-def _resolver(cluster):
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
-        task_type=cluster.task.job,
-        task_id=cluster.task.index,
-        rpc_layer="grpc",
-    )

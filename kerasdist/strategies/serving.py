@@ -12,9 +12,11 @@ from typing import NoReturn
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.strategies import last_word
+from kerasdist.strategies.cluster_resolver import cluster_spec
 from kerasdist.training import peer_failure
 
 _POLL_SECS = 1.0
@@ -36,7 +38,7 @@ def serve(
     """
     _use_gpus(num_gpus if cluster.task.job == "worker" else 0)
     server = tf.distribute.Server(
-        tf.train.ClusterSpec({job: list(addresses) for job, addresses in cluster.jobs.items()}),
+        cluster_spec(cluster),
         job_name=cluster.task.job,
         task_index=cluster.task.index,
         protocol="grpc",
@@ -52,7 +54,7 @@ def serve(
         print(f"{cluster.task}: the job is over.", flush=True)
         sys.exit(0)
     print(peer_failure.message(cause, cluster), file=sys.stderr, flush=True)
-    sys.exit(peer_failure.EXIT_CODE)
+    sys.exit(PEER_FAILED)
 
 
 def _num_threads(cluster: Cluster) -> int:
@@ -80,7 +82,8 @@ def _watch_chief(cluster: Cluster, timeout_secs: float) -> str:
         if not problem:
             answered_at = now
         elif now >= answered_at + timeout_secs:
-            return f"{cluster.chief} ({address}) is gone, for {timeout_secs:g} s: {problem}."
+            chief = cluster.describe(cluster.chief)
+            return f"{chief} is gone, for {timeout_secs:g} s: {problem}."
         time.sleep(_POLL_SECS)
 
 

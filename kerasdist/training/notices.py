@@ -40,10 +40,11 @@ def wait_for_all(cluster: Cluster, notice: str, *, timeout_secs: float) -> None:
     """
     post(f"{notice} of {cluster.task}")
     deadline = time.monotonic() + timeout_secs
-    for task, address in cluster.addresses.items():
+    for task in cluster.addresses:
         left = max(0.0, deadline - time.monotonic())
         if not is_posted(f"{notice} of {task}", timeout_secs=left):
             raise TimeoutError(
-                f"{cluster.task} waited {timeout_secs:g} s at {notice} for {task} ({address}), "
-                "which has not come there. Every worker must call it, in the same order."
+                f"{cluster.task} waited {timeout_secs:g} s at {notice} for "
+                f"{cluster.describe(task)}, which has not come there. Every worker must call it, "
+                "in the same order."
             )

@@ -20,9 +20,9 @@ from subprocess import PIPE, Popen
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.training import keras_adapter
 
-EXIT_CODE = 138
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
 # that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
 # seen; TensorFlow uses it for what it gives up because of the others.
@@ -78,7 +78,7 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell):
     if lost is None or lost is not error:  # The program's own; or what it made of the loss.
         previous(error_class, error, traceback)
     if lost is None:
-        tell(f"{_name(cluster.task, cluster)} failed: {_in_a_line(error)}")
+        tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
         return
     print(describe(lost, cluster), file=sys.stderr, flush=True)
     tell(cause_of(lost, cluster))
@@ -87,7 +87,7 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell):
         time.sleep(_SPREAD_SECS)
     sys.stdout.flush()
     # An orderly end would wait for the peers.
-    os._exit(EXIT_CODE)
+    os._exit(PEER_FAILED)
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:
@@ -99,7 +99,7 @@ def end(cause: str, cluster: Cluster) -> None:
     """Ends this process, from any thread, because of a lost peer."""
     print(message(cause, cluster), file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os._exit(EXIT_CODE)
+    os._exit(PEER_FAILED)
 
 
 def describe(error: BaseException, cluster: Cluster) -> str:
@@ -113,8 +113,8 @@ def describe(error: BaseException, cluster: Cluster) -> str:
 def message(cause: str, cluster: Cluster) -> str:
     """Returns what a task says that ends because of another."""
     return (
-        f"{_name(cluster.task, cluster)} ends because {cause}\n"
-        f"  Exit code {EXIT_CODE}: a peer failed, and {cluster.task} did nothing wrong. "
+        f"{cluster.describe(cluster.task)} ends because {cause}\n"
+        f"  Exit code {PEER_FAILED}: a peer failed, and {cluster.task} did nothing wrong. "
         "Start the whole job again."
     )
 
@@ -129,7 +129,7 @@ def cause_of(error: BaseException, cluster: Cluster) -> str:
     if _SILENT in text:
         return _describe_silent(_tasks(text.partition(_SILENT)[2]), cluster)
     if _LEADER_IS_LOST.search(text):  # Of TensorFlow's own service, which the chief hosts.
-        who = _name(cluster.chief, cluster)
+        who = cluster.describe(cluster.chief)
         return f"{who} does not answer: it has ended, or is halted or cut off."
     named = _tasks(text) - {cluster.task}
     if not named:  # A file system or a data service is unavailable, say.
@@ -153,11 +153,7 @@ def _tasks(text: str) -> set[Task]:
 
 
 def _names(tasks: set[Task], cluster: Cluster) -> str:
-    return ", ".join(sorted(_name(task, cluster) for task in tasks)) or "a peer"
-
-
-def _name(task: Task, cluster: Cluster) -> str:
-    return f"{task} ({cluster.addresses.get(task, 'not in the cluster')})"
+    return ", ".join(sorted(cluster.describe(task) for task in tasks)) or "a peer"
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -157,7 +157,7 @@ class WorkerWatch:
         self._say(f"{self._name(Task('worker', index))} is back.")
 
     def _name(self, task: Task) -> str:
-        return f"{task} ({self._cluster.addresses[task]})"
+        return self._cluster.describe(task)
 
     def _say(self, line: str):
         print(line, file=sys.stderr, flush=True)

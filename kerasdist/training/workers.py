@@ -41,9 +41,7 @@ def count(strategy) -> int:
 
 def index_of(strategy) -> int:
     """Returns the position of this worker among all, from 0; the chief is 0."""
-    cluster = cluster_of(strategy)
-    follows_chief = "chief" in cluster.jobs and cluster.task.job == "worker"
-    return cluster.task.index + (1 if follows_chief else 0)
+    return cluster_of(strategy).worker_index
 
 
 def is_chief(strategy) -> bool:

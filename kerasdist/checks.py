@@ -1,0 +1,54 @@
+"""Checks of what the caller gave, each with one message wherever it is asked.
+
+    check_int("num_workers", num_workers, at_least=1)
+
+True and False are ints to Python; here they are no numbers: `num_workers=True` is a slip, not one
+worker.
+"""
+
+from typing import Any, TypeGuard
+
+
+def check_int(name: str, value: object, *, at_least: int | None = None) -> None:
+    """Raises a TypeError unless `value` is an int, and a ValueError where it is too small."""
+    if not is_int(value):
+        raise TypeError(f"`{name}` must be an int. Received: {name}={value!r}.")
+    if at_least is not None and value < at_least:
+        raise ValueError(f"`{name}` must be at least {at_least}. Received: {name}={value}.")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raises a TypeError unless `value` is an int or a float."""
+    if not is_number(value):
+        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}.")
+
+
+def check_secs(name: str, value: object) -> None:
+    """Raises a TypeError unless `value` is a number, and a ValueError where it is negative."""
+    if not is_number(value):
+        raise TypeError(f"`{name}` must be a number of seconds. Received: {name}={value!r}.")
+    if not value >= 0:  # Also refuses nan.
+        raise ValueError(f"`{name}` must not be negative. Received: {name}={value}.")
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Raises a TypeError unless `value` is a number, and a ValueError unless from 0 to below 1."""
+    check_number(name, value)
+    if not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be at least 0 and less than 1. Received: {name}={value}.")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raises a TypeError unless `value` is True or False; the text "False" is true to Python."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}.")
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether `value` is an int, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is an int or a float, and no bool."""
+    return is_int(value) or isinstance(value, float)

@@ -1,0 +1,60 @@
+"""The checks of arguments: what each refuses, and what it says."""
+
+import pytest
+
+from kerasdist import checks
+
+
+@pytest.mark.parametrize(
+    ("check", "value"),
+    [
+        (checks.check_int, 2),
+        (checks.check_number, 2),
+        (checks.check_number, -0.5),
+        (checks.check_secs, 0),
+        (checks.check_secs, float("inf")),
+        (checks.check_decay, 0),
+        (checks.check_decay, 0.999),
+        (checks.check_bool, False),
+    ],
+)
+def test_what_fits_passes(check, value):
+    check("argument", value)
+
+
+@pytest.mark.parametrize("value", [True, "2", None, 2.0])
+def test_an_int_is_no_bool_text_or_float(value):
+    with pytest.raises(TypeError, match=f"^`steps` must be an int. Received: steps={value!r}.$"):
+        checks.check_int("steps", value)
+
+
+def test_an_int_may_have_a_smallest_value():
+    checks.check_int("steps", 2, at_least=2)
+
+    with pytest.raises(ValueError, match=r"^`steps` must be at least 2\. Received: steps=1\.$"):
+        checks.check_int("steps", 1, at_least=2)
+
+
+@pytest.mark.parametrize("check", [checks.check_number, checks.check_secs, checks.check_decay])
+@pytest.mark.parametrize("value", [True, "2", None])
+def test_a_number_is_no_bool_or_text(check, value):
+    with pytest.raises(TypeError, match=f"`limit` must be a number.* Received: limit={value!r}"):
+        check("limit", value)
+
+
+@pytest.mark.parametrize("secs", [-1, float("nan")])
+def test_seconds_are_not_negative(secs):
+    with pytest.raises(ValueError, match=f"`grace_secs` must not be negative.*grace_secs={secs}"):
+        checks.check_secs("grace_secs", secs)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1, float("nan")])
+def test_a_decay_is_less_than_1(decay):
+    with pytest.raises(ValueError, match=f"at least 0 and less than 1. Received: decay={decay}"):
+        checks.check_decay("decay", decay)
+
+
+@pytest.mark.parametrize("value", ["False", 1, None])
+def test_only_a_bool_is_true_or_false(value):
+    with pytest.raises(TypeError, match=f"must be True or False. Received: chief={value!r}"):
+        checks.check_bool("chief", value)
