@@ -161,10 +161,10 @@ def _kill_if_halted(address: str) -> None:
     TensorFlow goes on without a worker that is gone. One that is halted it waits for wherever it
     has something to tell all of them.
     """
-    if not is_here(address):
-        return
     port = int(address.rpartition(":")[2])
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):  # The name of a machine may be gone with it.
+        if not is_here(address):
+            return
         for connection in psutil.net_connections("tcp"):
             is_server = connection.status == psutil.CONN_LISTEN and connection.pid
             if is_server and connection.laddr.port == port:

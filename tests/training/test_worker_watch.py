@@ -93,6 +93,14 @@ def test_worker_is_given_up_once_when_it_has_been_silent_for_long(
     ]
 
 
+def test_worker_whose_name_is_gone_is_given_up_too(make_watch, clock, halted):
+    jobs = {**CLUSTER.jobs, "worker": ["gone.invalid:1", WORKERS[1]]}
+    halted.add("gone.invalid:1")
+    watch = make_watch(Cluster(jobs=jobs, task=CLUSTER.task))
+
+    assert look_for(6, watch, clock) == {ZERO}
+
+
 def test_worker_that_answers_again_is_given_up_no_longer(make_watch, clock, halted):
     watch = make_watch()
     halted.add(WORKERS[1])
