@@ -4,19 +4,18 @@ TensorFlow notices a task that has ended, and goes on without a worker. One that
 off it waits for, for ever.
 """
 
-import concurrent.futures
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 
 import psutil
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.preflight.addresses import is_here
-from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.training import keras_adapter, peer_failure
+from kerasdist.training.silence import Silence
 
 _PROBE_SECS = 2.0
 _REPORT_SECS = 10.0
@@ -30,25 +29,34 @@ class WorkerWatch:
         coordinator: TensorFlow's; what it says of lost workers becomes a line each.
         silent_secs: How long a task may be silent before it counts as lost.
         no_worker_secs: How long to wait where no worker is left.
+        clock: Seconds.
+        sleep: Waits so many seconds.
 
     Attributes:
         has_lost: Whether a worker was ever lost.
     """
 
-    def __init__(self, cluster: Cluster, coordinator, *, silent_secs: float, no_worker_secs: float):
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator,
+        *,
+        silent_secs: float,
+        no_worker_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ):
         self._cluster = cluster
         self._coordinator = coordinator
         self._silent_secs = silent_secs
         self._no_worker_secs = no_worker_secs
-        self._silent_since: dict[Task, float] = {}
-        self._problems: dict[Task, str] = {}
+        self._clock = clock
+        self._sleep = sleep
+        self._workers = self._silence_of("worker")
         self._given_up: set[Task] = set()
         self.has_lost = False
         self._probed_at = 0.0
         self._reported_at = 0.0
-        self._executor = concurrent.futures.ThreadPoolExecutor(
-            max_workers=32, thread_name_prefix="kerasdist_probe"
-        )
         self._waiting_since: float | None = None
         keras_adapter.report_lost_workers(
             coordinator, on_lost=self._say_lost, on_back=self._say_back
@@ -58,7 +66,7 @@ class WorkerWatch:
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
         """Ends the process with exit code 138 where a ps falls silent during what is inside."""
-        outer, self._waiting_since = self._waiting_since, time.monotonic()
+        outer, self._waiting_since = self._waiting_since, self._clock()
         try:
             yield
         finally:
@@ -90,63 +98,44 @@ class WorkerWatch:
         Raises:
             tf.errors.UnavailableError: No worker is left.
         """
-        self._probe([task for task in self._cluster.addresses if task.job == "worker"])
-        silent = self._silent("worker", self._silent_secs)
+        if self._clock() >= self._probed_at + _PROBE_SECS:
+            self._workers.look()
+            self._probed_at = self._clock()
+        silent = self._workers.tasks(self._silent_secs)
         for task in silent - self._given_up:
             self.has_lost = True
             self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
             _kill_if_halted(self._cluster.addresses[task])
         self._given_up = silent
-        if len(self._silent("worker", 0)) == self._cluster.num_workers:
-            self._wait_for_any()
+        self._wait_for_any()
         return silent
 
     def _wait_for_any(self):
-        since = max(self._silent_since[task] for task in self._silent("worker", 0))
-        secs = time.monotonic() - since
+        secs = self._workers.secs_of_all()
         if secs > self._no_worker_secs:
             raise peer_failure.lost(f"no worker is left, for {self._no_worker_secs:g} s.")
-        if secs > _REPORT_SECS and time.monotonic() > self._reported_at + _REPORT_SECS:
-            self._reported_at = time.monotonic()
-            names = ", ".join(self._name(task) for task in sorted(self._problems, key=str))
+        if secs > _REPORT_SECS and self._clock() > self._reported_at + _REPORT_SECS:
+            self._reported_at = self._clock()
+            names = self._names(self._workers.tasks(0))
             self._say(f"Waiting for a worker: {names}, {secs:.0f} s of {self._no_worker_secs:g} s.")
 
-    def _silent(self, job: str, secs: float) -> set[Task]:
-        now = time.monotonic()
-        silent = self._silent_since.items()
-        return {task for task, since in silent if task.job == job and now - since >= secs}
-
-    def _probe(self, tasks):
-        if time.monotonic() < self._probed_at + _PROBE_SECS:
-            return
-        addresses = self._cluster.addresses
-        found = self._executor.map(lambda task: find_problem(addresses[task]), tasks)
-        self._note(dict(zip(tasks, found, strict=True)))
-        self._probed_at = time.monotonic()
-
-    def _note(self, problems: Mapping[Task, str]):
-        for task, problem in problems.items():
-            if problem:
-                self._silent_since.setdefault(task, time.monotonic())
-                self._problems[task] = problem
-            else:
-                self._silent_since.pop(task, None)
-                self._problems.pop(task, None)
-
     def _guard(self):
-        servers = [task for task in self._cluster.addresses if task.job == "ps"]
+        servers = self._silence_of("ps")
         while True:
-            time.sleep(_PROBE_SECS)
+            self._sleep(_PROBE_SECS)
             since = self._waiting_since
-            if since is None or time.monotonic() < since + _PROBE_SECS:
+            if since is None or self._clock() < since + _PROBE_SECS:
                 continue
-            found = self._executor.map(
-                lambda task: find_problem(self._cluster.addresses[task]), servers
-            )
-            self._note(dict(zip(servers, found, strict=True)))
-            if (silent := self._silent("ps", self._silent_secs)) and self._waiting_since:
-                names = ", ".join(self._name(task) for task in sorted(silent, key=str))
-                peer_failure.end(f"{names} gives no sign of life.", self._cluster)
+            servers.look()
+            if (silent := servers.tasks(self._silent_secs)) and self._waiting_since:
+                peer_failure.end(f"{self._names(silent)} gives no sign of life.", self._cluster)
+
+    def _silence_of(self, job: str) -> Silence:
+        addresses = self._cluster.addresses
+        return Silence(
+            {task: address for task, address in addresses.items() if task.job == job},
+            clock=self._clock,
+        )
 
     def _say_lost(self, index: int):
         self.has_lost = True
@@ -155,6 +144,9 @@ class WorkerWatch:
 
     def _say_back(self, index: int):
         self._say(f"{self._name(Task('worker', index))} is back.")
+
+    def _names(self, tasks: set[Task]) -> str:
+        return ", ".join(self._name(task) for task in sorted(tasks, key=str))
 
     def _name(self, task: Task) -> str:
         return self._cluster.describe(task)
@@ -169,10 +161,10 @@ def _kill_if_halted(address: str) -> None:
     TensorFlow goes on without a worker that is gone. One that is halted it waits for wherever it
     has something to tell all of them.
     """
-    if not is_here(address):
-        return
     port = int(address.rpartition(":")[2])
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):  # The name of a machine may be gone with it.
+        if not is_here(address):
+            return
         for connection in psutil.net_connections("tcp"):
             is_server = connection.status == psutil.CONN_LISTEN and connection.pid
             if is_server and connection.laddr.port == port:

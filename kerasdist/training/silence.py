@@ -1,0 +1,48 @@
+"""Which tasks do not answer, and since when."""
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Mapping
+
+from kerasdist.cluster import Task
+from kerasdist.preflight.tensorflow_server import find_problem
+
+
+class Silence:
+    """The silence of some tasks.
+
+    Args:
+        addresses: Of the tasks.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, addresses: Mapping[Task, str], *, clock: Callable[[], float] = time.monotonic
+    ):
+        self._addresses = addresses
+        self._clock = clock
+        self._since: dict[Task, float] = {}
+        self._executor = concurrent.futures.ThreadPoolExecutor(
+            max_workers=32, thread_name_prefix="kerasdist_probe"
+        )
+
+    def look(self) -> None:
+        """Calls every task, and notes which of them answer."""
+        problems = [*self._executor.map(find_problem, self._addresses.values())]
+        before, now = self._since, self._clock()
+        # A new one: another thread may be reading the other.
+        self._since = {
+            task: before.get(task, now)
+            for task, problem in zip(self._addresses, problems, strict=True)
+            if problem
+        }
+
+    def tasks(self, secs: float) -> set[Task]:
+        """Returns the tasks that have been silent for so long."""
+        now = self._clock()
+        return {task for task, since in self._since.items() if now - since >= secs}
+
+    def secs_of_all(self) -> float:
+        """Returns for how long all tasks have been silent at once; 0 where one answers."""
+        since = self._since.values()
+        return self._clock() - max(since) if len(since) == len(self._addresses) else 0.0
