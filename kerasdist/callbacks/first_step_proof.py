@@ -11,9 +11,10 @@ from kerasdist.doctor.recording import OneStep, Start, Step
 from kerasdist.training import (
     batches,
     keras_adapter,
+    peers,
     scope_checks,
+    traits,
     whole_step,
-    workers,
 )
 from kerasdist.training.draws import Draws
 from kerasdist.training.watched_step import WatchedStep, named_values, slots_of
@@ -99,7 +100,7 @@ class FirstStepProof(keras.callbacks.Callback):
         self._say(f"Likely reason: {likely} {cost}")
 
     def _say(self, text):
-        if workers.is_chief(self.model.distribute_strategy):
+        if peers.is_chief(self.model.distribute_strategy):
             print("\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines()), flush=True)
 
 
@@ -120,7 +121,7 @@ def _step(model, logs) -> Step:
 def _why_not(model, taken) -> str:
     """Returns why the first step of a model cannot be compared; "" where it can."""
     strategy = model.distribute_strategy
-    if workers.are_asynchronous(strategy):
+    if traits.keeps_own_pace(strategy):
         return "beside parameter servers no step has one right result"
     if strategy.num_replicas_in_sync == 1:
         return "there is one replica"

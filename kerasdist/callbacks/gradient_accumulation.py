@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from kerasdist import gradients
 from kerasdist.checks import check_int
-from kerasdist.training import keras_adapter, replica_step, workers
+from kerasdist.training import keras_adapter, replica_step, traits
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -47,7 +47,7 @@ class GradientAccumulation(UpdateCallback):
         self._sums: dict = {}
 
     def prepare(self, model):
-        if workers.are_asynchronous(model.distribute_strategy):
+        if traits.keeps_own_pace(model.distribute_strategy):
             raise ValueError(
                 "GradientAccumulation cannot act with parameter servers: workers that train the "
                 "same variables would apply what another has half added. Leave it out, and use "

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.checks import check_decay
-from kerasdist.training import keras_adapter, workers
+from kerasdist.training import keras_adapter, traits
 from kerasdist.training.update_callback import UpdateCallback
 
 
@@ -42,7 +42,7 @@ class LossAverages(UpdateCallback):
                 with (
                     tf.init_scope(),
                     keras_adapter.outside_scopes(),
-                    workers.shared_scope(self.model.distribute_strategy),
+                    traits.shared_scope(self.model.distribute_strategy),
                 ):
                     self._state[name] = tf.Variable(tf.zeros(3), trainable=False)
             _, total, weight = tf.unstack(self._state[name])

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.checks import check_decay, check_int
-from kerasdist.training import keras_adapter, workers
+from kerasdist.training import keras_adapter, traits
 from kerasdist.training.sharded_variables import is_sharded, parts_of
 from kerasdist.training.update_callback import UpdateCallback
 
@@ -177,7 +177,7 @@ class MovingAverage(UpdateCallback):
 
     def _device_of(self, part):
         # On a parameter server neither of the two is sent for.
-        is_remote = workers.are_asynchronous(self.model.distribute_strategy)
+        is_remote = traits.has_remote_variables(self.model.distribute_strategy)
         return tf.device(part.device) if is_remote else contextlib.nullcontext()
 
     def _variables_of(self, model) -> list[keras.Variable]:
@@ -198,7 +198,7 @@ class MovingAverage(UpdateCallback):
             "name": f"{variable.name}_average",
         }
         strategy = self.model.distribute_strategy
-        if workers.are_asynchronous(strategy):
+        if traits.has_remote_variables(strategy):
             with strategy.extended.colocate_vars_with(variable.value):
                 return tf.Variable(value, **arguments)
         return tf.Variable(

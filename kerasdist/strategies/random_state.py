@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, workers
+from kerasdist.training import keras_adapter, peers
 
 
 def agree(strategy) -> None:
@@ -23,9 +23,9 @@ def agree(strategy) -> None:
         strategy: Our MultiWorkerMirroredStrategy; all workers call this.
     """
     is_seeded = keras_adapter.global_seed() is not None
-    table = np.zeros([workers.count(strategy), 4])
-    table[workers.index_of(strategy)] = [is_seeded, _peek(), *_fingerprints()]
-    seeded, seeds, *fingerprints = workers.sum_over(strategy, table).T
+    table = np.zeros([peers.count(strategy), 4])
+    table[peers.index_of(strategy)] = [is_seeded, _peek(), *_fingerprints()]
+    seeded, seeds, *fingerprints = peers.sum_over(strategy, table).T
     if seeded.any():
         return
     seed = int(seeds[0])

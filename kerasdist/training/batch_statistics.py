@@ -15,7 +15,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, replica_step, workers
+from kerasdist.training import keras_adapter, peers, replica_step
 
 
 def moments(stock, layer, inputs, mask):
@@ -141,8 +141,8 @@ def synchronize_workers(model, averages=()) -> None:
     """
     strategy = model.distribute_strategy
     variables = [*_statistics(model), *averages]
-    if workers.count(strategy) > 1 and variables:
-        workers.assign_mean(strategy, variables)
+    if peers.count(strategy) > 1 and variables:
+        peers.assign_mean(strategy, variables)
 
 
 def _statistics(model) -> list[tf.Variable]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import workers
+from kerasdist.training import peers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ def shares_of(batch, strategy) -> Shares:
         total = counts[0] if len(counts) == 1 else _sum(counts)
         is_static = _all_static(counts)
         data = data if len(data) == 1 else _lend_examples(data, counts)
-        if workers.count(strategy) > 1:
+        if peers.count(strategy) > 1:
             # What the other workers hold is theirs to say.
-            total, is_static = workers.sum_in_graph(strategy, tf.convert_to_tensor(total)), False
+            total, is_static = peers.sum_in_graph(strategy, tf.convert_to_tensor(total)), False
     else:
-        replicas = workers.local_replicas(strategy)
+        replicas = peers.local_replicas(strategy)
         data = split(batch, strategy.num_replicas_in_sync, replicas)
         total = num_examples(batch)
         if strategy.num_replicas_in_sync > 1 and not _has_batch_axis(batch):
@@ -81,14 +81,14 @@ def local_shares_of(batch, strategy) -> tuple:
     if is_distributed(batch):
         data = strategy.experimental_local_results(batch)
         return _lend_examples(data, [num_examples(each) for each in data])
-    return split(batch, len(workers.local_replicas(strategy)))
+    return split(batch, len(peers.local_replicas(strategy)))
 
 
 def local_counts_of(batch, strategy) -> list:
     """Returns the examples of each replica of this worker in `local_shares_of(batch)`."""
     if is_distributed(batch):
         return [num_examples(each) for each in strategy.experimental_local_results(batch)]
-    return counts_of(num_examples(batch), len(workers.local_replicas(strategy)))
+    return counts_of(num_examples(batch), len(peers.local_replicas(strategy)))
 
 
 def split(batch, num_replicas: int, replicas: range | None = None) -> tuple:

@@ -9,7 +9,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from kerasdist.training import chief, workers
+from kerasdist.training import chief, peers
 from kerasdist.training.lazy_logs import LazyLogs
 from kerasdist.training.progress_bar import ProgressBar
 
@@ -39,14 +39,14 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_end"]:
             _call_with_view(callback.on_train_batch_end, batch, _logs_for(callback, logs))
-        if workers.count(self._strategy) > 1:
+        if peers.count(self._strategy) > 1:
             self._hold_stop()
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
-        if workers.count(self._strategy) > 1:
+        if peers.count(self._strategy) > 1:
             wants_stop = self._wants_stop or self.model.stop_training
-            self.model.stop_training = bool(workers.sum_over(self._strategy, wants_stop) > 0)
+            self.model.stop_training = bool(peers.sum_over(self._strategy, wants_stop) > 0)
 
     def on_test_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_begin"]:

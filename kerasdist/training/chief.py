@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasdist.training import keras_adapter, notices, running_call, workers
+from kerasdist.training import keras_adapter, notices, peers, running_call
 
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
 BEGIN_SECS = 60.0
@@ -24,7 +24,7 @@ def callbacks_for(callbacks: list, strategy) -> list:
         callbacks: The callbacks that the user gave to `fit`.
         strategy: A strategy of ours.
     """
-    if workers.is_chief(strategy):
+    if peers.is_chief(strategy):
         return callbacks
     restored = [
         _RestoreAlone(callback)
@@ -43,7 +43,7 @@ def write(stock, model, *args, **kwargs):
     """
     strategy = getattr(model, "distribute_strategy", None)
     path = args[0] if args else kwargs.get("filepath")
-    if strategy is None or workers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
+    if strategy is None or peers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
         return stock(model, *args, **kwargs)
     # Workers may write to folders of their own, of which only the chief's counts.
     name = os.path.basename(os.path.normpath(path))
@@ -51,7 +51,7 @@ def write(stock, model, *args, **kwargs):
     place = "in `fit`" if running_call.training_of(model) else "outside of `fit`"
     _num_written[name, place] += 1
     notice = f"{stock.__name__} number {_num_written[name, place]} of {name!r} {place}"
-    if not workers.is_chief(strategy):
+    if not peers.is_chief(strategy):
         _wait_for_chief(strategy, notice)
         return None
     notices.post(f"{notice} begins")
@@ -65,7 +65,7 @@ def _wait_for_chief(strategy, notice):
     begins = notices.is_posted(f"{notice} begins", timeout_secs=BEGIN_SECS)
     if not begins or not notices.is_posted(f"{notice} ends", timeout_secs=END_SECS):
         warnings.warn(
-            f"{workers.cluster_of(strategy).task} waited for the chief, which alone writes: "
+            f"{peers.cluster_of(strategy).task} waited for the chief, which alone writes: "
             f"{notice}. The chief has not done so. Call it on all workers, with the same file "
             "name, or on the chief alone.",
             stacklevel=2,

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter, workers
+from kerasdist.training import batches, keras_adapter, peers
 
 
 def note_infinite(variable, model, batch, *, is_first) -> list:
@@ -61,7 +61,7 @@ def check_can_predict(model, data) -> None:
         ValueError: It is distributed over several workers.
     """
     strategy = keras_adapter.strategy_of(model)
-    if isinstance(data, tf.distribute.DistributedDataset) and workers.count(strategy) > 1:
+    if isinstance(data, tf.distribute.DistributedDataset) and peers.count(strategy) > 1:
         raise ValueError(
             "`predict` returns the predictions of all data on every worker, and of a distributed "
             "dataset each worker has its own part. Give `predict` the dataset that was "
@@ -95,9 +95,9 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
     Raises:
         ValueError: They did not.
     """
-    digests = np.zeros(workers.count(strategy))
-    digests[workers.index_of(strategy)] = digest_of_worker
-    digests = workers.sum_over(strategy, digests)
+    digests = np.zeros(peers.count(strategy))
+    digests[peers.index_of(strategy)] = digest_of_worker
+    digests = peers.sum_over(strategy, digests)
     if not np.allclose(digests, digests[0], rtol=1e-9, atol=0, equal_nan=True):
         raise ValueError(
             "The workers read different first batches. Every worker reads the whole data in the "

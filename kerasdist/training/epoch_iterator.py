@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import file_shards, input_functions, keras_adapter, workers
+from kerasdist.training import file_shards, input_functions, keras_adapter, peers
 from kerasdist.training.data_source import DataSource
 
 
@@ -126,7 +126,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         if self._own_data is not None:
             iterator = iter(self._own_data)
             *_, size = next(iterator)
-            next_size = workers.sum_over(self._strategy, size)
+            next_size = peers.sum_over(self._strategy, size)
             return DataSource(iterator, next_size=tf.constant(next_size, tf.int64))
         iterator = iter(self._dataset)
         if self._class_weight is not None:
@@ -149,7 +149,7 @@ class EpochIterator(keras_adapter.EpochIterator):
 def _with_class_weight(iterator, class_weight, strategy):
     """Yields distributed batches with the weight of each example's class as `sample_weight`."""
     weigh = keras_adapter.class_weight_function(class_weight)
-    first, *_ = workers.local_replicas(strategy)
+    first, *_ = peers.local_replicas(strategy)
     for batch in iterator:
         parts = map(strategy.experimental_local_results, batch)
         replicas = [weigh(*data) for data in zip(*parts, strict=True)]

@@ -12,7 +12,7 @@ next batch with the gradients of this one.
 
 import tensorflow as tf
 
-from kerasdist.training import batches, keras_adapter, running_call, workers
+from kerasdist.training import batches, keras_adapter, peers, running_call
 from kerasdist.training.announcements import announce
 
 
@@ -28,7 +28,7 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         first a batch of size 0 with the size of the first one, and batches of size 0 after the last
         one. A batch of size 0 holds one example, which must not count.
     """
-    num_workers = workers.count(strategy)
+    num_workers = peers.count(strategy)
     if num_workers == 1 or running_call.reads_whole_data():
         return None
     if not isinstance(dataset, tf.data.Dataset):
@@ -36,8 +36,8 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
     num_files = keras_adapter.num_files(dataset)
     part = None
     if num_files >= num_workers:
-        part = keras_adapter.shard_by_file(dataset, num_workers, workers.index_of(strategy))
-    if workers.is_chief(strategy):
+        part = keras_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
+    if peers.is_chief(strategy):
         _announce(num_files, num_workers, is_by_file=part is not None)
     return None if part is None else with_next_size(part)
 

@@ -17,7 +17,7 @@ step is one worker's, the whole batch. `get_per_replica_batch_size` gives the ri
 import keras
 import tensorflow as tf
 
-from kerasdist.training import file_shards, running_call, workers
+from kerasdist.training import file_shards, peers, running_call, traits
 
 
 def is_function(x) -> bool:
@@ -32,9 +32,9 @@ def dataset_of_worker(function, strategy) -> tf.data.Dataset:
     """
     if running_call.reads_whole_data():
         return make(function, num_workers=1, index=0)
-    if workers.are_asynchronous(strategy):
+    if traits.keeps_own_pace(strategy):
         return make(function, num_workers=strategy.served_cluster.num_workers, index=0)
-    index, num_workers = workers.index_of(strategy), workers.count(strategy)
+    index, num_workers = peers.index_of(strategy), peers.count(strategy)
     return make(function, num_workers=num_workers, index=index, num_replicas=num_workers)
 
 
@@ -69,7 +69,7 @@ def share(dataset, strategy) -> tf.data.Dataset | None:
         ValueError: Batches of which TensorFlow cannot make an empty one, for a worker whose data
             ends before that of the others.
     """
-    if workers.count(strategy) == 1 or running_call.reads_whole_data():
+    if peers.count(strategy) == 1 or running_call.reads_whole_data():
         return None
     leaves = tf.nest.flatten(dataset.element_spec)
     if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves):

@@ -13,9 +13,10 @@ import tensorflow as tf
 from kerasdist.training import (
     batch_statistics,
     data_checks,
+    peers,
     replica_step,
+    traits,
     update_callback,
-    workers,
 )
 from kerasdist.training.delivery import LocalDelivery
 from kerasdist.training.step_logs import StepLogs, graph_function, mean_over_examples
@@ -58,7 +59,7 @@ class ModelStep:
         self._observers = update_callback.observers(callbacks)
         self.callbacks = callbacks
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
-        is_remote = workers.are_asynchronous(self._strategy)
+        is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
@@ -115,7 +116,7 @@ class ModelStep:
             return
         losses = mean_over_examples(losses, shares)
         losses = tf.nest.map_structure(
-            lambda loss: workers.sum_in_graph(self._strategy, loss), losses
+            lambda loss: peers.sum_in_graph(self._strategy, loss), losses
         )
         for observer in self._observers:
             observer.observe(losses)
@@ -130,7 +131,7 @@ class ModelStep:
 
     def _compiled(self, function):
         is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
-            workers.are_asynchronous(self._strategy)
+            traits.has_remote_variables(self._strategy)
         )
         if not self._model.jit_compile or not is_on_one_device:
             return function
@@ -141,7 +142,7 @@ def _warn_of_differences(model):
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     batch_statistics.warn_if_unsynchronized(model, num_replicas)
-    if model.jit_compile and workers.are_asynchronous(strategy):
+    if model.jit_compile and traits.has_remote_variables(strategy):
         warnings.warn(
             "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
             "whose variables are on another device. The model runs without XLA.",

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.training import batches, late_variables, workers
+from kerasdist.training import batches, late_variables, peers
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.step_logs import graph_function
 
@@ -32,12 +32,12 @@ class PredictFunction:
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
     def _predict(self, batch):
-        replicas = workers.local_replicas(self._strategy)
+        replicas = peers.local_replicas(self._strategy)
         shares = batches.local_shares_of(batch, self._strategy)
         counts = batches.local_counts_of(batch, self._strategy)
 
         def replica_fn():
-            return self._step(shares[workers.replica_id() - replicas[0]])
+            return self._step(shares[peers.replica_id() - replicas[0]])
 
         with late_variables.made_at_once(self._strategy):
             outputs = self._strategy.run(replica_fn)

@@ -17,7 +17,14 @@ from collections.abc import Callable, Generator
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import batch_statistics, batches, keras_adapter, replica_step, workers
+from kerasdist.training import (
+    batch_statistics,
+    batches,
+    keras_adapter,
+    peers,
+    replica_step,
+    traits,
+)
 
 # Enough for masks and weights to differ between replicas; a step of so few costs little.
 _EXAMPLES_PER_REPLICA = 8
@@ -48,7 +55,7 @@ class Finding:
 def is_due(model) -> bool:
     """Whether a step of `model` can mean something else than Keras' own do."""
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1 or workers.are_asynchronous(strategy):
+    if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return False
     return keras_adapter.has_own_layers(model) or not keras_adapter.has_stock_losses(model)
 
@@ -83,7 +90,7 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
     strategy = model.distribute_strategy
     batch = _some_of(batch, _EXAMPLES_PER_REPLICA * strategy.num_replicas_in_sync - 1)
     size = batches.num_examples(batch)
-    copies = len(workers.local_replicas(strategy))
+    copies = len(peers.local_replicas(strategy))
     whole = batches.Shares(
         data=(batch,) * copies, counts=[size] * copies, total=size, may_be_empty=False
     )

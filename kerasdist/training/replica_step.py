@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import batches, delivery, keras_adapter, late_variables, workers
+from kerasdist.training import batches, delivery, keras_adapter, late_variables, peers
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -204,12 +204,12 @@ def run(
     fractions = [
         1.0 if is_only_replica else _fraction(count, shares.total) for count in shares.counts
     ]
-    first, *_ = workers.local_replicas(strategy)
+    first, *_ = peers.local_replicas(strategy)
     keras_state = keras_adapter.thread_state()
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
-        replica_id = workers.replica_id()
+        replica_id = peers.replica_id()
         data = shares.data[replica_id - first]
         replica_step = ReplicaStep(
             replica_id=replica_id,
@@ -279,13 +279,13 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
         For each update pairs of variables and their gradients over all replicas, as the first
         replica of this worker has them.
     """
-    first, *_ = workers.local_replicas(strategy)
+    first, *_ = peers.local_replicas(strategy)
     updates = []
     keras_state = keras_adapter.thread_state()
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
-        position = workers.replica_id() - first
+        position = peers.replica_id() - first
         count = shares.counts[position]
         replica_step = ReplicaStep(
             replica_id=0,  # Of which the random numbers are those of one device.

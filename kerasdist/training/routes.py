@@ -27,8 +27,8 @@ from kerasdist.training import (
     running_call,
     scope_checks,
     sharded_variables,
+    traits,
     update_callback,
-    workers,
 )
 from kerasdist.training.asynchronous_step import AsynchronousStep
 from kerasdist.training.callback_list import CallbackList
@@ -51,7 +51,7 @@ def adapt(strategy) -> None:
     _lay()
     reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
-    if workers.are_asynchronous(strategy):
+    if traits.has_remote_variables(strategy):
         keras_adapter.adapt_parameter_servers(
             strategy,
             is_local_update=is_local_update,
@@ -140,7 +140,7 @@ def _make_train_function(stock, model, force=False):
 
 
 def _make_step(model, step, *, is_rehearsed=False, **arguments) -> TrainFunction:
-    if workers.are_asynchronous(model.distribute_strategy):
+    if traits.keeps_own_pace(model.distribute_strategy):
         return AsynchronousStep(model, step, **arguments)
     return StepFunction(model, step, is_rehearsed=is_rehearsed, **arguments)
 
@@ -226,7 +226,7 @@ def _make_predict_function(stock, model, force=False):
     batch_statistics.synchronize(model)
     if model.predict_function is None or force:
         scope_checks.check_variables(model)
-        is_asynchronous = workers.are_asynchronous(model.distribute_strategy)
+        is_asynchronous = traits.has_remote_variables(model.distribute_strategy)
         make = PredictOnWorkers if is_asynchronous else PredictFunction
         model.predict_function = make(model)
     return model.predict_function
@@ -258,7 +258,7 @@ def _make_variables(model):
     )
 
     step = replica_step.inlined(model.train_step, strategy)
-    is_remote = workers.are_asynchronous(strategy)
+    is_remote = traits.has_remote_variables(strategy)
     make_delivery = remote_delivery.RemoteDelivery if is_remote else LocalDelivery
 
     def run(batch):
@@ -282,7 +282,7 @@ def _epoch_logs(stock, model, logs):
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     make = stock
-    if workers.are_asynchronous(distribute_strategy) and not running_call.reads_whole_data():
+    if traits.keeps_own_pace(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochs
     elif keras_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
@@ -290,7 +290,7 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
 
 
 def _assign_add(stock, variable, value):
-    if replica_step.current() is None or not workers.are_asynchronous(tf.distribute.get_strategy()):
+    if replica_step.current() is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
         return stock(variable, value)
     return keras_adapter.add_in_place(variable, value)
 
@@ -307,7 +307,7 @@ def _embed(stock, layer, inputs):
     is_plain = not layer.lora_enabled and layer.quantization_mode is None
     # While a model is built from shapes alone, there is no variable yet.
     is_plain = is_plain and sharded_variables.is_variable(layer.embeddings.value)
-    if is_plain and workers.are_asynchronous(tf.distribute.get_strategy()):
+    if is_plain and traits.has_remote_variables(tf.distribute.get_strategy()):
         return sharded_variables.embed(layer, inputs)
     return stock(layer, inputs)
 

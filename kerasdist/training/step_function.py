@@ -13,9 +13,9 @@ from kerasdist.training import (
     data_checks,
     graph_errors,
     keras_adapter,
+    peers,
     rehearsal,
     replica_step,
-    workers,
 )
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.epoch_iterator import GlobalBatches
@@ -100,7 +100,7 @@ class StepFunction:
         if self._is_first_call:
             self._is_first_call = False
             self._check_first_batch()
-        is_alone = workers.count(self._strategy) == 1
+        is_alone = peers.count(self._strategy) == 1
         return LazyLogs(
             self._step.logs.read,
             read_of_worker=None if is_alone else self._step.logs.read_of_worker,
@@ -108,7 +108,7 @@ class StepFunction:
         )
 
     def _check_first_batch(self):
-        if workers.count(self._strategy) > 1:
+        if peers.count(self._strategy) > 1:
             data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
         self._step.warn_of_infinite()
 
@@ -157,7 +157,7 @@ class StepFunction:
         batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
         checks = self._step.look_at(batch, is_first=is_first)
-        if workers.count(self._strategy) > 1:
+        if peers.count(self._strategy) > 1:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
         shares = batches.shares_of(batch, self._strategy)
@@ -178,7 +178,7 @@ class StepFunction:
         riders = ((_NEXT_SIZE, next_size),)
         result = self._run_shares(batch, shares, checks=checks, riders=riders)
         if _NEXT_SIZE not in result.sums:  # In `evaluate`.
-            return tf.cast(workers.sum_in_graph(self._strategy, next_size), tf.int64)
+            return tf.cast(peers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
 
     def _run_shares(self, batch, shares, *, checks, riders=()):
@@ -190,7 +190,7 @@ class StepFunction:
         return result
 
     def _riders(self):
-        if workers.count(self._strategy) == 1:
+        if peers.count(self._strategy) == 1:
             return ()
         return ((_STOP, self._stop_request.read_value()),)
 

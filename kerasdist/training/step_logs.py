@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, lazy_logs, workers
+from kerasdist.training import keras_adapter, lazy_logs, peers, traits
 from kerasdist.training.metric_results import MetricResults
 
 
@@ -30,7 +30,7 @@ class StepLogs:
             self._share = tf.Variable(1.0, trainable=False)
         # One replica's results are those of all examples.
         is_divided = self._strategy.num_replicas_in_sync > 1 or (
-            workers.are_asynchronous(self._strategy)
+            traits.has_remote_variables(self._strategy)
         )
         self._results = MetricResults(model) if is_divided and not returns_metrics else None
         self._read_with(model.get_metrics_result)
@@ -54,11 +54,11 @@ class StepLogs:
                 tf.init_scope(),
                 # In the scope of the trace, TensorFlow would trace the step once more.
                 keras_adapter.outside_scopes(),
-                workers.shared_scope(self._strategy),
+                traits.shared_scope(self._strategy),
             ):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
-        if workers.count(self._strategy) > 1:
+        if peers.count(self._strategy) > 1:
             self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
 
     def _tell_results(self, logs):
@@ -86,8 +86,8 @@ class StepLogs:
         """Returns the logs of the last step as numbers; all workers must call it."""
         own_logs = self._map_own_logs(
             lambda variable: (
-                workers.sum_over(self._strategy, variable.numpy())
-                if workers.count(self._strategy) > 1
+                peers.sum_over(self._strategy, variable.numpy())
+                if peers.count(self._strategy) > 1
                 else variable
             )
         )

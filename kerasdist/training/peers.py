@@ -1,10 +1,10 @@
-"""The workers of a strategy: how many, which one this is, and numbers added up over all of them.
+"""The workers that make each step together: how many, which is this, and sums over all of them.
 
-Every worker runs the same program, and whatever adds up over the workers must be called by all of
-them, in the same order: a worker that does not call leaves the others waiting.
+Peers run the same program in lockstep, and whatever adds up over them must be called by all of
+them, in the same order: a worker that does not call leaves the others waiting. Workers beside
+parameter servers are no peers; the chief is alone there.
 """
 
-import contextlib
 import functools
 import weakref
 
@@ -21,21 +21,8 @@ def cluster_of(strategy) -> Cluster:
     return getattr(strategy, "cluster", None) or Cluster.local()
 
 
-def are_asynchronous(strategy) -> bool:
-    """Whether workers train the variables of parameter servers, each for itself."""
-    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
-
-
-def shared_scope(strategy) -> contextlib.AbstractContextManager:
-    """Returns a context for variables that a step writes and the chief reads.
-
-    On parameter servers they are shared by all workers. Elsewhere they are plain ones.
-    """
-    return strategy.scope() if are_asynchronous(strategy) else contextlib.nullcontext()
-
-
 def count(strategy) -> int:
-    """Returns the number of workers that a strategy spans."""
+    """Returns the number of peers: 1 on one machine, and beside parameter servers."""
     return cluster_of(strategy).num_workers
 
 
