@@ -308,12 +308,7 @@ def _repeat(num_steps, run):
 
 
 def _skip(iterator, num_batches):
-    def body(count):
-        next(iterator)
-        return count + 1
-
-    start = tf.constant(0, tf.int64)
-    tf.while_loop(lambda count: count < num_batches, body, [start], parallel_iterations=1)
+    _repeat(num_batches, lambda: next(iterator))
 
 
 def _of_user(error):
