@@ -170,31 +170,27 @@ def route(name: str, function: Callable) -> None:
     setattr(owner, attribute, routed)
 
 
-def is_stock_train_step(model) -> bool:
-    """Whether `model` trains with Keras' own train_step and losses.
+def is_stock_step(step: Any) -> bool:
+    """Whether a `train_step` or `test_step` of a model is Keras' own.
 
     That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
     """
-    return type(model).train_step is keras_trainer.TensorFlowTrainer.train_step
-
-
-def is_stock_step(step: Any) -> bool:
-    """Whether a `train_step` or `test_step` of a model is Keras' own."""
-    stock = getattr(keras_trainer.TensorFlowTrainer, step.__name__, None)
-    return getattr(step, "__func__", None) is stock
+    stock = keras_trainer.TensorFlowTrainer
+    return getattr(step, "__func__", None) in (stock.train_step, stock.test_step)
 
 
 def has_stock_total_loss(model) -> bool:
     """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
     return (
-        is_stock_train_step(model) and type(model).compute_loss is base_trainer.Trainer.compute_loss
+        is_stock_step(model.train_step)
+        and type(model).compute_loss is base_trainer.Trainer.compute_loss
     )
 
 
 def returns_stock_metrics(model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
-        getattr(type(model), step_name) is getattr(keras_trainer.TensorFlowTrainer, step_name)
+        is_stock_step(getattr(model, step_name))
         and type(model).compute_metrics is base_trainer.Trainer.compute_metrics
     )
 

@@ -237,6 +237,17 @@ def test_a_total_loss_of_the_users_own_is_told_from_keras():
     assert not keras_adapter.has_stock_total_loss(HasTrainStep())
 
 
+def test_a_step_that_the_model_was_given_is_told_from_keras():
+    model = keras.Sequential([])
+    assert keras_adapter.is_stock_step(model.train_step)
+
+    model.train_step = lambda data: {}
+
+    assert not keras_adapter.is_stock_step(model.train_step)
+    assert not keras_adapter.has_stock_total_loss(model)
+    assert not keras_adapter.returns_stock_metrics(model, "train_step")
+
+
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 3, 1)])
 def test_masked_weights_are_0_where_the_mask_is_false(shape):
     mask = tf.constant([[True, False, False], [True, True, False]])
