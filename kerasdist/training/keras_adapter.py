@@ -140,8 +140,9 @@ RANDOM_FUNCTIONS = re.compile(
 SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
 ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+")
 
-# How TensorFlow's coordinator begins what it logs of lost workers.
+# How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
+# How TensorFlow's coordinator begins what it logs of lost workers.
 LOST_WORKER_MESSAGES = (
     "Worker %s failed with",
     "Remote function on worker",
@@ -630,7 +631,18 @@ def separate_collectives(strategy) -> None:
     All strategies of a process start at the same key, and a group of other devices under a key that
     is taken fails with "InternalError: CollectiveReduceV2" in every later strategy as well.
     """
-    strategy._collective_key_base = next(_collective_key_bases)
+    _overwrite(strategy, "_collective_key_base", next(_collective_key_bases))
+
+
+def _overwrite(owner, name: str, value) -> None:
+    """Writes a private attribute that nothing here reads: were it renamed, nobody would notice."""
+    if not hasattr(owner, name):
+        raise AttributeError(
+            f"`{type(owner).__name__}.{name}` is not in TensorFlow {tf.__version__}, and kerasdist "
+            "needs it. Install the version of TensorFlow that kerasdist was written for: "
+            "`pip install tensorflow==2.21.*`."
+        )
+    setattr(owner, name, value)
 
 
 @contextlib.contextmanager
@@ -962,11 +974,11 @@ def concrete_function(coordinator, function, args: tuple):
 @contextlib.contextmanager
 def traced_for_workers(strategy) -> Generator[None]:
     """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
-    strategy.extended._being_scheduled = True
+    _overwrite(strategy.extended, "_being_scheduled", True)
     try:
         yield
     finally:
-        strategy.extended._being_scheduled = False
+        _overwrite(strategy.extended, "_being_scheduled", False)
 
 
 def schedule(coordinator, concrete_function, args: tuple):

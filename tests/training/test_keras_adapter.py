@@ -82,7 +82,10 @@ COORDINATOR_NAMES = [
     (values, ["serialize_dataset_to_graph", "deserialize_dataset_from_graph"]),
     (
         parameter_server_strategy_v2.ParameterServerStrategyV2Extended,
-        ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
+        [
+            *["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
+            "_being_scheduled",
+        ],
     ),
 ]
 
@@ -128,6 +131,19 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
     )
 
     assert [name for name in names if name not in source] == []
+
+
+def test_a_name_that_tensorflow_has_no_more_is_an_error():
+    class Renamed:
+        extended = object()
+
+    with pytest.raises(AttributeError, match="Renamed._collective_key_base.* TensorFlow 2"):
+        keras_adapter.separate_collectives(Renamed())
+    with (
+        pytest.raises(AttributeError, match="object._being_scheduled.*pip install tensorflow"),
+        keras_adapter.traced_for_workers(Renamed()),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
