@@ -8,7 +8,6 @@ import contextlib
 import functools
 import threading
 import time
-import uuid
 
 import tensorflow as tf
 
@@ -19,6 +18,7 @@ from kerasdist.training import (
     keras_adapter,
     local_counts,
     scope_checks,
+    workers,
 )
 from kerasdist.training.data_source import without_optionals
 from kerasdist.training.lazy_logs import RecentLogs
@@ -56,7 +56,7 @@ class AsynchronousStep(StepFunction):
         self._concrete: dict = {}
         self._recent: dict | None = None
         self._recent_at = 0.0
-        self._place = f"kerasdist_{uuid.uuid4().hex}"
+        self._place = workers.unique_name()
         self._run_step_at = graph_function(self._step_at)
         self._run_next_step = graph_function(self._next_step_of_worker)
         # By the steps in each iteration.

@@ -6,6 +6,7 @@ them, in the same order: a worker that does not call leaves the others waiting.
 
 import contextlib
 import functools
+import uuid
 import weakref
 
 import numpy as np
@@ -47,6 +48,11 @@ def index_of(strategy) -> int:
 def is_chief(strategy) -> bool:
     """Whether this process is the one that writes files and shows progress."""
     return cluster_of(strategy).is_chief
+
+
+def unique_name() -> str:
+    """Returns a name for what a worker keeps: also a later program that meets it has others."""
+    return f"kerasdist_{uuid.uuid4().hex}"
 
 
 def local_replicas(strategy) -> range:
