@@ -137,7 +137,8 @@ def _local_updates(optimizer):
     try:
         yield
     finally:
-        _local.is_aggregated = False
+        # The thread outlives the step, whose optimizer and graph it would hold.
+        del _local.is_aggregated, _local.optimizer, _local.arrived
 
 
 @contextlib.contextmanager
