@@ -59,7 +59,7 @@ def whole_data() -> Generator[None]:
 
 
 def is_whole() -> bool:
-    """Whether inside of `whole_data`."""
+    """Whether every worker is to read all of the data now: inside of `whole_data`."""
     return getattr(_local, "is_whole", False)
 
 

@@ -36,7 +36,11 @@ def shared_scope(strategy) -> contextlib.AbstractContextManager:
 
 
 def count(strategy) -> int:
-    """Returns the number of workers that a strategy spans."""
+    """Returns the number of workers that train in lockstep, each with a part of every batch.
+
+    1 beside parameter servers, however many workers there are: none waits for another, and the
+    chief alone runs the program.
+    """
     return cluster_of(strategy).num_workers
 
 
