@@ -103,12 +103,11 @@ def _add_doctor_arguments(parser):
 
 
 def _add_launch_arguments(parser):
-    defaults = launcher.Settings()
     count = {"type": int, "metavar": "N"}
     secs = {"type": float, "metavar": "SECS"}
 
     def add(flag, name, text, **options):
-        default = getattr(defaults, name)
+        default = getattr(launcher.DEFAULTS, name)
         told = f" (default: {default})" if default else ""
         parser.add_argument(flag, dest=name, default=default, help=text + told, **options)
 

@@ -114,7 +114,7 @@ def _step(model, logs) -> Step:
         logs=logs,
         examples=None,
         dtype=model.compute_dtype,
-        has_own_step=not keras_adapter.is_stock_train_step(model),
+        has_own_step=not keras_adapter.is_stock_step(model.train_step),
     )
 
 

@@ -17,8 +17,8 @@ class TrainableScopes(UpdateCallback):
         scopes: Regular expressions that match the whole of `variable.path`, or variables. None
             trains all variables (for `freeze_batch_statistics` alone).
         freeze_batch_statistics: Whether the moving statistics of BatchNormalization stay as they
-        are.
-            Batches are still normalized with their own statistics, as with slim's `update_ops=[]`.
+            are. Batches are still normalized with their own statistics, as with slim's
+            `update_ops=[]`.
 
     Raises:
         TypeError, ValueError: `scopes` is empty or of a wrong type; when `fit` begins: a scope

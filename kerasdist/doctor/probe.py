@@ -110,7 +110,7 @@ class Probe:
             draws=tuple(sorted(self._draws.places)),
             unsynchronized=tuple(layer.name for layer in unsynchronized if layer.trainable),
             dtype=model.compute_dtype,
-            has_own_step=not keras_adapter.is_stock_train_step(model),
+            has_own_step=not keras_adapter.is_stock_step(model.train_step),
         )
         recording.write(self._folder, f"step-{self._num_calls:06}", step)
         self._num_calls += 1

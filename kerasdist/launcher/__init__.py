@@ -10,5 +10,6 @@ from kerasdist.launcher.launch import LaunchError as LaunchError
 from kerasdist.launcher.launch import launch as launch
 from kerasdist.launcher.result import LaunchResult as LaunchResult
 from kerasdist.launcher.result import TaskResult as TaskResult
+from kerasdist.launcher.settings import DEFAULTS as DEFAULTS
 from kerasdist.launcher.settings import NETWORKS as NETWORKS
 from kerasdist.launcher.settings import Settings as Settings

@@ -50,3 +50,7 @@ class Settings:
     def has_chief(self) -> bool:
         """Whether there is a chief; with parameter servers there always is one."""
         return self.chief or self.num_ps > 0
+
+
+# `launch`, `run_cluster` and the command take their defaults from here.
+DEFAULTS = Settings()

@@ -8,7 +8,6 @@ import contextlib
 import functools
 import threading
 import time
-import uuid
 
 import tensorflow as tf
 
@@ -26,6 +25,7 @@ from kerasdist.training.model_step import ModelStep
 from kerasdist.training.remote_delivery import RemoteDelivery
 from kerasdist.training.step_logs import graph_function
 from kerasdist.training.worker_epochs import Call, Calls
+from kerasdist.training.worker_names import unique_name
 
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0
@@ -57,7 +57,7 @@ class AsynchronousStep:
         self._concrete: dict = {}
         self._recent: dict | None = None
         self._recent_at = 0.0
-        self._place = f"kerasdist_{uuid.uuid4().hex}"
+        self._place = unique_name()
         self._run_step_at = graph_function(self._step_at)
         self._run_next_step = graph_function(self._next_step_of_worker)
         # By the steps in each iteration.
@@ -311,12 +311,7 @@ def _repeat(num_steps, run):
 
 
 def _skip(iterator, num_batches):
-    def body(count):
-        next(iterator)
-        return count + 1
-
-    start = tf.constant(0, tf.int64)
-    tf.while_loop(lambda count: count < num_batches, body, [start], parallel_iterations=1)
+    _repeat(num_batches, lambda: next(iterator))
 
 
 def _of_user(error):

@@ -140,8 +140,9 @@ RANDOM_FUNCTIONS = re.compile(
 SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
 ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+")
 
-# How TensorFlow's coordinator begins what it logs of lost workers.
+# How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
+# How TensorFlow's coordinator begins what it logs of lost workers.
 LOST_WORKER_MESSAGES = (
     "Worker %s failed with",
     "Remote function on worker",
@@ -170,31 +171,27 @@ def route(name: str, function: Callable) -> None:
     setattr(owner, attribute, routed)
 
 
-def is_stock_train_step(model) -> bool:
-    """Whether `model` trains with Keras' own train_step and losses.
+def is_stock_step(step: Any) -> bool:
+    """Whether a `train_step` or `test_step` of a model is Keras' own.
 
     That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
     """
-    return type(model).train_step is keras_trainer.TensorFlowTrainer.train_step
-
-
-def is_stock_step(step: Any) -> bool:
-    """Whether a `train_step` or `test_step` of a model is Keras' own."""
-    stock = getattr(keras_trainer.TensorFlowTrainer, step.__name__, None)
-    return getattr(step, "__func__", None) is stock
+    stock = keras_trainer.TensorFlowTrainer
+    return getattr(step, "__func__", None) in (stock.train_step, stock.test_step)
 
 
 def has_stock_total_loss(model) -> bool:
     """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
     return (
-        is_stock_train_step(model) and type(model).compute_loss is base_trainer.Trainer.compute_loss
+        is_stock_step(model.train_step)
+        and type(model).compute_loss is base_trainer.Trainer.compute_loss
     )
 
 
 def returns_stock_metrics(model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
-        getattr(type(model), step_name) is getattr(keras_trainer.TensorFlowTrainer, step_name)
+        is_stock_step(getattr(model, step_name))
         and type(model).compute_metrics is base_trainer.Trainer.compute_metrics
     )
 
@@ -634,7 +631,18 @@ def separate_collectives(strategy) -> None:
     All strategies of a process start at the same key, and a group of other devices under a key that
     is taken fails with "InternalError: CollectiveReduceV2" in every later strategy as well.
     """
-    strategy._collective_key_base = next(_collective_key_bases)
+    _overwrite(strategy, "_collective_key_base", next(_collective_key_bases))
+
+
+def _overwrite(owner, name: str, value) -> None:
+    """Writes a private attribute that nothing here reads: were it renamed, nobody would notice."""
+    if not hasattr(owner, name):
+        raise AttributeError(
+            f"`{type(owner).__name__}.{name}` is not in TensorFlow {tf.__version__}, and kerasdist "
+            "needs it. Install the version of TensorFlow that kerasdist was written for: "
+            "`pip install tensorflow==2.21.*`."
+        )
+    setattr(owner, name, value)
 
 
 @contextlib.contextmanager
@@ -966,11 +974,11 @@ def concrete_function(coordinator, function, args: tuple):
 @contextlib.contextmanager
 def traced_for_workers(strategy) -> Generator[None]:
     """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
-    strategy.extended._being_scheduled = True
+    _overwrite(strategy.extended, "_being_scheduled", True)
     try:
         yield
     finally:
-        strategy.extended._being_scheduled = False
+        _overwrite(strategy.extended, "_being_scheduled", False)
 
 
 def schedule(coordinator, concrete_function, args: tuple):

@@ -6,13 +6,13 @@ small weights of a parameter server, and one takes their gradients back.
 """
 
 import contextlib
-import uuid
 from collections.abc import Generator
 
 import tensorflow as tf
 
 from kerasdist.training import keras_adapter
 from kerasdist.training.sharded_variables import is_sharded
+from kerasdist.training.worker_names import unique_name
 
 # Of a weight: copying a larger one takes longer than a message of its own.
 _MOST_BYTES = 2**16
@@ -34,8 +34,7 @@ class LocalCopies:
         variables = model.trainable_variables
         self._variables = [variable for variable in variables if _is_small(variable.value)]
         self._remote = [variable.value for variable in self._variables]
-        # Of nobody else, also where a later program meets the same workers.
-        self._prefix = f"kerasdist_{uuid.uuid4().hex}"
+        self._prefix = unique_name()
         self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager

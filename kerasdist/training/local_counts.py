@@ -8,12 +8,12 @@ for nothing, and its call runs again on another one, so every example counts onc
 """
 
 import contextlib
-import uuid
 from collections.abc import Generator
 
 import tensorflow as tf
 
 from kerasdist.training import keras_adapter
+from kerasdist.training.worker_names import unique_name
 
 
 class LocalCounts:
@@ -29,8 +29,7 @@ class LocalCounts:
             variable for variable in metrics_variables if variable.value.dtype != tf.string
         ]
         self._num_examples = num_examples
-        # Of nobody else, also where a later program meets the same workers.
-        self._prefix = f"kerasdist_{uuid.uuid4().hex}"
+        self._prefix = unique_name()
 
     @contextlib.contextmanager
     def collected(self) -> Generator[tf.Variable]:

@@ -22,7 +22,7 @@ class RemoteDelivery:
         try:
             with local_copies.put_back():
                 yield
-        finally:
+        finally:  # The step outlives its trace, whose graph they are of.
             self._optimizer, self._arrived = None, {}
 
     def apply(self, stock, optimizer, gradients: list, variables: list):

@@ -131,7 +131,7 @@ def _make_train_function(stock, model, force=False):
             model,
             model.train_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
-            weighs_loss=keras_adapter.is_stock_train_step(model),
+            weighs_loss=keras_adapter.is_stock_step(model.train_step),
             callbacks=callbacks,
             is_rehearsed=True,
         )

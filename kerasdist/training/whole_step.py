@@ -57,7 +57,7 @@ def run_shares(model, batch) -> dict:
             model,
             model.train_step,
             returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
-            weighs_loss=keras_adapter.is_stock_train_step(model),
+            weighs_loss=keras_adapter.is_stock_step(model.train_step),
         )
         return dict(step(iter([batch])))
 

@@ -82,7 +82,10 @@ COORDINATOR_NAMES = [
     (values, ["serialize_dataset_to_graph", "deserialize_dataset_from_graph"]),
     (
         parameter_server_strategy_v2.ParameterServerStrategyV2Extended,
-        ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
+        [
+            *["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
+            "_being_scheduled",
+        ],
     ),
 ]
 
@@ -128,6 +131,19 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
     )
 
     assert [name for name in names if name not in source] == []
+
+
+def test_a_name_that_tensorflow_has_no_more_is_an_error():
+    class Renamed:
+        extended = object()
+
+    with pytest.raises(AttributeError, match=r"Renamed\._collective_key_base.*TensorFlow 2"):
+        keras_adapter.separate_collectives(Renamed())
+    with (
+        pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
+        keras_adapter.traced_for_workers(Renamed()),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -235,6 +251,17 @@ def test_a_total_loss_of_the_users_own_is_told_from_keras():
     assert keras_adapter.has_stock_total_loss(keras.Sequential([]))
     assert not keras_adapter.has_stock_total_loss(HasComputeLoss())
     assert not keras_adapter.has_stock_total_loss(HasTrainStep())
+
+
+def test_a_step_that_the_model_was_given_is_told_from_keras():
+    model = keras.Sequential([])
+    assert keras_adapter.is_stock_step(model.train_step)
+
+    model.train_step = lambda data: {}
+
+    assert not keras_adapter.is_stock_step(model.train_step)
+    assert not keras_adapter.has_stock_total_loss(model)
+    assert not keras_adapter.returns_stock_metrics(model, "train_step")
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 3, 1)])
