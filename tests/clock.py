@@ -1,8 +1,8 @@
-"""A clock that stands until a test moves it."""
+"""Clocks for tests that do not wait."""
 
 
 class Clock:
-    """Stands in for `time.monotonic`; its `sleep` for `time.sleep`."""
+    """Stands until a test moves it; it is `time.monotonic`, its `sleep` is `time.sleep`."""
 
     def __init__(self):
         self.secs = 1000.0  # Long after 0, as the real one.
@@ -13,3 +13,11 @@ class Clock:
     def sleep(self, secs: float) -> None:
         """Lets time pass, at once."""
         self.secs += secs
+
+
+class RunningClock(Clock):
+    """Moves on by a minute whenever it is looked at."""
+
+    def __call__(self) -> float:
+        self.secs += 60
+        return self.secs

@@ -4,8 +4,7 @@ import contextlib
 import json
 import selectors
 import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kerasdist.preflight.hello import Hello
@@ -23,19 +22,25 @@ _HANG_UP_SECS = 2.0
 class Connection:
     """A connection to what may be another task.
 
+    Args:
+        connected: The socket.
+        is_call: Whether this side has made it.
+        clock: Seconds.
+
     Attributes:
         is_call: Whether this side has made it.
         hello: What the other side says of itself; None before it does.
-        heard_at: When it said so last, in seconds of `time.monotonic`.
+        heard_at: When it said so last, by the clock.
         answer_by: When silence ends the connection; None where nothing is due.
         is_tensorflow: Whether a server of TensorFlow has answered.
         end: Why it ended; "" while it is open.
     """
 
-    def __init__(self, connected: socket.socket, *, is_call: bool):
+    def __init__(self, connected: socket.socket, *, is_call: bool, clock: Callable[[], float]):
         connected.settimeout(_SEND_SECS)
         self.socket = connected
         self.is_call = is_call
+        self._clock = clock
         self.hello: Hello | None = None
         self.heard_at = 0.0
         self.is_tensorflow = False
@@ -45,11 +50,11 @@ class Connection:
 
     def expect_answer(self) -> None:
         """Gives the other side some seconds to say hello, or to say it again."""
-        self.answer_by: float | None = time.monotonic() + _ANSWER_SECS
+        self.answer_by: float | None = self._clock() + _ANSWER_SECS
 
     def introduce(self, hello: Hello) -> None:
         """Takes note of who the other side is."""
-        self.hello, self.heard_at, self.answer_by = hello, time.monotonic(), None
+        self.hello, self.heard_at, self.answer_by = hello, self._clock(), None
 
     @property
     def is_answered(self) -> bool:
@@ -96,11 +101,13 @@ class Connections:
 
     Args:
         listener: The open port.
+        clock: Seconds.
     """
 
-    def __init__(self, listener: socket.socket):
+    def __init__(self, listener: socket.socket, *, clock: Callable[[], float]):
         listener.setblocking(False)
         self._listener = listener
+        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._open: set[Connection] = set()
@@ -116,7 +123,7 @@ class Connections:
 
     def add(self, connected: socket.socket, *, is_call: bool) -> Connection:
         """Takes a connected socket over."""
-        connection = Connection(connected, is_call=is_call)
+        connection = Connection(connected, is_call=is_call, clock=self._clock)
         self._selector.register(connected, selectors.EVENT_READ, connection)
         self._open.add(connection)
         return connection
@@ -146,7 +153,7 @@ class Connections:
             else:
                 yield from self._read(key.data)
         for connection in [*self._open]:
-            if connection.answer_by is not None and connection.answer_by < time.monotonic():
+            if connection.answer_by is not None and connection.answer_by < self._clock():
                 self.drop(connection, _describe_silence(connection))
 
     def _accept(self) -> None:
@@ -179,8 +186,8 @@ class Connections:
             elif connection.is_call:
                 with contextlib.suppress(OSError):
                     connection.socket.shutdown(socket.SHUT_WR)
-        end = time.monotonic() + _HANG_UP_SECS
-        while self._open and time.monotonic() < end:
+        end = self._clock() + _HANG_UP_SECS
+        while self._open and self._clock() < end:
             for _ in self.receive(0.05):
                 pass
 

@@ -1,7 +1,7 @@
 """A task that this one has to reach."""
 
 import socket
-import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from kerasdist.preflight.addresses import UNRESOLVED, abandon, call, describe_problem
@@ -19,17 +19,19 @@ class Contact:
     Args:
         task: Its name, such as "worker 1".
         address: Its "host:port".
+        clock: Seconds.
 
     Attributes:
         connection: The call, once it is through.
         status: How the last call went, in words.
     """
 
-    def __init__(self, task: str, address: str):
+    def __init__(self, task: str, address: str, *, clock: Callable[[], float]):
         self.task = task
         self.address = address
         self.connection: Connection | None = None
         self.status = "not called yet"
+        self._clock = clock
         self._attempt: Future[socket.socket] | None = None
         self._pause_secs = _FIRST_PAUSE_SECS
         self._next_at = 0.0
@@ -62,7 +64,7 @@ class Contact:
             if self.connection.end:
                 self._fail(self.connection.end)
         elif self._attempt is None:
-            if time.monotonic() >= self._next_at:
+            if self._clock() >= self._next_at:
                 self._attempt = call(self.address)
         elif self._attempt.done():
             self._take(self._attempt, connections, hello)
@@ -80,7 +82,7 @@ class Contact:
     def _fail(self, status: str) -> None:
         self.status = status
         self.connection = self._attempt = None
-        self._next_at = time.monotonic() + self._pause_secs
+        self._next_at = self._clock() + self._pause_secs
         self._pause_secs = min(2 * self._pause_secs, _LONGEST_PAUSE_SECS)
 
     def close(self) -> None:

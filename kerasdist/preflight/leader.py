@@ -1,6 +1,5 @@
 """The task that calls all others, compares, and says go or stop."""
 
-import time
 from collections.abc import Iterable
 
 from kerasdist.preflight.connections import Connection
@@ -77,7 +76,7 @@ def _unreached(meeting: Meeting) -> list[Contact]:
 
 def _have_all_been_heard_lately(meeting: Meeting) -> bool:
     calls = [contact.connection for contact in meeting.contacts.values() if contact.connection]
-    long_ago = time.monotonic() - _HEARD_LATELY_SECS
+    long_ago = meeting.clock() - _HEARD_LATELY_SECS
     silent = [call for call in calls if call.heard_at < long_ago]
     for call in silent:
         call.expect_answer()

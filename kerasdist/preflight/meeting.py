@@ -24,6 +24,7 @@ class Meeting:
         facts: What has to be the same on every task.
         timeout_secs: When to give up.
         report: Takes a line of progress.
+        clock: Seconds.
 
     Attributes:
         hello: What this task says of itself.
@@ -31,6 +32,7 @@ class Meeting:
         connections: All that is open.
         contacts: Whom this task calls, by name: the leader calls all, the others call the leader.
         report: Takes a line of progress.
+        clock: Seconds.
     """
 
     def __init__(
@@ -40,23 +42,25 @@ class Meeting:
         *,
         timeout_secs: float,
         report: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
     ):
         own_address = cluster.addresses[cluster.task]
         self.hello = Hello.of(cluster, facts)
         self.timeout_secs = timeout_secs
         self.contacts = {
-            str(task): Contact(str(task), address)
+            str(task): Contact(str(task), address, clock=clock)
             for task, address in cluster.addresses.items()
             if task != cluster.task and cluster.chief in (task, cluster.task)
         }
         self.name = cluster.describe(cluster.task)
         self.report = report
-        self._started_at = time.monotonic()
+        self.clock = clock
+        self._started_at = clock()
         self._next_report_at = PROGRESS_SECS
         self._reported_unresolved: set[str] = set()
         self._is_here = in_background(is_here, own_address)
         self._has_reported_address = False
-        self.connections = Connections(listen(own_address, name=self.name))
+        self.connections = Connections(listen(own_address, name=self.name), clock=clock)
 
     def __enter__(self) -> "Meeting":
         return self
@@ -72,7 +76,7 @@ class Meeting:
     @property
     def secs(self) -> float:
         """Seconds since this task began to wait."""
-        return time.monotonic() - self._started_at
+        return self.clock() - self._started_at
 
     def round(self) -> Iterator[tuple[Connection, dict[str, Any]]]:
         """Calls, waits a moment, and yields what tasks of this run have sent.

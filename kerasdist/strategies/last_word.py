@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -28,13 +29,15 @@ class LastWord:
 
     Args:
         cluster: Its workers and ps tasks are told.
+        clock: Seconds.
 
     Example:
         last_word = LastWord(cluster)
         last_word.tell("chief 0 (a:2222) failed: ValueError: no data")
     """
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
         self._cause = ""
         self._is_spoken = threading.Event()
         # Started now: a process that ends can start no thread any more.
@@ -56,9 +59,9 @@ class LastWord:
         if not self._is_spoken.is_set():
             self._cause = cause
             self._is_spoken.set()
-        deadline = time.monotonic() + _WAIT_SECS
+        deadline = self._clock() + _WAIT_SECS
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - self._clock()))
 
     def _tell_in_time(self, task: Task, address: str) -> None:
         self._is_spoken.wait()

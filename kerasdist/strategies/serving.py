@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import tensorflow as tf
@@ -72,19 +73,24 @@ def _use_gpus(number: int) -> None:
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU")
 
 
-def _watch_chief(cluster: Cluster, timeout_secs: float) -> str:
+def _watch_chief(
+    cluster: Cluster,
+    timeout_secs: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> str:
     """Returns what is wrong with the chief, when it has been so for some time."""
     address = cluster.addresses[cluster.chief]
-    answered_at = time.monotonic()
+    answered_at = clock()
     while True:
         problem = find_problem(address)
-        now = time.monotonic()
+        now = clock()
         if not problem:
             answered_at = now
         elif now >= answered_at + timeout_secs:
             chief = cluster.describe(cluster.chief)
             return f"{chief} is gone, for {timeout_secs:g} s: {problem}."
-        time.sleep(_POLL_SECS)
+        sleep(_POLL_SECS)
 
 
 def _start_over(cluster: Cluster, cause: str) -> NoReturn:

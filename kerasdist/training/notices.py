@@ -5,6 +5,7 @@ what a worker posts, and those who wait do so for a limited time.
 """
 
 import time
+from collections.abc import Callable
 
 from kerasdist.cluster import Cluster
 from kerasdist.training import keras_adapter
@@ -18,31 +19,40 @@ def post(notice: str) -> None:
     keras_adapter.post_to_workers(f"kerasdist: {notice}")
 
 
-def is_posted(notice: str, *, timeout_secs: float) -> bool:
+def is_posted(
+    notice: str, *, timeout_secs: float, clock: Callable[[], float] = time.monotonic
+) -> bool:
     """Waits until a worker has posted a notice; returns whether one has."""
-    deadline = time.monotonic() + timeout_secs
+    deadline = clock() + timeout_secs
     while not keras_adapter.is_posted_to_workers(f"kerasdist: {notice}", secs=_LOOK_SECS):
-        if time.monotonic() > deadline:
+        if clock() > deadline:
             return False
     return True
 
 
-def wait_for_all(cluster: Cluster, notice: str, *, timeout_secs: float) -> None:
+def wait_for_all(
+    cluster: Cluster,
+    notice: str,
+    *,
+    timeout_secs: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Posts a notice and waits until all workers have posted it.
 
     Args:
         cluster: Of synchronous workers, all of which call this.
         notice: What, in words; another one at each call.
         timeout_secs: How long to wait for all of them.
+        clock: Seconds.
 
     Raises:
         TimeoutError: One has not; names the worker and the notice.
     """
     post(f"{notice} of {cluster.task}")
-    deadline = time.monotonic() + timeout_secs
+    deadline = clock() + timeout_secs
     for task in cluster.addresses:
-        left = max(0.0, deadline - time.monotonic())
-        if not is_posted(f"{notice} of {task}", timeout_secs=left):
+        left = max(0.0, deadline - clock())
+        if not is_posted(f"{notice} of {task}", timeout_secs=left, clock=clock):
             raise TimeoutError(
                 f"{cluster.task} waited {timeout_secs:g} s at {notice} for "
                 f"{cluster.describe(task)}, which has not come there. Every worker must call it, "

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -50,13 +50,23 @@ class Calls:
         first: Position of the first batch of the epoch in the pass, from 0.
         num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
         steps_per_call: How many steps a call has; None chooses.
+        clock: Seconds.
 
     Attributes:
         num_done: Steps that have ended.
         has_ended: Whether the data turned out to end within the epoch.
     """
 
-    def __init__(self, source: Pass, *, num_workers, first, num_steps, steps_per_call=None):
+    def __init__(
+        self,
+        source: Pass,
+        *,
+        num_workers,
+        first,
+        num_steps,
+        steps_per_call=None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
         self.source = source
         self.running = collections.deque()
         self.max_running = _CALLS_PER_WORKER * num_workers
@@ -66,6 +76,7 @@ class Calls:
         self._first = first
         self._num_steps = num_steps
         self._steps_per_call = steps_per_call
+        self._clock = clock
         self._num_planned = 0
         self._planned: collections.deque[Call] = collections.deque()
         self._num_timed = 0
@@ -97,7 +108,7 @@ class Calls:
         self.num_done += num_taken
         self.has_ended |= num_taken < call.num_steps
         if not self._started_at:
-            self._started_at = time.perf_counter()  # The first one was compiled.
+            self._started_at = self._clock()  # The first one was compiled.
         else:
             self._num_timed += num_taken
 
@@ -126,7 +137,7 @@ class Calls:
             return self._steps_per_call
         if not self._num_timed:
             return 1
-        secs_per_step = (time.perf_counter() - self._started_at) / self._num_timed
+        secs_per_step = (self._clock() - self._started_at) / self._num_timed
         num_steps = _CALL_SECS / (secs_per_step * self._num_workers)
         # The last calls are short, so that the workers end together.
         return max(1, min(round(num_steps), _MOST_STEPS, left // (2 * self._num_workers)))
