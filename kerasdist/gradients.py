@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import graph_errors
-from kerasdist.training.gradient_aggregation import map_values
+from kerasdist.training.step import graph_errors
+from kerasdist.training.step.gradient_aggregation import map_values
 
 _FACTORS = "_kerasdist_factors"
 _NOT_FINITE = graph_errors.message(

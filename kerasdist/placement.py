@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from kerasdist.training import scope_checks, sharded_variables
+from kerasdist.training.parameter_servers import sharded_variables
 
 # The largest of a task; the others are counted.
 _NAMED = 3
@@ -38,7 +38,7 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
     Example:
         rows(model, num_ps=2)["ps 0"]  # "0.201 MB: dense/kernel 0.201, 3 smaller"
     """
-    scope_checks.check_on_parameter_servers(model)
+    sharded_variables.check_placement(model)
     if not model.built:
         return {"variables": "not made yet: an `Input` in the model tells what lives where"}
     slots = model.optimizer.variables if model.optimizer and model.optimizer.built else []

@@ -126,7 +126,7 @@ def plan_training(
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
     from kerasdist import placement
-    from kerasdist.training import batch_statistics, randomness, scope_checks
+    from kerasdist.training.step import batch_statistics, randomness, scope_checks
 
     if not model.compiled:
         raise ValueError(

@@ -27,7 +27,7 @@ def global_sum(values):
                 loss = kerasdist.global_sum(tf.square(self(x, training=True) - y))
             ...
     """
-    from kerasdist.training import global_loss
+    from kerasdist.training.step import global_loss
 
     return global_loss.global_sum(values)
 
@@ -53,6 +53,6 @@ def global_mean(values, weights=None):
             losses = keras.ops.sparse_categorical_crossentropy(y, predictions, from_logits=True)
             return kerasdist.global_mean(losses, weights=y != 0)
     """
-    from kerasdist.training import global_loss
+    from kerasdist.training.step import global_loss
 
     return global_loss.global_mean(values, weights)

@@ -57,7 +57,7 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
     if not _joined:
         wait_for_peers(cluster, facts={"barrier": key}, timeout_secs=timeout_secs)
     elif cluster.num_ps == 0:
-        from kerasdist.training import notices
+        from kerasdist.lifetime import notices
 
         notices.wait_for_all(cluster, key, timeout_secs=timeout_secs)
 

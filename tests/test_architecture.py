@@ -24,20 +24,26 @@ MAY_IMPORT = {
     "cluster": {"checks", "slurm"},
     "preflight": {"cluster"},
     "schedules": set(),
-    "training": {"cluster", "exit_codes", "preflight"},
-    "gradients": {"training"},
+    "private": {"cluster"},
+    "cluster_resolver": {"cluster"},
+    "lifetime": {"cluster", "cluster_resolver", "exit_codes", "preflight", "private"},
+    "training": {"cluster", "lifetime", "private"},
+    "gradients": {"private", "training"},
     "reductions": {"training"},
-    "tasks": {"cluster", "preflight", "training"},
-    "strategies": {"config", "cluster", "exit_codes", "preflight", "tasks", "training"},
-    "callbacks": {"checks", "cluster", "doctor", "gradients", "training"},
+    "tasks": {"cluster", "lifetime", "preflight"},
+    "strategies": {
+        *("config", "cluster", "cluster_resolver", "lifetime", "preflight", "private", "tasks"),
+        "training",
+    },
+    "callbacks": {"checks", "doctor", "gradients", "private", "training"},
     "launcher": {"checks", "cluster", "exit_codes"},
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
-    "plan": {"placement", "strategies", "training"},
+    "plan": {"placement", "private", "strategies", "training"},
     "parity": set(),
     "doctor": {
-        *("__init__", "checks", "config", "cluster", "launcher", "plan", "strategies", "training"),
-        "parity",
+        *("__init__", "checks", "config", "cluster", "launcher", "plan", "private", "strategies"),
+        *("training", "parity"),
     },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
@@ -47,14 +53,33 @@ MAY_IMPORT = {
         *("checks", "config", "cluster", "exit_codes", "launcher", "strategies", "plan", "doctor"),
     },
 }
+# The same of `kerasdist.training`: its folders, and the files beside them.
+TRAINING_MAY_IMPORT = {
+    "__init__": set(),
+    "announcements": set(),
+    "peers": set(),
+    "running_call": set(),
+    "traits": set(),
+    "data": {"announcements", "peers", "running_call", "traits"},
+    "step": {"data", "peers", "running_call", "traits"},
+    "report": {"data", "step", "peers", "running_call", "traits"},
+    "parameter_servers": {
+        *("data", "step", "announcements", "peers", "running_call", "traits"),
+    },
+    "routes": {
+        *("data", "step", "report", "parameter_servers"),
+        *("peers", "running_call", "traits"),
+    },
+}
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {"checks", "config", "exit_codes", "slurm", "cluster", "preflight"}
-# The one file that touches private names of Keras and TensorFlow.
-ADAPTER = ROOT / "kerasdist/training/keras_adapter.py"
+# The one folder that touches private names of Keras and TensorFlow.
+PRIVATE = ROOT / "kerasdist/private"
 
 LIBRARY = sorted((ROOT / "kerasdist").rglob("*.py"))
+TRAINING = sorted((ROOT / "kerasdist/training").rglob("*.py"))
 APPLICATION = sorted((ROOT / "models").rglob("*.py"))
 ALL = LIBRARY + APPLICATION + sorted((ROOT / "tests").rglob("*.py"))
 
@@ -78,6 +103,18 @@ def test_kerasdist_imports_along_the_map(path):
     parts = {f"{name}.__init__".split(".")[1] for name in names}
 
     assert parts <= MAY_IMPORT[part_of(path)] | {part_of(path)}
+
+
+def test_every_room_of_training_is_in_its_map():
+    assert {room_of(path) for path in TRAINING} == set(TRAINING_MAY_IMPORT)
+    graphlib.TopologicalSorter(TRAINING_MAY_IMPORT).prepare()  # Raises CycleError.
+
+
+@each(TRAINING)
+def test_training_imports_along_its_map(path):
+    names = [name.split(".") for name in imports(path) if name.startswith("kerasdist.training.")]
+
+    assert {name[2] for name in names} <= TRAINING_MAY_IMPORT[room_of(path)] | {room_of(path)}
 
 
 def test_what_loads_without_tensorflow_imports_the_standard_library_alone():
@@ -107,13 +144,13 @@ def test_models_use_public_names_of_kerasdist_alone(path):
         assert len(rest) <= (first in PUBLIC_MODULES)
 
 
-@each([path for path in LIBRARY + APPLICATION if path != ADAPTER])
-def test_private_modules_of_keras_and_tensorflow_are_in_the_adapter_alone(path):
+@each([path for path in LIBRARY + APPLICATION if PRIVATE not in path.parents])
+def test_private_modules_of_keras_and_tensorflow_are_in_one_folder_alone(path):
     assert not [name for name in dotted_names(path) if re.search(PRIVATE_MODULE, name)]
 
 
-@each([path for path in LIBRARY + APPLICATION if path != ADAPTER])
-def test_private_attributes_of_others_are_in_the_adapter_alone(path):
+@each([path for path in LIBRARY + APPLICATION if PRIVATE not in path.parents])
+def test_private_attributes_of_others_are_in_one_folder_alone(path):
     ours = set().union(*map(defined_names, LIBRARY + APPLICATION))
     own = {f"{owner}.{name}" for owner in ("self", "cls", "super()") for name in ours}
     # Its underscore warns of what it does: it ends the process at once.
@@ -138,6 +175,10 @@ def parse(path: Path) -> ast.Module:
 
 def part_of(path: Path) -> str:
     return path.relative_to(ROOT / "kerasdist").parts[0].removesuffix(".py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT / "kerasdist/training").parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> set[str]:

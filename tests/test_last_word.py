@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.strategies import last_word
-from kerasdist.strategies.last_word import LastWord
+from kerasdist.lifetime import last_word
+from kerasdist.lifetime.last_word import LastWord
 from tests.clock import RunningClock
 
 CLUSTER = Cluster(

@@ -12,7 +12,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
 from kerasdist.testing import run_cluster
-from kerasdist.training import randomness
+from kerasdist.training.step import randomness
 from tests import strategies
 from tests.strategies import each_strategy
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.strategies import serving
+from kerasdist.lifetime import serving
 from tests.clock import Clock
 
 CLUSTER = Cluster(jobs={"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}, task=Task("worker", 0))

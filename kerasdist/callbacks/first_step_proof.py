@@ -8,16 +8,12 @@ import keras
 from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import reasons
 from kerasdist.doctor.recording import OneStep, Start, Step
-from kerasdist.training import (
-    batches,
-    keras_adapter,
-    peers,
-    scope_checks,
-    traits,
-    whole_step,
-)
-from kerasdist.training.draws import Draws
-from kerasdist.training.watched_step import WatchedStep, named_values, slots_of
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers, traits
+from kerasdist.training.data import batches
+from kerasdist.training.step import scope_checks, whole_step
+from kerasdist.training.step.draws import Draws
+from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of
 
 
 class FirstStepProof(keras.callbacks.Callback):

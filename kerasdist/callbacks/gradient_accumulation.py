@@ -6,8 +6,10 @@ import tensorflow as tf
 
 from kerasdist import gradients
 from kerasdist.checks import check_int
-from kerasdist.training import keras_adapter, replica_step, traits
-from kerasdist.training.update_callback import UpdateCallback
+from kerasdist.private import keras_adapter
+from kerasdist.training import traits
+from kerasdist.training.step import replica_step
+from kerasdist.training.step.update_callback import UpdateCallback
 
 
 class GradientAccumulation(UpdateCallback):

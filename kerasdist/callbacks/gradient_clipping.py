@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kerasdist import gradients
 from kerasdist.checks import check_number
-from kerasdist.training.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import UpdateCallback
 
 
 class GradientClipping(UpdateCallback):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from kerasdist import gradients
 from kerasdist.callbacks import patterns
 from kerasdist.checks import is_number
-from kerasdist.training.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import UpdateCallback
 
 
 class GradientMultipliers(UpdateCallback):

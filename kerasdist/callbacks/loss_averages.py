@@ -3,8 +3,9 @@
 import tensorflow as tf
 
 from kerasdist.checks import check_decay
-from kerasdist.training import keras_adapter, traits
-from kerasdist.training.update_callback import UpdateCallback
+from kerasdist.private import keras_adapter
+from kerasdist.training import traits
+from kerasdist.training.step.update_callback import UpdateCallback
 
 
 class LossAverages(UpdateCallback):

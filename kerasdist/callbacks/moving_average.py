@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.checks import check_decay, check_int
-from kerasdist.training import keras_adapter, traits
-from kerasdist.training.sharded_variables import is_sharded, parts_of
-from kerasdist.training.update_callback import UpdateCallback
+from kerasdist.private import keras_adapter
+from kerasdist.training import traits
+from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
+from kerasdist.training.step.update_callback import UpdateCallback
 
 
 class MovingAverage(UpdateCallback):

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from kerasdist.callbacks import patterns
-from kerasdist.training import batch_statistics, keras_adapter
-from kerasdist.training.update_callback import UpdateCallback
+from kerasdist.private import keras_adapter
+from kerasdist.training.step import batch_statistics
+from kerasdist.training.step.update_callback import UpdateCallback
 
 
 class TrainableScopes(UpdateCallback):

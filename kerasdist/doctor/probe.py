@@ -24,11 +24,13 @@ from kerasdist.doctor import recording
 from kerasdist.doctor.fingerprints import fingerprints
 from kerasdist.doctor.recording import Deployment, Recording, Settings, Start, Step
 from kerasdist.plan import Plan
+from kerasdist.private import keras_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
-from kerasdist.training import batch_statistics, batches, keras_adapter, lazy_logs, scope_checks
-from kerasdist.training.draws import Draws
-from kerasdist.training.watched_step import WatchedStep, named_values, slots_of, value_of
+from kerasdist.training.data import batches
+from kerasdist.training.step import batch_statistics, lazy_logs, scope_checks
+from kerasdist.training.step.draws import Draws
+from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of, value_of
 
 
 class Probe:

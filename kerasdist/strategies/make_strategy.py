@@ -179,9 +179,9 @@ def _facts(num_clones: str) -> dict[str, str]:
 
 
 def _join_workers(choice: Choice, cluster: Cluster, *, start_timeout_secs, **arguments):
+    from kerasdist.private import keras_adapter
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
-    from kerasdist.training import keras_adapter
 
     reserve_logical_cpus(_num_cpus(choice))
     keras_adapter.check_not_started()
@@ -208,10 +208,11 @@ def _join_parameter_servers(
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(heartbeat_timeout_secs))
-    from kerasdist.strategies.last_word import LastWord
+    from kerasdist.lifetime import peer_failure
+    from kerasdist.lifetime.last_word import LastWord
+    from kerasdist.lifetime.serving import serve
+    from kerasdist.private import keras_adapter
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
-    from kerasdist.strategies.serving import serve
-    from kerasdist.training import keras_adapter, peer_failure
 
     keras_adapter.check_not_started()
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)

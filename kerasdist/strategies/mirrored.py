@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, routes
+from kerasdist.private import keras_adapter
+from kerasdist.training import routes
 
 
 class MirroredStrategy(tf.distribute.MirroredStrategy):

@@ -3,9 +3,11 @@
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.cluster_resolver import make_resolver
+from kerasdist.lifetime import peer_failure
+from kerasdist.private import keras_adapter
 from kerasdist.strategies import random_state
-from kerasdist.strategies.cluster_resolver import make_resolver
-from kerasdist.training import keras_adapter, peer_failure, routes
+from kerasdist.training import routes
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):

@@ -6,10 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.cluster_resolver import make_resolver
+from kerasdist.lifetime.worker_watch import WorkerWatch
+from kerasdist.private import keras_adapter
 from kerasdist.strategies import random_state
-from kerasdist.strategies.cluster_resolver import make_resolver
-from kerasdist.training import keras_adapter, routes, sharded_variables
-from kerasdist.training.worker_watch import WorkerWatch
+from kerasdist.training import routes
+from kerasdist.training.parameter_servers import sharded_variables
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):

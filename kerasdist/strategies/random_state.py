@@ -11,7 +11,8 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import keras_adapter, peers
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
 
 
 def agree(strategy) -> None:

@@ -12,35 +12,33 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import (
+from kerasdist.private import keras_adapter
+from kerasdist.training import running_call, traits
+from kerasdist.training.data import batches, data_checks
+from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.parameter_servers import delivery as remote_delivery
+from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochs
+from kerasdist.training.parameter_servers.predict_function import PredictOnWorkers
+from kerasdist.training.parameter_servers.step_function import AsynchronousStep
+from kerasdist.training.report import chief
+from kerasdist.training.report.callback_list import CallbackList
+from kerasdist.training.step import (
     batch_statistics,
-    batches,
-    chief,
-    data_checks,
     global_loss,
     gradient_aggregation,
-    keras_adapter,
     randomness,
     reduction_notes,
-    remote_delivery,
     replica_step,
-    running_call,
     scope_checks,
-    sharded_variables,
-    traits,
     update_callback,
 )
-from kerasdist.training.asynchronous_step import AsynchronousStep
-from kerasdist.training.callback_list import CallbackList
-from kerasdist.training.delivery import LocalDelivery
-from kerasdist.training.epoch_iterator import EpochIterator
-from kerasdist.training.lazy_logs import LazyLogs, RecentLogs
-from kerasdist.training.predict_function import PredictFunction
-from kerasdist.training.predict_on_workers import PredictOnWorkers
-from kerasdist.training.step_function import StepFunction
-from kerasdist.training.step_logs import graph_function
-from kerasdist.training.train_function import TrainFunction
-from kerasdist.training.worker_epochs import WorkerEpochs
+from kerasdist.training.step.delivery import LocalDelivery
+from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
+from kerasdist.training.step.predict_function import PredictFunction
+from kerasdist.training.step.step_function import StepFunction
+from kerasdist.training.step.step_logs import graph_function
+from kerasdist.training.step.train_function import TrainFunction
 
 # The shapes of the data, for models whose train_step makes their variables.
 _specs = weakref.WeakKeyDictionary()

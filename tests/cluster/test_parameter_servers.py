@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks, testing
-from kerasdist.training.sharded_variables import checked, parts_of
+from kerasdist.training.parameter_servers.sharded_variables import checked, parts_of
 from tests import strategies
 from tests.event_files import scalars
 from tests.times_seen import TimesSeen

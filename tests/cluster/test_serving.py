@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.training import peer_failure
+from kerasdist.lifetime import peer_failure
 from tests.cluster import outcomes
 from tests.cluster.outcomes import of
 

@@ -1,0 +1,60 @@
+"""Notices of the workers to each other, by name.
+
+They go through TensorFlow's coordination service, not through its collectives: nobody need wait for
+what a worker posts, and those who wait do so for a limited time.
+"""
+
+import time
+from collections.abc import Callable
+
+from kerasdist.cluster import Cluster
+from kerasdist.private import keras_adapter
+
+# Python hears Ctrl-C in between.
+_LOOK_SECS = 0.2
+
+
+def post(notice: str) -> None:
+    """Posts a notice, once for each name."""
+    keras_adapter.post_to_workers(f"kerasdist: {notice}")
+
+
+def is_posted(
+    notice: str, *, timeout_secs: float, clock: Callable[[], float] = time.monotonic
+) -> bool:
+    """Waits until a worker has posted a notice; returns whether one has."""
+    deadline = clock() + timeout_secs
+    while not keras_adapter.is_posted_to_workers(f"kerasdist: {notice}", secs=_LOOK_SECS):
+        if clock() > deadline:
+            return False
+    return True
+
+
+def wait_for_all(
+    cluster: Cluster,
+    notice: str,
+    *,
+    timeout_secs: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Posts a notice and waits until all workers have posted it.
+
+    Args:
+        cluster: Of synchronous workers, all of which call this.
+        notice: What, in words; another one at each call.
+        timeout_secs: How long to wait for all of them.
+        clock: Seconds.
+
+    Raises:
+        TimeoutError: One has not; names the worker and the notice.
+    """
+    post(f"{notice} of {cluster.task}")
+    deadline = clock() + timeout_secs
+    for task in cluster.addresses:
+        left = max(0.0, deadline - clock())
+        if not is_posted(f"{notice} of {task}", timeout_secs=left, clock=clock):
+            raise TimeoutError(
+                f"{cluster.task} waited {timeout_secs:g} s at {notice} for "
+                f"{cluster.describe(task)}, which has not come there. Every worker must call it, "
+                "in the same order."
+            )

@@ -1,0 +1,231 @@
+"""What a task says and does when another one has died: exit code 138, and who it was.
+
+TensorFlow reports a lost peer with a page of text from its transport, and with three workers or
+more often names one that only followed. So the first worker that knows the cause tells the others.
+The exit code tells a launcher or Kubernetes that this worker did nothing wrong and may be started
+again.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from subprocess import PIPE, Popen
+
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.exit_codes import PEER_FAILED
+from kerasdist.private import keras_adapter
+
+# Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
+# that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
+# seen; TensorFlow uses it for what it gives up because of the others.
+_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.CancelledError,
+)
+_TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
+_SILENT = "unhealthy (stopped sending heartbeats)"
+_LEADER_IS_LOST = re.compile(r"tensorflow\.CoordinationService/|RPC to coordination service")
+_NO_REASON = re.compile(r"\s|Graph execution error|Detected at node")
+_ABORTED_BY = "Collective ops is aborted by: "
+_TOLD = "kerasdist says: "
+_MOST_CHARACTERS = 300
+_TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever where the chief is gone.
+_SPREAD_SECS = 1.0
+
+# Waits in a process of its own: TensorFlow holds Python's lock while it waits for a peer. A process
+# that SIGUSR1 ends has exit code 138; only one with a handler of its own for that survives it.
+_WATCHER = """
+import os, select, signal, sys
+
+pid, secs, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+if not select.select([0], [], [], secs)[0]:
+    print(message, file=sys.stderr, flush=True)
+    os.kill(pid, signal.SIGUSR1)
+    if not select.select([0], [], [], 2)[0]:
+        os.kill(pid, signal.SIGKILL)
+"""
+
+
+def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> None:
+    """Makes this process end with exit code 138 where an error says that a peer is gone.
+
+    An error of its own ends it as ever, and ends the others with the reason.
+
+    Args:
+        cluster: The tasks, and which one this is.
+        tell: Tells the others the reason. By default their collectives fail with it.
+    """
+    previous = sys.excepthook
+    if isinstance(previous, functools.partial) and previous.func is _hook:
+        previous = previous.keywords["previous"]  # Of a strategy before: one of ours is enough.
+    sys.excepthook = functools.partial(
+        _hook, previous=previous, cluster=cluster, tell=tell or _tell
+    )
+
+
+def _hook(error_class, error, traceback, *, previous, cluster, tell):
+    lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
+    if lost is None or lost is not error:  # The program's own; or what it made of the loss.
+        previous(error_class, error, traceback)
+    if lost is None:
+        tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
+        return
+    print(describe(lost, cluster), file=sys.stderr, flush=True)
+    tell(cause_of(lost, cluster))
+    if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
+        # The others hear it through this process; that it ends must not come first.
+        time.sleep(_SPREAD_SECS)
+    sys.stdout.flush()
+    # An orderly end would wait for the peers.
+    os._exit(PEER_FAILED)
+
+
+def lost(cause: str) -> tf.errors.UnavailableError:
+    """Returns the error that says of a lost peer what `cause_of` will find."""
+    return tf.errors.UnavailableError(None, None, _TOLD + cause)
+
+
+def end(cause: str, cluster: Cluster) -> None:
+    """Ends this process, from any thread, because of a lost peer."""
+    print(message(cause, cluster), file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(PEER_FAILED)
+
+
+def describe(error: BaseException, cluster: Cluster) -> str:
+    """Returns in two or three lines what a page of TensorFlow's error text says of the peers."""
+    said = message(cause_of(error, cluster), cluster)
+    if _TOLD in str(error):  # TensorFlow has carried it and adds nothing.
+        return said
+    return f"{said}\n  TensorFlow: {_in_a_line(error)}"
+
+
+def message(cause: str, cluster: Cluster) -> str:
+    """Returns what a task says that ends because of another."""
+    return (
+        f"{cluster.describe(cluster.task)} ends because {cause}\n"
+        f"  Exit code {PEER_FAILED}: a peer failed, and {cluster.task} did nothing wrong. "
+        "Start the whole job again."
+    )
+
+
+def cause_of(error: BaseException, cluster: Cluster) -> str:
+    """Returns in a sentence what happened to a peer; "" where an error has another reason."""
+    text = str(error)
+    if not isinstance(error, _ERRORS):
+        return ""
+    if _TOLD in text:
+        return _first_line(text.partition(_TOLD)[2])
+    if _SILENT in text:
+        return _describe_silent(_tasks(text.partition(_SILENT)[2]), cluster)
+    if _LEADER_IS_LOST.search(text):  # Of TensorFlow's own service, which the chief hosts.
+        who = cluster.describe(cluster.chief)
+        return f"{who} does not answer: it has ended, or is halted or cut off."
+    named = _tasks(text) - {cluster.task}
+    if not named:  # A file system or a data service is unavailable, say.
+        return ""
+    # A worker without which the chief goes on may be named for what it could not reach.
+    named = {task for task in named if task.job == "ps"} or named
+    return f"{_names(named, cluster)} is gone: the connection to it broke."
+
+
+def _describe_silent(silent: set[Task], cluster: Cluster) -> str:
+    if silent == {cluster.task}:
+        return "the others have given it up: it was halted or cut off."
+    return (
+        f"{_names(silent - {cluster.task}, cluster)} gave no sign of life: it has ended, or is "
+        "halted or cut off."
+    )
+
+
+def _tasks(text: str) -> set[Task]:
+    return {Task(job, int(index)) for job, index in _TASK.findall(text)}
+
+
+def _names(tasks: set[Task], cluster: Cluster) -> str:
+    return ", ".join(sorted(cluster.describe(task) for task in tasks)) or "a peer"
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Returns the class of an error and the one line of its text that says something."""
+    _, found, reason = str(error).rpartition(_ABORTED_BY)
+    line = f"{found}{_first_line(reason)}"
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    # An error of a graph begins with a title and an indented stack.
+    lines = (line for line in text.splitlines() if line and not _NO_REASON.match(line))
+    return next(lines, "")[:_MOST_CHARACTERS]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error, and those that it was raised from or while they were handled."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _tell(cause: str) -> None:
+    """Lets the collectives of all other workers fail with the cause, at once."""
+    # In a thread: without the chief, which passes it on, there may be no answer.
+    thread = threading.Thread(target=_report, args=(_TOLD + cause,), daemon=True)
+    thread.start()
+    thread.join(_TELL_SECS)
+
+
+def _report(message: str) -> None:
+    with contextlib.suppress(tf.errors.OpError):  # They know it already, or cannot hear it.
+        keras_adapter.report_error(message)
+
+
+class StartLimit:
+    """A context that ends the process with exit code 138 where TensorFlow does not start.
+
+    A worker that dies after the preflight, before TensorFlow has connected it, leaves TensorFlow on
+    the others waiting for an hour, deaf to Ctrl-C and TERM.
+
+    Args:
+        cluster: The workers, and which of them this process is.
+        secs: The limit.
+    """
+
+    def __init__(self, cluster: Cluster, secs: float):
+        cause = (
+            f"TensorFlow did not connect the cluster within {secs:g} s, although every task had "
+            "answered before. Look in the logs of the others for one that ended meanwhile."
+        )
+        self._arguments = [str(os.getpid()), str(secs), message(cause, cluster)]
+
+    def __enter__(self):
+        command = [sys.executable, "-I", "-S", "-c", _WATCHER, *self._arguments]
+        # Ends by itself when this process does, for then its input ends.
+        self._watcher = Popen(command, stdin=PIPE)
+
+    def __exit__(self, *error):
+        self._watcher.communicate()
+
+
+class TerminationKept:
+    """A context that puts the handler of SIGTERM back.
+
+    TensorFlow takes the signal when a strategy over several workers is made, and then does nothing
+    with it.
+    """
+
+    def __enter__(self):
+        self._handler = signal.getsignal(signal.SIGTERM)
+
+    def __exit__(self, *error):
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handler or signal.SIG_DFL)

@@ -1,0 +1,100 @@
+"""What a worker or ps task does beside a chief: it serves, and ends when the chief does.
+
+TensorFlow's server takes what the chief sends. Left alone, it would go on for ever.
+"""
+
+import concurrent.futures
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster
+from kerasdist.cluster_resolver import cluster_spec
+from kerasdist.exit_codes import PEER_FAILED
+from kerasdist.lifetime import last_word, peer_failure
+from kerasdist.preflight.addresses import in_background
+from kerasdist.preflight.tensorflow_server import find_problem
+
+_POLL_SECS = 1.0
+
+
+def serve(
+    cluster: Cluster, *, num_gpus: int, chief_timeout_secs: float, wait_for_chief: bool
+) -> NoReturn:
+    """Serves the chief and ends the process with it.
+
+    Args:
+        cluster: This process is one of its workers or ps tasks.
+        num_gpus: How many GPUs a worker uses, with a replica on each. A ps uses none.
+        chief_timeout_secs: How long the chief may be gone or silent.
+        wait_for_chief: Whether the program then starts over, to meet the chief that comes back.
+
+    Raises:
+        SystemExit: The job is over, with code 0; or the chief failed or is gone, with 138.
+    """
+    _use_gpus(num_gpus if cluster.task.job == "worker" else 0)
+    server = tf.distribute.Server(
+        cluster_spec(cluster),
+        job_name=cluster.task.job,
+        task_index=cluster.task.index,
+        protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_num_threads(cluster)),
+    )
+    told = in_background(last_word.hear, server.target, cluster.task)
+    lost = in_background(_watch_chief, cluster, chief_timeout_secs)
+    concurrent.futures.wait([told, lost], return_when=concurrent.futures.FIRST_COMPLETED)
+    if not told.done() and wait_for_chief:
+        _start_over(cluster, lost.result())
+    cause = told.result() if told.done() else lost.result()
+    if not cause:
+        print(f"{cluster.task}: the job is over.", flush=True)
+        sys.exit(0)
+    print(peer_failure.message(cause, cluster), file=sys.stderr, flush=True)
+    sys.exit(PEER_FAILED)
+
+
+def _num_threads(cluster: Cluster) -> int:
+    """Returns how many operations the server may run at a time: more than there are tasks.
+
+    TensorFlow takes the number of cores. On one core, what waits for another task would hold the
+    only thread, and the step never ends.
+    """
+    chosen = int(os.environ.get("TF_NUM_INTEROP_THREADS") or os.cpu_count() or 1)
+    return max(chosen, len(cluster.addresses) + 1)
+
+
+def _use_gpus(number: int) -> None:
+    # TensorFlow would use all that it finds, and take their memory on ps tasks too.
+    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU")
+
+
+def _watch_chief(
+    cluster: Cluster,
+    timeout_secs: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> str:
+    """Returns what is wrong with the chief, when it has been so for some time."""
+    address = cluster.addresses[cluster.chief]
+    answered_at = clock()
+    while True:
+        problem = find_problem(address)
+        now = clock()
+        if not problem:
+            answered_at = now
+        elif now >= answered_at + timeout_secs:
+            chief = cluster.describe(cluster.chief)
+            return f"{chief} is gone, for {timeout_secs:g} s: {problem}."
+        sleep(_POLL_SECS)
+
+
+def _start_over(cluster: Cluster, cause: str) -> NoReturn:
+    print(f"{cluster.task} starts over and waits for the chief: {cause}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The servers that the chief meets must be new ones.
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

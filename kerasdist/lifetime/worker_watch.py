@@ -1,0 +1,174 @@
+"""Who of the workers and parameter servers still answers, while the chief waits for one of them.
+
+TensorFlow notices a task that has ended, and goes on without a worker. One that is halted or cut
+off it waits for, for ever.
+"""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+
+import psutil
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import peer_failure
+from kerasdist.lifetime.silence import Silence
+from kerasdist.preflight.addresses import is_here
+from kerasdist.private import keras_adapter
+
+_PROBE_SECS = 2.0
+_REPORT_SECS = 10.0
+
+
+class WorkerWatch:
+    """Looks after the tasks that serve.
+
+    Args:
+        cluster: The tasks; this process is the chief.
+        coordinator: TensorFlow's; what it says of lost workers becomes a line each.
+        silent_secs: How long a task may be silent before it counts as lost.
+        no_worker_secs: How long to wait where no worker is left.
+        clock: Seconds.
+        sleep: Waits so many seconds.
+
+    Attributes:
+        has_lost: Whether a worker was ever lost.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator,
+        *,
+        silent_secs: float,
+        no_worker_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ):
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._silent_secs = silent_secs
+        self._no_worker_secs = no_worker_secs
+        self._clock = clock
+        self._sleep = sleep
+        self._workers = self._silence_of("worker")
+        self._given_up: set[Task] = set()
+        self.has_lost = False
+        self._probed_at = 0.0
+        self._reported_at = 0.0
+        self._waiting_since: float | None = None
+        keras_adapter.report_lost_workers(
+            coordinator, on_lost=self._say_lost, on_back=self._say_back
+        )
+        threading.Thread(target=self._guard, name="kerasdist_watch", daemon=True).start()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Generator[None]:
+        """Ends the process with exit code 138 where a ps falls silent during what is inside."""
+        outer, self._waiting_since = self._waiting_since, self._clock()
+        try:
+            yield
+        finally:
+            self._waiting_since = outer
+
+    def fetch(self, result, again: Callable | None = None):
+        """Returns what came of something that was scheduled, as numpy arrays.
+
+        Args:
+            result: What the coordinator promises.
+            again: Schedules it once more, for where its worker may be one that is given up.
+
+        Raises:
+            tf.errors.UnavailableError: No worker is left.
+        """
+        results, given_up = [result], set()
+        with self.waiting():
+            while not any(keras_adapter.wait_for(each, 1 / len(results)) for each in results):
+                self._coordinator.done()  # Raises what has failed elsewhere.
+                silent = self.silent_workers()
+                if again and silent - given_up:
+                    results.append(again())
+                given_up |= silent
+            return next(each for each in results if keras_adapter.wait_for(each, 0)).fetch()
+
+    def silent_workers(self) -> set[Task]:
+        """Returns the workers that are given up; looks at them now and then.
+
+        Raises:
+            tf.errors.UnavailableError: No worker is left.
+        """
+        if self._clock() >= self._probed_at + _PROBE_SECS:
+            self._workers.look()
+            self._probed_at = self._clock()
+        silent = self._workers.tasks(self._silent_secs)
+        for task in silent - self._given_up:
+            self.has_lost = True
+            self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
+            _kill_if_halted(self._cluster.addresses[task])
+        self._given_up = silent
+        self._wait_for_any()
+        return silent
+
+    def _wait_for_any(self):
+        secs = self._workers.secs_of_all()
+        if secs > self._no_worker_secs:
+            raise peer_failure.lost(f"no worker is left, for {self._no_worker_secs:g} s.")
+        if secs > _REPORT_SECS and self._clock() > self._reported_at + _REPORT_SECS:
+            self._reported_at = self._clock()
+            names = self._names(self._workers.tasks(0))
+            self._say(f"Waiting for a worker: {names}, {secs:.0f} s of {self._no_worker_secs:g} s.")
+
+    def _guard(self):
+        servers = self._silence_of("ps")
+        while True:
+            self._sleep(_PROBE_SECS)
+            since = self._waiting_since
+            if since is None or self._clock() < since + _PROBE_SECS:
+                continue
+            servers.look()
+            if (silent := servers.tasks(self._silent_secs)) and self._waiting_since:
+                peer_failure.end(f"{self._names(silent)} gives no sign of life.", self._cluster)
+
+    def _silence_of(self, job: str) -> Silence:
+        addresses = self._cluster.addresses
+        return Silence(
+            {task: address for task, address in addresses.items() if task.job == job},
+            clock=self._clock,
+        )
+
+    def _say_lost(self, index: int):
+        self.has_lost = True
+        name = self._name(Task("worker", index))
+        self._say(f"{name} is lost: its steps go to the others, until it is there again.")
+
+    def _say_back(self, index: int):
+        self._say(f"{self._name(Task('worker', index))} is back.")
+
+    def _names(self, tasks: set[Task]) -> str:
+        return ", ".join(self._name(task) for task in sorted(tasks, key=str))
+
+    def _name(self, task: Task) -> str:
+        return self._cluster.describe(task)
+
+    def _say(self, line: str):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _kill_if_halted(address: str) -> None:
+    """Kills the process at an address where it is one of this machine that somebody has halted.
+
+    TensorFlow goes on without a worker that is gone. One that is halted it waits for wherever it
+    has something to tell all of them.
+    """
+    port = int(address.rpartition(":")[2])
+    with contextlib.suppress(psutil.Error, OSError):  # The name of a machine may be gone with it.
+        if not is_here(address):
+            return
+        for connection in psutil.net_connections("tcp"):
+            is_server = connection.status == psutil.CONN_LISTEN and connection.pid
+            if is_server and connection.laddr.port == port:
+                process = psutil.Process(connection.pid)
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.kill()

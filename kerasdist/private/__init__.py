@@ -1,0 +1,1 @@
+"""Private names of Keras and TensorFlow, with the reason why each is needed."""

@@ -1,0 +1,141 @@
+"""Finds data, losses and metrics that cannot give a right number."""
+
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.training.data import batches
+
+
+def note_infinite(variable, model, batch, *, is_first) -> list:
+    """Notes whether labels and sample weights of the first batch are numbers.
+
+    Losses of the user's own may give NaN a meaning, so only Keras' losses are looked at.
+
+    Args:
+        variable: bool [2], for labels and sample weights; becomes True where they hold NaN or
+            infinity.
+        model: A compiled model.
+        batch: The global batch, (x, y) or (x, y, sample_weight), distributed or not.
+        is_first: bool scalar; later batches are not looked at.
+
+    Returns:
+        What must run with the step, if anything.
+    """
+    if not isinstance(batch, (tuple, list)) or not keras_adapter.has_stock_losses(model):
+        return []
+    parts = [_floats_of(part, model.distribute_strategy) for part in batch[1:3]]
+    if not any(parts):
+        return []
+
+    def note():
+        labels, weights = map(_has_infinite, [*parts, []][:2])
+        with tf.control_dependencies([variable.assign([labels, weights])]):
+            return tf.constant(True)
+
+    return [tf.cond(is_first, note, lambda: False)]
+
+
+def warn_of_infinite(variable) -> None:
+    """Warns of what `note_infinite` has noted."""
+    for part, is_infinite in zip(("labels", "sample weights"), variable.numpy(), strict=True):
+        if is_infinite:
+            warnings.warn(
+                f"The {part} of the first batch hold NaN or infinity, and with them the loss and "
+                "the weights, unless the loss leaves them out. Look at the data, for example with "
+                "`dataset.take(1)`.",
+                stacklevel=2,
+            )
+
+
+def check_can_predict(model, data) -> None:
+    """Checks that every worker can predict all data.
+
+    Args:
+        model: Whatever has a `predict`.
+        data: What was given to it.
+
+    Raises:
+        ValueError: It is distributed over several workers.
+    """
+    strategy = keras_adapter.strategy_of(model)
+    if isinstance(data, tf.distribute.DistributedDataset) and peers.count(strategy) > 1:
+        raise ValueError(
+            "`predict` returns the predictions of all data on every worker, and of a distributed "
+            "dataset each worker has its own part. Give `predict` the dataset that was "
+            "distributed. Received: x, a DistributedDataset."
+        )
+
+
+def digest(batch):
+    """Returns a number that differs for different global batches: float64 scalar.
+
+    Sums over the examples, each times its position, so that the order counts too. 0 for batches
+    that are distributed already: every worker has its own.
+    """
+    numbers = [tf.zeros([], tf.float64)]
+    if batches.is_distributed(batch):
+        return numbers[0]
+    for leaf in tf.nest.flatten(batch, expand_composites=True):
+        if leaf is None:
+            continue
+        values = tf.convert_to_tensor(leaf)
+        if values.dtype == tf.string:
+            values = tf.strings.to_hash_bucket_fast(values, 2**30)
+        values = tf.reshape(tf.cast(values, tf.float64), [-1])
+        numbers.append(tf.reduce_sum(values * tf.range(1, tf.size(values) + 1, dtype=tf.float64)))
+    return tf.add_n(numbers)
+
+
+def check_equal_batches(strategy, digest_of_worker: float) -> None:
+    """Checks that all workers read the same first batch; all of them must call it.
+
+    Raises:
+        ValueError: They did not.
+    """
+    digests = np.zeros(peers.count(strategy))
+    digests[peers.index_of(strategy)] = digest_of_worker
+    digests = peers.sum_over(strategy, digests)
+    if not np.allclose(digests, digests[0], rtol=1e-9, atol=0, equal_nan=True):
+        raise ValueError(
+            "The workers read different first batches. Every worker reads the whole data in the "
+            "same order and takes its part of each batch, so shuffling must be the same on all: "
+            "give `shuffle` a seed, or call `keras.utils.set_random_seed` before the data is made. "
+            "Data that each worker reads for itself goes through "
+            "`strategy.distribute_datasets_from_function`."
+        )
+
+
+def check_metrics(model, logs) -> None:
+    """Checks that the results of the user's own metrics are scalars, or dicts of scalars.
+
+    Some of Keras' metrics return a value for each class, which is left to them.
+
+    Raises:
+        ValueError: One is not; names it.
+    """
+    for name, value in logs.items():
+        if isinstance(value, dict):
+            check_metrics(model, value)
+        elif keras.ops.ndim(value) > 0 and name not in keras_adapter.stock_metric_names(model):
+            raise ValueError(
+                f"Metric '{name}' returned shape {tuple(value.shape)} from `result()`. Return a "
+                "scalar, or a dict of scalars with a name for each."
+            )
+
+
+def _floats_of(part, strategy) -> list:
+    leaves = [
+        leaf
+        for distributed in tf.nest.flatten(part)
+        for leaf in strategy.experimental_local_results(distributed)
+    ]
+    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating]
+
+
+def _has_infinite(leaves):
+    return tf.reduce_any([tf.reduce_any(~tf.math.is_finite(leaf)) for leaf in leaves] or [False])

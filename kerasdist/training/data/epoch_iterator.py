@@ -1,0 +1,160 @@
+"""The user's data, epoch by epoch: what `fit`, `evaluate` and `predict` iterate over."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.training.data import file_shards, input_functions
+from kerasdist.training.data.data_source import DataSource
+
+
+class GlobalBatches:
+    """The batches of one call of the train, test or predict function, and what came of them.
+
+    Args:
+        source: Of global batches, or of values that are distributed already.
+        num_steps: How many batches this call may take.
+        is_exact: Whether `num_steps` batches are known to be left.
+
+    Attributes:
+        num_taken: The answer: how many steps there were. None before it.
+    """
+
+    def __init__(self, source: DataSource, *, num_steps: int, is_exact: bool):
+        self.source = source
+        self.num_steps = num_steps
+        self.is_exact = is_exact
+        self.num_taken: int | None = None
+
+    @property
+    def iterator(self):
+        """The iterator itself; to be used and not kept."""
+        return self.source.iterator
+
+    @property
+    def next_size(self):
+        """The examples of the next global batch, where workers read parts of their own; or None."""
+        return self.source.next_size
+
+    def answer(self, num_taken: int, next_size=None) -> None:
+        """Notes what the step function did.
+
+        Args:
+            num_taken: How many steps there were.
+            next_size: The examples of the global batch after them, where there was one before.
+
+        Raises:
+            StopIteration: There was no batch left.
+        """
+        self.num_taken = num_taken
+        self.source.next_size = next_size
+        if num_taken == 0:
+            raise StopIteration
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Returns the next batch; `predict` takes them one by one."""
+        return next(self.source)
+
+
+class EpochIterator(keras_adapter.EpochIterator):
+    """Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch.
+
+    Keras' own decides when an epoch ends and when the data begins anew. A shuffled dataset changes
+    its order with every iterator that is made of it, the unused ones included, so that only Keras'
+    own count gives Keras' order. Here, the last call of `steps_per_execution` steps takes no more
+    than there is, and a model is built from the shapes of the data, not from a batch of it.
+
+    Args: those of `keras.Model.fit`, by the same names; `distribute_strategy` is one of ours. `x`
+        can be a function of `tf.distribute.InputContext` (see `input_functions`).
+    """
+
+    def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
+        self._strategy = distribute_strategy
+        is_function = input_functions.is_function(x)
+        if is_function:
+            x = input_functions.dataset_of_worker(x, distribute_strategy)
+        is_distributed = isinstance(x, tf.distribute.DistributedDataset)
+        self._class_weight = class_weight if is_distributed else None
+        class_weight = None if is_distributed else class_weight
+        super().__init__(x, *args, class_weight=class_weight, **kwargs)
+        self._dataset = self.data_adapter.get_tf_dataset()
+        share = input_functions.share if is_function else file_shards.shard
+        self._own_data = share(self._dataset, distribute_strategy)
+        # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
+        self._is_counted = not is_distributed and self._own_data is None
+        self._forget_count()
+
+    @property
+    def element_spec(self):
+        """Shapes and dtypes of a batch, with an open batch axis; nothing is read to find them."""
+        return keras_adapter.batch_spec(self._dataset.element_spec)
+
+    def reset(self):
+        """Starts anew at the first batch."""
+        super().reset()
+        self._forget_count()
+
+    def __next__(self) -> tuple[int, int, Any]:
+        """Returns (first step, last step, batches) for a call of the step function."""
+        begin_step, end_step, source = keras_adapter.next_call_of(self)
+        num_steps = self.steps_per_execution
+        if self._length is not None:
+            num_steps = min(num_steps, self._length - (self._steps_seen - num_steps))
+        batches = GlobalBatches(source, num_steps=num_steps, is_exact=self._length is not None)
+        return begin_step, end_step, batches
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self):
+        """Ends the epoch where the data ends."""
+        with super().catch_stop_iteration():
+            try:
+                yield
+            except tf.errors.OutOfRangeError:
+                raise StopIteration from None
+
+    def _forget_count(self):
+        self._num_batches = self.data_adapter.num_batches if self._is_counted else None
+        self._length = self._num_batches or None
+
+    def _get_iterator(self) -> Iterator:
+        if self._own_data is not None:
+            iterator = iter(self._own_data)
+            *_, size = next(iterator)
+            next_size = peers.sum_over(self._strategy, size)
+            return DataSource(iterator, next_size=tf.constant(next_size, tf.int64))
+        iterator = iter(self._dataset)
+        if self._class_weight is not None:
+            iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
+        return DataSource(iterator)
+
+    def _interrupted_warning(self):
+        if self.steps_per_epoch:
+            super()._interrupted_warning()
+        elif self._steps_seen <= self.steps_per_execution:
+            warnings.warn(
+                "The data holds no batch: nothing was computed in this epoch. Check the files, "
+                "filters, `take` and `skip` of the dataset; with `drop_remainder=True` it may be "
+                "smaller than one batch.",
+                stacklevel=2,
+            )
+        # Data of unknown length has ended, as it should; Keras warns there, too.
+
+
+def _with_class_weight(iterator, class_weight, strategy):
+    """Yields distributed batches with the weight of each example's class as `sample_weight`."""
+    weigh = keras_adapter.class_weight_function(class_weight)
+    first, *_ = peers.local_replicas(strategy)
+    for batch in iterator:
+        parts = map(strategy.experimental_local_results, batch)
+        replicas = [weigh(*data) for data in zip(*parts, strict=True)]
+        yield strategy.experimental_distribute_values_from_function(
+            lambda context, replicas=replicas: replicas[context.replica_id_in_sync_group - first]
+        )

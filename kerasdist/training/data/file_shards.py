@@ -1,0 +1,77 @@
+"""Data in files, of which each worker reads its own.
+
+Usually every worker reads all the data and takes its part of each global batch, which gives the
+batches of one device. Where the data is in at least as many files as there are workers, each reads
+some of the files instead, and less. The workers' examples then differ in number, so that one may be
+at the end before the others. It goes on with empty batches, and the epoch ends for all of them in
+the same step: when the next global batch is empty.
+
+To know that without a message of its own, a worker looks one batch ahead, and sends the size of its
+next batch with the gradients of this one.
+"""
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers, running_call
+from kerasdist.training.announcements import announce
+from kerasdist.training.data import batches
+
+
+def shard(dataset, strategy) -> tf.data.Dataset | None:
+    """Returns the part of a dataset that this worker reads, or None where it is not by file.
+
+    Args:
+        dataset: Yields global batches.
+        strategy: A strategy of ours.
+
+    Returns:
+        Dataset of triples (batch, its int64 size, the size of the next one), which never ends:
+        first a batch of size 0 with the size of the first one, and batches of size 0 after the last
+        one. A batch of size 0 holds one example, which must not count.
+    """
+    num_workers = peers.count(strategy)
+    if num_workers == 1 or running_call.reads_whole_data():
+        return None
+    if not isinstance(dataset, tf.data.Dataset):
+        return None
+    num_files = keras_adapter.num_files(dataset)
+    part = None
+    if num_files >= num_workers:
+        part = keras_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
+    if peers.is_chief(strategy):
+        _announce(num_files, num_workers, is_by_file=part is not None)
+    return None if part is None else with_next_size(part)
+
+
+def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the triples that `shard` returns, of this worker's part of each global batch."""
+    empty = tf.nest.map_structure(_empty, dataset.element_spec)
+    endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
+    first = tf.nest.map_structure(_one, dataset.element_spec)
+    return endless.scan((first, tf.constant(0, tf.int64)), _look_ahead)
+
+
+def _look_ahead(last, batch):
+    size = tf.cast(batches.num_examples(batch), tf.int64)
+    # After the last batch an example of it stands in: see `batches`.
+    one = tf.nest.map_structure(lambda part: part[:1], last[0])
+    batch = tf.cond(size > 0, lambda: batch, lambda: one)
+    return (batch, size), (*last, size)
+
+
+def _empty(spec):
+    return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
+
+
+def _one(spec):
+    return tf.zeros([1, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
+
+
+def _announce(num_files, num_workers, *, is_by_file):
+    how = "every worker reads all of it and takes its part of each batch"
+    if is_by_file:
+        how = f"{num_files} files, each read by one of {num_workers} workers"
+    elif num_files:
+        how += f" ({num_files} files are too few for {num_workers} workers to share)"
+    announce(f"Data: {how}.")

@@ -1,0 +1,82 @@
+"""A function of `tf.distribute.InputContext` in the place of data: each worker reads its own.
+
+    def dataset_of(context):
+        files = tf.data.Dataset.list_files("train-*.tfrecord", shuffle=False)
+        files = files.shard(context.num_input_pipelines, context.input_pipeline_id)
+        batch_size = context.get_per_replica_batch_size(global_batch_size)
+        return tf.data.TFRecordDataset(files).map(parse).batch(batch_size)
+
+    model.fit(dataset_of, ...)
+
+The function's dataset yields what its worker takes in one step, which is then split over the
+worker's own replicas: the context counts a worker as one replica. On the devices of one machine
+that is the global batch; of several workers, each one's part of it; with parameter servers, where a
+step is one worker's, the whole batch. `get_per_replica_batch_size` gives the right size everywhere.
+"""
+
+import keras
+import tensorflow as tf
+
+from kerasdist.training import peers, running_call, traits
+from kerasdist.training.data import file_shards
+
+
+def is_function(x) -> bool:
+    """Whether what was given as data is a function that makes it."""
+    return callable(x) and not isinstance(x, (tf.data.Dataset, keras.utils.PyDataset))
+
+
+def dataset_of_worker(function, strategy) -> tf.data.Dataset:
+    """Returns the dataset that a function makes for this worker; in `predict` that of all data.
+
+    With parameter servers it is that of the first worker.
+    """
+    if running_call.reads_whole_data():
+        return make(function, num_workers=1, index=0)
+    if traits.keeps_own_pace(strategy):
+        return make(function, num_workers=strategy.served_cluster.num_workers, index=0)
+    index, num_workers = peers.index_of(strategy), peers.count(strategy)
+    return make(function, num_workers=num_workers, index=index, num_replicas=num_workers)
+
+
+def make(function, *, num_workers: int, index: int, num_replicas: int = 1) -> tf.data.Dataset:
+    """Calls a function of the InputContext.
+
+    Args:
+        function: Returns a dataset of batches.
+        num_workers: How many workers read.
+        index: Of the worker that reads what the function returns.
+        num_replicas: How many workers share a step.
+
+    Raises:
+        TypeError: It returns something else.
+    """
+    dataset = function(tf.distribute.InputContext(num_workers, index, num_replicas))
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(
+            "The function given as data must return a tf.data.Dataset of batches. Received: "
+            f"{dataset!r}."
+        )
+    return dataset
+
+
+def share(dataset, strategy) -> tf.data.Dataset | None:
+    """Returns a worker's dataset with the sizes of its batches (see `file_shards`).
+
+    Returns:
+        None where this worker is the only one, or reads for itself.
+
+    Raises:
+        ValueError: Batches of which TensorFlow cannot make an empty one, for a worker whose data
+            ends before that of the others.
+    """
+    if peers.count(strategy) == 1 or running_call.reads_whole_data():
+        return None
+    leaves = tf.nest.flatten(dataset.element_spec)
+    if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves):
+        raise ValueError(
+            "Over several workers, the dataset of a function given as data must have batches of "
+            f"dense tensors. Received: {dataset.element_spec}. Give the dataset itself: every "
+            "worker then reads all of it and takes its part of each batch."
+        )
+    return file_shards.with_next_size(dataset)

@@ -1,0 +1,1 @@
+"""Steps, data and variables over parameter servers; files are named after their counterparts."""

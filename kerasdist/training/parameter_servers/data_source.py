@@ -1,0 +1,228 @@
+"""The user's data where asynchronous workers read it.
+
+Whichever worker is free takes the next steps of an epoch. Where its batches come from depends on
+the data:
+
+- Data that ends: every worker reads all of it in the same order, and skips what other workers take.
+  Each batch is trained once, also where one worker is faster. Steps that were lost with a worker
+  run again on another one; what that one has skipped already, the chief reads and sends.
+- Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
+- A function of the InputContext: every worker reads what the function makes for it.
+- Python's generators, arrays too large to send, and what is shuffled and then cached: the chief
+  reads, and sends each batch.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.data import input_functions
+
+# TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
+_MOST_BYTES_SENT = 2**29
+_generations = itertools.count(1)
+
+
+class WorkerData:
+    """The data of `fit` or `evaluate`, set up on every worker.
+
+    Args:
+        dataset: Of batches; or a function of `tf.distribute.InputContext` that makes one for each
+            worker.
+        strategy: Our ParameterServerStrategy.
+        num_bytes: Of the arrays in the dataset, where they are known to be in it.
+        is_python: Whether Python makes the batches, which only the chief can do.
+
+    Attributes:
+        description: Who reads what, for the person who trains.
+        is_strict: Whether steps must have exactly the batches at their position.
+        is_counted: Whether it is known how many batches there are.
+        is_on_workers: Whether workers read; else the chief does.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset | Callable,
+        strategy,
+        *,
+        num_bytes: int = 0,
+        is_python: bool = False,
+    ):
+        self._coordinator = strategy.coordinator
+        self._copy: Callable | None = None
+        self.is_strict, self.is_counted, self.is_on_workers = False, True, True
+        num_workers = strategy.served_cluster.num_workers
+        if not isinstance(dataset, tf.data.Dataset):
+            self.description = "each worker reads what the function makes for it"
+            self._dataset = None
+            self._set_up([_maker_of_part(dataset, num_workers, i) for i in range(num_workers)])
+            return
+        cardinality = dataset.cardinality()
+        self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
+        untuned = _untuned(dataset)
+        if not is_python and num_bytes < _MOST_BYTES_SENT:
+            self._copy = _copier(untuned)
+        if self._copy is None:
+            self.description = "the chief reads it and sends each batch to a worker"
+            self._dataset, self.is_on_workers = dataset, False
+        elif cardinality == tf.data.INFINITE_CARDINALITY:
+            self.description = "each worker reads its own part of it"
+            self._dataset = _part(untuned, num_workers, 0)
+            self._set_up([self._maker(_part, num_workers, i) for i in range(num_workers)])
+        else:
+            self.description = "each worker reads it and takes the batches that fall to it"
+            self.is_strict = True
+            self._dataset = _in_order(untuned)
+            self._set_up([self._maker(_in_order)] * num_workers)
+
+    def start(self) -> "Pass":
+        """Returns a pass that begins at the first batch."""
+        return Pass(self, None if self._dataset is None else iter(self._dataset))
+
+    def iterators(self, state):
+        """Returns an iterator on each worker, as one value to be passed to what is scheduled."""
+        return keras_adapter.iterators_of_workers(self._coordinator, self._on_workers, state)
+
+    def read_again(self, state) -> Iterator:
+        """Returns an iterator of the chief's that yields what those of the workers do."""
+        assert self._copy is not None  # Only strict data is missed.
+        return keras_adapter.iterator_over(_in_order(self._copy()), state)
+
+    def _set_up(self, makers):
+        self._on_workers = keras_adapter.datasets_of_workers(self._coordinator, makers)
+
+    def _maker(self, arrange, *arguments):
+        return functools.partial(_copied, self._copy, arrange, *arguments)
+
+
+class Pass:
+    """One pass over the data.
+
+    Args:
+        data: Where it is read.
+        iterator: The chief's: over batches where the chief reads; else one that stays at the first
+            batch, for the order. None for data that functions make.
+
+    Attributes:
+        generation: A number that no other pass has.
+    """
+
+    def __init__(self, data: WorkerData, iterator: Any):
+        self.data = data
+        self.generation = next(_generations)
+        self._iterator = iterator
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Returns the next batch, where the chief reads."""
+        return next(self._iterator)
+
+    @functools.cached_property
+    def iterators(self):
+        """One on each worker, of pairs of a position, from 0, and a batch.
+
+        Only made for passes that are used: Keras makes some that are not.
+        """
+        return self.data.iterators(self._state)
+
+    def reread(self, position: int, num_steps: int) -> Iterator:
+        """Yields the batches of some steps again, read by the chief."""
+        again = self.data.read_again(self._state)
+        for _, batch in itertools.islice(again, position, position + num_steps):
+            yield batch
+
+    @functools.cached_property
+    def _state(self):
+        return None if self._iterator is None else keras_adapter.state_of(self._iterator)
+
+
+def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | None:
+    """Returns a function that makes a copy of a dataset on another task; None if none is alike.
+
+    Args:
+        dataset: What is to be copied.
+        is_of_worker: Whether one worker alone reads it, in any order.
+    """
+    graph = keras_adapter.serialized(dataset)
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    if b"PyFunc" in graph.numpy() or (not is_of_worker and caches_an_order(definition)):
+        return None
+    return functools.partial(keras_adapter.deserialized, graph, dataset.element_spec)
+
+
+def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
+    """Whether a dataset keeps what it has once shuffled or drawn, as `shuffle(n).cache()` does.
+
+    What the first pass has kept, the copies do not know.
+    """
+    nodes = {node.name: node for node in graph.node}
+    drawing: set[str] = set()
+    # A function is made after those that it calls, but TensorFlow lists them as it likes.
+    for _ in graph.library.function:
+        drawing |= {
+            function.signature.name
+            for function in graph.library.function
+            if any(_draws(node, drawing) for node in function.node_def)
+        }
+    found = [node for node in graph.node if node.op.startswith("CacheDataset")]
+    seen = set()
+    while found:
+        node = found.pop()
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if _draws(node, drawing):
+            return True
+        found += [nodes[name.split(":")[0].lstrip("^")] for name in node.input]
+    return False
+
+
+def _draws(node, drawing: set[str]) -> bool:
+    functions = {attribute.func.name for attribute in node.attr.values()}
+    return "Shuffle" in node.op or node.op.startswith("Random") or bool(functions & drawing)
+
+
+def _copied(copy, arrange, *arguments):
+    return arrange(copy(), *arguments)
+
+
+def _maker_of_part(function, num_workers, index):
+    # Made by the chief: what a function holds from around it is not on the workers.
+    dataset = input_functions.make(function, num_workers=num_workers, index=index)
+    copy = _copier(_untuned(dataset), is_of_worker=True)
+    if copy is None:
+        raise ValueError(
+            "The dataset that the function given as data returns calls Python, which is not on the "
+            "workers. Use TensorFlow's operations, or give the generator itself: the chief then "
+            "reads it."
+        )
+    return lambda: copy().enumerate()
+
+
+def _part(dataset, num_workers, index):
+    return dataset.shard(num_workers, index).enumerate()
+
+
+def _in_order(dataset):
+    # In the same order on every worker.
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.with_options(options).enumerate().prefetch(tf.data.AUTOTUNE)
+
+
+def _untuned(dataset):
+    """Returns a dataset that TensorFlow does not tune while it runs, unless the user asks for it.
+
+    Deleting a tuned one can take as long as it has run (see `data_source`), in which its worker
+    runs nothing. Without, AUTOTUNE means one parallel call for each core, up to 16.
+    """
+    options = tf.data.Options()
+    if dataset.options().autotune.enabled is None:
+        options.autotune.enabled = False
+    return dataset.with_options(options)

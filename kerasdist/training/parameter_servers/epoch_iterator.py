@@ -1,0 +1,260 @@
+"""The epochs of asynchronous workers: which steps there are, and who runs them."""
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.announcements import announce
+from kerasdist.training.data import input_functions
+from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.parameter_servers.data_source import Pass, WorkerData
+
+# Of a call where the number of its steps is left to us: long beside the millisecond or less in
+# which the chief starts one, short for a person who watches.
+_CALL_SECS = 0.1
+_MOST_STEPS = 1000
+# One that runs, and some that wait: the chief may be late.
+_CALLS_PER_WORKER = 4
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Call:
+    """Some steps in a row, on one worker.
+
+    Attributes:
+        position: Of their first batch in the pass over the data, from 0.
+        num_steps: How many.
+        calls: Of the same epoch.
+        batch: The batch of the one step, where the chief reads it; None where the worker does.
+        result: What the coordinator promises, once it is scheduled.
+    """
+
+    position: int
+    num_steps: int
+    calls: "Calls"
+    batch: Any = None
+    result: Any = None
+
+
+class Calls:
+    """The calls of an epoch, from the first that runs to the last that is planned.
+
+    Args:
+        source: The pass over the data that this epoch is of.
+        num_workers: Workers.
+        first: Position of the first batch of the epoch in the pass, from 0.
+        num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
+        steps_per_call: How many steps a call has; None chooses.
+        clock: Seconds.
+
+    Attributes:
+        num_done: Steps that have ended.
+        has_ended: Whether the data turned out to end within the epoch.
+    """
+
+    def __init__(
+        self,
+        source: Pass,
+        *,
+        num_workers,
+        first,
+        num_steps,
+        steps_per_call=None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self.source = source
+        self.running = collections.deque()
+        self.max_running = _CALLS_PER_WORKER * num_workers
+        self.num_done = 0
+        self.has_ended = False
+        self._num_workers = num_workers
+        self._first = first
+        self._num_steps = num_steps
+        self._steps_per_call = steps_per_call
+        self._clock = clock
+        self._num_planned = 0
+        self._planned: collections.deque[Call] = collections.deque()
+        self._num_timed = 0
+        self._started_at = 0.0
+
+    def peek(self) -> Call | None:
+        """Returns the call that ends next; None where the epoch is over."""
+        if self.running:
+            return self.running[0]
+        if not self._planned:
+            self._plan()
+        return self._planned[0] if self._planned else None
+
+    def take(self) -> Call | None:
+        """Returns the next call to be started; None where there is no other, or enough run."""
+        if len(self.running) >= self.max_running:
+            return None
+        if not self._planned:
+            self._plan()
+        if not self._planned:
+            return None
+        call = self._planned.popleft()
+        self.running.append(call)
+        return call
+
+    def end(self, call: Call, num_taken: int) -> None:
+        """Notes that a call has ended, after some steps."""
+        self.running.remove(call)
+        self.num_done += num_taken
+        self.has_ended |= num_taken < call.num_steps
+        if not self._started_at:
+            self._started_at = self._clock()  # The first one was compiled.
+        else:
+            self._num_timed += num_taken
+
+    def _plan(self):
+        left = self._num_steps - self._num_planned
+        if not left or self.has_ended:
+            return
+        batch = None
+        if not self.source.data.is_on_workers:
+            batch = next(self.source, None)
+            self.has_ended = batch is None
+            if self.has_ended:
+                return
+        call = Call(
+            position=self._first + self._num_planned,
+            num_steps=1 if batch is not None else int(min(left, self._length(left))),
+            calls=self,
+            batch=batch,
+        )
+        self._num_planned += call.num_steps
+        self._planned.append(call)
+
+    def _length(self, left) -> int:
+        """Returns how many steps the next call has."""
+        if self._steps_per_call:
+            return self._steps_per_call
+        if not self._num_timed:
+            return 1
+        secs_per_step = (self._clock() - self._started_at) / self._num_timed
+        num_steps = _CALL_SECS / (secs_per_step * self._num_workers)
+        # The last calls are short, so that the workers end together.
+        return max(1, min(round(num_steps), _MOST_STEPS, left // (2 * self._num_workers)))
+
+
+class WorkerEpochs(EpochIterator):
+    """Hands the user's data to `fit` and `evaluate` over asynchronous workers, epoch by epoch.
+
+    Args: those of `EpochIterator`.
+
+    Raises:
+        ValueError: As there; or a function makes the data, and `steps_per_epoch` is not given.
+    """
+
+    def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
+        self._function = None
+        self._data: WorkerData | None = None
+        if input_functions.is_function(x):
+            self._function = x if class_weight is None else _weighed(x, class_weight)
+        elif isinstance(x, tf.distribute.DistributedDataset):
+            raise ValueError(
+                "With parameter servers the data is the dataset itself, or a function of "
+                "tf.distribute.InputContext that returns one. Received: a distributed dataset. "
+                "Leave out `experimental_distribute_dataset` and the like."
+            )
+        super().__init__(
+            x,
+            *args,
+            class_weight=class_weight,
+            distribute_strategy=distribute_strategy,
+            **kwargs,
+        )
+        if self._function is not None and not self.steps_per_epoch:
+            raise ValueError(
+                "`steps_per_epoch` (in `evaluate` `steps`, for validation `validation_steps`) is "
+                "needed where a function makes the data of each worker: the workers of an epoch "
+                "share its steps, and how many one of them could take does not say how many there "
+                "are. Give the number, or the dataset itself."
+            )
+
+    def __next__(self) -> tuple[int, int, Any]:
+        """Returns (first step, last step, calls) for the call that ends next."""
+        return keras_adapter.next_call_of(self)
+
+    def _forget_count(self):
+        super()._forget_count()
+        if self._function is not None:
+            self._num_batches = self._length = None
+
+    def _get_iterator(self) -> Iterator:
+        if self._data is None:
+            self._data = WorkerData(
+                self._function or self._dataset,
+                self._strategy,
+                num_bytes=keras_adapter.num_bytes(self.data_adapter),
+                is_python=keras_adapter.is_python(self.data_adapter),
+            )
+            announce(f"Data: {self._data.description}.")
+        return self._data.start()
+
+    def _enumerate_iterator(self):
+        # As Keras' own, which counts in calls of `steps_per_execution` steps, and makes an iterator
+        # more at the end of data of known length. Calls on workers have as many steps as they like.
+        self.data_adapter.on_epoch_begin()
+        if self._current_iterator is None or self.steps_per_epoch is None:
+            self._current_iterator = self._get_iterator()
+            self._steps_seen = 0
+        first = self._steps_seen
+        num_wanted = self._in_calls(self.steps_per_epoch or self._num_batches or math.inf)
+        num_left = self._in_calls((self._num_batches or math.inf) - first)
+        last = first + min(num_wanted, num_left)
+        num_steps = min(last, self._length or math.inf) - first
+        calls = self._calls(self._current_iterator, first, num_steps)
+        step = 0
+        while call := calls.peek():
+            # Where the data ends here, Keras asks how many steps it has seen.
+            self._steps_seen = first + self._in_calls(calls.num_done) + self.steps_per_execution
+            yield step, step + max(call.num_steps, self.steps_per_execution) - 1, calls
+            step += call.num_steps
+        self._steps_seen = first + self._in_calls(calls.num_done)
+        if calls.has_ended and self._steps_seen < last:
+            self._steps_seen += self.steps_per_execution
+            with self.catch_stop_iteration():
+                raise StopIteration
+            return
+        if num_left < num_wanted and self.steps_per_epoch:
+            self._interrupted_warning()
+        if self._num_batches and self._steps_seen >= self._num_batches:
+            self._current_iterator = self._get_iterator()
+            self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+    def _in_calls(self, num_steps):
+        """Returns the steps of as many whole calls of Keras' as hold so many steps."""
+        if num_steps == math.inf:
+            return num_steps
+        return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
+
+    def _calls(self, source, first, num_steps) -> Calls:
+        return Calls(
+            source,
+            num_workers=self._strategy.served_cluster.num_workers,
+            first=first,
+            num_steps=num_steps,
+            steps_per_call=(
+                self.steps_per_execution
+                if self.steps_per_execution > 1
+                else self._strategy.steps_per_call
+            ),
+        )
+
+
+def _weighed(function, class_weight):
+    """Returns a function of the InputContext, with the weight of each example's class."""
+
+    def make(context):
+        return function(context).map(keras_adapter.class_weight_function(class_weight))
+
+    return make

@@ -1,0 +1,130 @@
+"""Copies of small weights, which a worker fetches from a parameter server with one message.
+
+A layer reads each of its weights by itself, and an optimizer sends each gradient by itself. Where
+weights are small, that takes longer than the step. Here a step begins with one message for all the
+small weights of a parameter server, and one takes their gradients back.
+"""
+
+import contextlib
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.parameter_servers.sharded_variables import is_sharded
+from kerasdist.training.parameter_servers.worker_names import unique_name
+
+# Of a weight: copying a larger one takes longer than a message of its own.
+_MOST_BYTES = 2**16
+# Whose step is being traced; one at a time.
+_held: list["LocalCopies"] = []
+
+
+class LocalCopies:
+    """The small weights of a model, for steps that update them once, at their end.
+
+    Args:
+        model: Its weights are on parameter servers.
+
+    Attributes:
+        are_all: Whether all weights that it trains are small.
+    """
+
+    def __init__(self, model):
+        variables = model.trainable_variables
+        self._variables = [variable for variable in variables if _is_small(variable.value)]
+        self._remote = [variable.value for variable in self._variables]
+        self._prefix = unique_name()
+        self.are_all = bool(variables) and len(self._variables) == len(variables)
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Traces a step that reads the copies; used in a function that a worker runs."""
+        copies: list = [None] * len(self._remote)
+        for positions in _by_server(self._remote):
+            values = _fetched([self._remote[position] for position in positions])
+            for position, value in zip(positions, values, strict=True):
+                copies[position] = self._copy(position, value)
+        _held.append(self)
+        try:
+            with keras_adapter.standing_in(self._variables, copies):
+                yield
+        finally:
+            _held.pop()
+
+    def put_back(self) -> contextlib.AbstractContextManager:
+        """Returns a context in which the variables are those of the parameter servers."""
+        return keras_adapter.standing_in(self._variables, self._remote)
+
+    def _copy(self, position, value):
+        with tf.device("/device:CPU:0"):
+            return keras_adapter.copy_of_worker(
+                self._remote[position], f"{self._prefix}_{position}", value
+            )
+
+
+def put_back() -> contextlib.AbstractContextManager:
+    """Returns a context in which no variable of the step that is being traced is a copy."""
+    return _held[-1].put_back() if _held else contextlib.nullcontext()
+
+
+def sent(gradients: list, variables: list) -> tuple[list, dict]:
+    """Returns gradients where their weights are: small ones arrive there with one message.
+
+    Args:
+        gradients: Tensors, IndexedSlices or None.
+        variables: Keras' variables, those of the parameter servers.
+
+    Returns:
+        The gradients, and by device one that has arrived there.
+    """
+    result, arrived = list(gradients), {}
+    dense = [
+        index
+        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
+        if tf.is_tensor(gradient)
+        and not isinstance(gradient, tf.IndexedSlices)
+        and _is_small(variable.value)
+        and gradient.dtype == variable.value.dtype
+    ]
+    for group in _by_server([variables[index].value for index in dense]):
+        positions = [dense[position] for position in group]
+        weights = [variables[position].value for position in positions]
+        packed = _packed([gradients[position] for position in positions])
+        # Without what the step waits for on the worker: the gradients do so.
+        with tf.device(weights[0].device), tf.control_dependencies(None):
+            parts = _unpacked(tf.identity(packed), weights)  # A gradient's shape may be unknown.
+        for position, part in zip(positions, parts, strict=True):
+            result[position] = part
+        arrived[weights[0].device] = parts[0]
+    return result, arrived
+
+
+def _is_small(variable) -> bool:
+    if is_sharded(variable) or not variable.shape.is_fully_defined():
+        return False
+    return variable.shape.num_elements() * variable.dtype.size <= _MOST_BYTES
+
+
+def _by_server(variables) -> list[list[int]]:
+    """Returns the positions of variables on the same task with the same dtype."""
+    groups = {}
+    for position, variable in enumerate(variables):
+        groups.setdefault((variable.device, variable.dtype), []).append(position)
+    return list(groups.values())
+
+
+def _fetched(variables) -> list:
+    with tf.device(variables[0].device):
+        packed = _packed([variable.read_value() for variable in variables])
+    with tf.device("/device:CPU:0"):
+        return _unpacked(tf.identity(packed), variables)
+
+
+def _packed(tensors):
+    return tf.concat([tf.reshape(each, [-1]) for each in tensors], axis=0)
+
+
+def _unpacked(packed, like) -> list:
+    parts = tf.split(packed, [each.shape.num_elements() for each in like])
+    return [tf.reshape(part, each.shape) for part, each in zip(parts, like, strict=True)]

@@ -1,0 +1,65 @@
+"""Counts and sums that a worker keeps for itself until the end of a call.
+
+Metrics of a model on parameter servers live there, and a worker that updated them in every step
+would send and wait for each of them. TensorFlow knows such variables by their handle, so while a
+call is traced they are others: of the worker, set to 0 at the start of the call, and added to those
+of the parameter server at its end, in one go. What a worker that dies has not handed over counts
+for nothing, and its call runs again on another one, so every example counts once.
+"""
+
+import contextlib
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.parameter_servers.worker_names import unique_name
+
+
+class LocalCounts:
+    """Stands in for variables of the parameter servers to which steps only add.
+
+    Args:
+        metrics_variables: Of a model: each metric must add up over the workers, as Keras' do.
+        num_examples: Another variable, to which a call adds its examples.
+    """
+
+    def __init__(self, metrics_variables: list, num_examples: tf.Variable):
+        self._variables = [
+            variable for variable in metrics_variables if variable.value.dtype != tf.string
+        ]
+        self._num_examples = num_examples
+        self._prefix = unique_name()
+
+    @contextlib.contextmanager
+    def collected(self) -> Generator[tf.Variable]:
+        """Traces what is inside with local variables; yields that of the examples.
+
+        Used in a function that a worker runs, around its steps.
+        """
+        remote = [*(variable.value for variable in self._variables), self._num_examples]
+        with tf.device("/device:CPU:0"):
+            local = [
+                keras_adapter.variable_of_worker(variable, f"{self._prefix}_{index}")
+                for index, variable in enumerate(remote)
+            ]
+        resets = [variable.assign(tf.zeros_like(variable)) for variable in local]
+        with (
+            keras_adapter.standing_in(self._variables, local),
+            tf.control_dependencies(resets),
+        ):
+            yield local[-1]
+        for device in dict.fromkeys(variable.device for variable in remote):
+            pairs = zip(remote, local, strict=True)
+            _add(device, [pair for pair in pairs if pair[0].device == device])
+
+
+def _add(device: str, pairs: list) -> None:
+    """Adds to the variables of a parameter server, with one message for all of them."""
+    counted = [tf.reshape(tf.cast(local.read_value(), tf.float64), [-1]) for _, local in pairs]
+    packed = tf.concat(counted, axis=0)
+    with tf.device(device):
+        numbers = tf.split(packed, [each.shape[0] for each in counted])
+        for (variable, _), number in zip(pairs, numbers, strict=True):
+            number = tf.reshape(tf.cast(number, variable.dtype), variable.shape)
+            variable.assign_add(number, read_value=False)

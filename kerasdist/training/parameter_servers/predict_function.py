@@ -1,0 +1,103 @@
+"""The function that `predict` calls for every batch where asynchronous workers run it."""
+
+import functools
+
+import tensorflow as tf
+
+from kerasdist.training.data import batches
+from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.step import late_variables
+from kerasdist.training.step.predict_function import joined
+from kerasdist.training.step.step_logs import graph_function
+
+_CALLS_PER_WORKER = 4
+
+
+class PredictOnWorkers:
+    """Sends batches to the workers of a ParameterServerStrategy, and returns before they are done.
+
+    The chief reads the data, whichever worker is free predicts, and the outputs keep their order:
+    `predict` joins them when it has sent all.
+
+    Args:
+        model: A model of a ParameterServerStrategy of ours.
+    """
+
+    def __init__(self, model):
+        strategy = model.distribute_strategy
+        self._coordinator = strategy.coordinator
+        self._watch = strategy.watch
+        self._max_running = _CALLS_PER_WORKER * strategy.served_cluster.num_workers
+        self._running = []
+
+        def run(batch):
+            with late_variables.made_at_once(strategy):
+                return strategy.run(model.predict_step, args=(batch,))
+
+        self._run = graph_function(run, reduce_retracing=True)
+
+    def __call__(self, data: list):
+        """Returns the outputs of a list of batches as one structure of `Output`s."""
+        outputs = [self._schedule(batches.as_tensors(without_optionals(batch))) for batch in data]
+        return outputs[0] if len(outputs) == 1 else joined(*outputs)
+
+    def _schedule(self, batch):
+        if len(self._running) >= self._max_running:
+            self._running.pop(0).fetch()
+        function = self._run.get_concrete_function(batch)
+
+        def schedule():
+            return self._coordinator.schedule(self._run, args=(batch,))
+
+        specs = function.structured_outputs
+        if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
+            return schedule().get()  # Ragged or sparse: no array.
+        prediction = Prediction(schedule, self._watch)
+        self._running.append(prediction)
+        positions = iter(range(len(tf.nest.flatten(specs))))
+        return tf.nest.map_structure(lambda _: Output(prediction, next(positions)), specs)
+
+
+class Prediction:
+    """The outputs of a batch, which a worker computes.
+
+    Args:
+        schedule: Lets a worker do so.
+        watch: Waits for it.
+    """
+
+    def __init__(self, schedule, watch):
+        self._schedule = schedule
+        self._watch = watch
+        self._result = schedule()
+
+    @functools.cached_property
+    def _outputs(self) -> list:
+        return tf.nest.flatten(self._watch.fetch(self._result, again=self._schedule))
+
+    def fetch(self) -> list:
+        """Returns the arrays, once they are there."""
+        return self._outputs
+
+
+class Output:
+    """A tensor that a worker computes: TensorFlow and numpy take it for one, and then wait.
+
+    Args:
+        prediction: Of the batch.
+        position: Of the tensor in its outputs.
+    """
+
+    def __init__(self, prediction: Prediction, position: int):
+        self._prediction = prediction
+        self._position = position
+
+    def numpy(self):
+        """Returns the array, once it is there."""
+        return self._prediction.fetch()[self._position]
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy().astype(dtype or self.numpy().dtype)
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self.numpy(), dtype=dtype, name=name)

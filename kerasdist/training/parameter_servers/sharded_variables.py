@@ -1,0 +1,199 @@
+"""Variables in several parts, one on each of some parameter servers.
+
+TensorFlow's ShardedVariable divides a variable by its rows. Keras takes every variable for a single
+one, so that here its gradient is that of all parts, and its update one for each part, beside its
+slots.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+_Fixed = tf.distribute.experimental.partitioners.FixedShardsPartitioner
+
+
+def parts_of(variable) -> list[tf.Variable]:
+    """Returns the parts of a variable of TensorFlow's; itself where it is in one piece."""
+    return list(variable.variables) if is_sharded(variable) else [variable]
+
+
+def is_sharded(variable) -> bool:
+    """Whether a variable of TensorFlow's is in several parts."""
+    return isinstance(variable, keras_adapter.ShardedVariable)
+
+
+def is_variable(value) -> bool:
+    """Whether something is a variable of TensorFlow's, in one part or several."""
+    return isinstance(value, tf.Variable) or is_sharded(value)
+
+
+def checked(partitioner: Callable) -> Callable:
+    """Returns a partitioner that complains where it asks for more parts than there are rows.
+
+    Args:
+        partitioner: One of `tf.distribute.experimental.partitioners`, or a function
+            (shape, dtype) -> parts of each axis, such as [2, 1].
+    """
+
+    def partition(shape, dtype):
+        # TensorFlow's own caps its wish at the rows that it is shown.
+        shown = [2**40, *shape[1:]] if isinstance(partitioner, _Fixed) else shape
+        num_parts = int(partitioner(shape=tf.TensorShape(shown), dtype=dtype)[0])
+        if num_parts > shape[0]:
+            raise ValueError(
+                f"`variable_partitioner` asks for {num_parts} shards of a variable of shape "
+                f"{tuple(shape)}, which has {shape[0]} rows. Ask for fewer, or use "
+                "tf.distribute.experimental.partitioners.MinSizePartitioner, which leaves small "
+                "variables whole."
+            )
+        return [num_parts] + [1] * (len(shape) - 1)
+
+    return partition
+
+
+def create(create_whole, create_parts, next_creator, **kwargs):
+    """Makes a variable of the strategy: weights in parts, slots like their weight, others whole.
+
+    Args:
+        create_whole: The strategy's function without a partitioner.
+        create_parts: The same with the partitioner.
+        next_creator: As TensorFlow hands it over.
+        **kwargs: Likewise.
+    """
+    beside: Any = kwargs.get("colocate_with")
+    if not is_sharded(beside):
+        return (create_parts if kwargs.get("trainable") else create_whole)(next_creator, **kwargs)
+    value = kwargs.pop("initial_value")
+    value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
+    parts = [
+        create_whole(next_creator, **kwargs | {"colocate_with": part, "initial_value": rows})
+        for part, rows in zip(beside.variables, _divide(value, beside), strict=True)
+    ]
+    made: Any = keras_adapter.ShardedVariable(parts)
+    made.lives_beside = beside  # See `update`.
+    return made
+
+
+def gradient(stock, tape, target, sources, *args, **kwargs):
+    """Stands before `tf.GradientTape.gradient`: that of a sharded variable is one of its parts."""
+    values = [getattr(source, "value", source) for source in tf.nest.flatten(sources)]
+    values = [
+        value if is_sharded(value) else source
+        for value, source in zip(values, tf.nest.flatten(sources), strict=True)
+    ]
+    if not any(map(is_sharded, values)):
+        return stock(tape, target, sources, *args, **kwargs)
+    parts = [parts_of(value) if is_sharded(value) else [value] for value in values]
+    found = iter(stock(tape, target, list(itertools.chain(*parts)), *args, **kwargs))
+    gradients = [
+        _joined([next(found) for _ in group], value)
+        for group, value in zip(parts, values, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(sources, gradients)
+
+
+def check_placement(model) -> None:
+    """Checks that the variables of `model` live on parameter servers.
+
+    Raises:
+        RuntimeError: One was created outside the scope of its strategy; names it.
+    """
+    for variable in [*model.variables, *model.metrics_variables]:
+        if not all("/job:ps/" in part.device for part in parts_of(variable.value)):
+            raise RuntimeError(
+                f"Variable '{variable.path}' of model '{model.name}' was created outside its "
+                "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
+                "model inside the same `with strategy.scope():` block."
+            )
+
+
+def update(optimizer, variable, function, args=(), kwargs=None, group=True):
+    """Runs an optimizer's update of a variable where it lives: for each part by itself.
+
+    Args:
+        optimizer: A Keras optimizer.
+        variable: A variable of TensorFlow's on parameter servers.
+        function: Called as function(variable, *args), with the gradient as first argument if any.
+        args: Tensors and IndexedSlices; those with a row for each of the variable are divided.
+        kwargs: More arguments.
+        group: Unused; the operations run in order in a tf.function.
+    """
+    if not is_sharded(variable):
+        with tf.device(variable.device):
+            return function(variable, *args, **(kwargs or {}))
+    slots = [
+        slot
+        for slot in optimizer.variables
+        if getattr(slot.value, "lives_beside", None) is variable
+    ]
+    keras_adapter.know_parts(optimizer, variable)
+    divided = [_divide_argument(argument, variable) for argument in args]
+    for index, part in enumerate(variable.variables):
+        slots_of_part = [slot.value.variables[index] for slot in slots]
+        with keras_adapter.standing_in(slots, slots_of_part), tf.device(part.device):
+            function(part, *(each[index] for each in divided), **(kwargs or {}))
+    return None
+
+
+def embed(layer: keras.layers.Embedding, inputs):
+    """Returns rows of an embedding that only they, not the whole table, are sent for."""
+    if inputs.dtype not in (tf.int32, tf.int64):
+        inputs = tf.cast(inputs, tf.int32)
+    parts = parts_of(layer.embeddings.value)
+    rows = (
+        parts[0].sparse_read(inputs) if len(parts) == 1 else tf.nn.embedding_lookup(parts, inputs)
+    )
+    return tf.cast(rows, layer.compute_dtype)
+
+
+def _divide_argument(argument, variable):
+    num_parts = len(variable.variables)
+    if isinstance(argument, tf.IndexedSlices):
+        return [_rows(argument, start, end) for start, end in _bounds(variable)]
+    if tf.is_tensor(argument) and argument.shape == variable.shape:
+        return _divide(argument, variable)
+    return [argument] * num_parts
+
+
+def _divide(value, variable) -> list:
+    return [value[start:end] for start, end in _bounds(variable)]
+
+
+def _bounds(variable):
+    ends = itertools.accumulate((int(part.shape[0]) for part in variable.variables), initial=0)
+    return itertools.pairwise(ends)
+
+
+def _rows(slices, start, end):
+    is_here = (slices.indices >= start) & (slices.indices < end)
+    return tf.IndexedSlices(
+        tf.boolean_mask(slices.values, is_here),
+        tf.boolean_mask(slices.indices, is_here) - start,
+        [end - start, *slices.values.shape[1:]],
+    )
+
+
+def _joined(gradients, value):
+    if not is_sharded(value):
+        return gradients[0]
+    if all(gradient is None for gradient in gradients):
+        return None
+    if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+        return tf.concat([tf.convert_to_tensor(gradient) for gradient in gradients], axis=0)
+    starts = [start for start, _ in _bounds(value)]
+    return tf.IndexedSlices(
+        tf.concat([gradient.values for gradient in gradients], axis=0),
+        tf.concat(
+            [
+                gradient.indices + tf.cast(start, gradient.indices.dtype)
+                for gradient, start in zip(gradients, starts, strict=True)
+            ],
+            axis=0,
+        ),
+        tf.constant(value.shape.as_list()),
+    )

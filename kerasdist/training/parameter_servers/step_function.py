@@ -1,0 +1,337 @@
+"""The function that `fit` and `evaluate` call where asynchronous workers run the steps.
+
+It keeps every worker busy: a few calls of some steps each are on their way, and each time `fit`
+asks, the oldest of them has ended. The numbers that it reports are those of steps that are done.
+"""
+
+import contextlib
+import functools
+import threading
+import time
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.data import batches
+from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.parameter_servers import local_counts, sharded_variables
+from kerasdist.training.parameter_servers.delivery import RemoteDelivery
+from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls
+from kerasdist.training.parameter_servers.local_copies import LocalCopies
+from kerasdist.training.parameter_servers.worker_names import unique_name
+from kerasdist.training.step import graph_errors
+from kerasdist.training.step.lazy_logs import RecentLogs
+from kerasdist.training.step.model_step import ModelStep
+from kerasdist.training.step.step_logs import graph_function
+
+# Age of the logs at which they are read again: that takes milliseconds.
+_LOGS_SECS = 1.0
+_FORGET_SECS = 5.0
+# Steps in each iteration of a long loop, where steps take little longer than their messages: an
+# iteration costs three messages of its own between a worker and each parameter server.
+_AT_ONCE = 4
+
+
+class AsynchronousStep:
+    """Runs the steps of a model on the workers of a ParameterServerStrategy.
+
+    Args: those of `ModelStep`.
+    """
+
+    def __init__(self, model, step, **arguments):
+        _check(model)
+        self._strategy = model.distribute_strategy
+        self._step = ModelStep(model, step, make_delivery=RemoteDelivery, **arguments)
+        self.callbacks = self._step.callbacks
+        self.num_examples = self._step.num_examples
+        self._is_first_call = True
+        self._coordinator = self._strategy.coordinator
+        self._watch = self._strategy.watch
+        self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
+        self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
+        self._running: list = []
+        self._traced_for = None  # The data, and below the functions traced for it.
+        self._concrete: dict = {}
+        self._recent: dict | None = None
+        self._recent_at = 0.0
+        self._place = unique_name()
+        self._run_step_at = graph_function(self._step_at)
+        self._run_next_step = graph_function(self._next_step_of_worker)
+        # By the steps in each iteration.
+        self._run_steps_at, self._run_next_steps = (
+            {number: graph_function(functools.partial(loop, number)) for number in (1, _AT_ONCE)}
+            for loop in (self._steps_at, self._next_steps)
+        )
+        self._run_steps_to_the_end = graph_function(self._steps_to_the_end)
+        self._run_given = graph_function(self._given_step, reduce_retracing=True)
+
+    def restart(self):
+        """Waits for what still runs, and begins anew."""
+        try:
+            self.finish()
+        except tf.errors.OpError:  # Of a `fit` that has failed, and has said so.
+            self._abandon()
+        self._step.restart()
+        self._is_first_call = True
+
+    def __call__(self, data) -> RecentLogs:
+        """Runs the steps that `data` asks for.
+
+        Args:
+            data: `Calls`, of which the oldest ends; or (from `train_on_batch`) an iterator over
+                batches, which run one after the other.
+
+        Raises:
+            StopIteration: There was no batch left.
+        """
+        num_taken = None
+        try:
+            if isinstance(data, Calls):
+                num_taken = self._advance(data)
+            else:
+                for batch in data:
+                    self._watch.fetch(self._schedule_batch(batch))
+                self._recent = None
+        except tf.errors.OpError as error:
+            self._abandon()
+            raise graph_errors.explained(_of_user(error)) from None
+        except Exception:  # Of the coordinator's own.
+            self._abandon()
+            raise
+        if num_taken == 0:
+            self.finish()
+            raise StopIteration
+        return RecentLogs(
+            self._read_recent, read_exact=self._read_exact, nesting=self._step.logs.nesting
+        )
+
+    def finish(self) -> None:
+        """Waits for the steps that still run."""
+        running, self._running = self._running, []
+        for call in running:
+            self._end(call)
+
+    def _advance(self, calls: Calls) -> int:
+        while call := calls.take():
+            self._start(call)
+        return self._end(self._running.pop(0))
+
+    def _start(self, call: Call):
+        call.result = self._schedule(call)
+        self._running.append(call)
+
+    def _schedule(self, call):
+        source = call.calls.source
+        data = source.data
+        if call.batch is not None:
+            return self._schedule_batch(call.batch, call.position)
+        run, numbers = self._run_next_step, []
+        is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
+        at_once = _AT_ONCE if is_long else 1
+        if data.is_strict:
+            # Without a lost worker, none is past a position: one step then needs no loop.
+            is_simple = call.num_steps == 1 and not self._watch.has_lost
+            run = self._run_step_at if is_simple else self._run_steps_at[at_once]
+            if not data.is_counted:
+                run = self._run_steps_to_the_end
+            numbers = [source.generation, call.position, call.num_steps]
+        elif call.num_steps > 1:
+            run, numbers = self._run_next_steps[at_once], [call.num_steps]
+        arguments = (source.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
+        return keras_adapter.schedule(
+            self._coordinator, self._traced(run, data, arguments), arguments
+        )
+
+    def _traced(self, run, data, arguments):
+        if data is not self._traced_for:
+            self._traced_for, self._concrete = data, {}
+        if run not in self._concrete:
+            function = keras_adapter.concrete_function(self._coordinator, run, arguments)
+            self._concrete[run] = function
+        return self._concrete[run]
+
+    def _schedule_batch(self, batch, position=0):
+        batch = batches.as_tensors(without_optionals(batch))
+        arguments = batch, tf.constant(position, tf.int64)
+        return self._coordinator.schedule(self._run_given, args=arguments)
+
+    def _end(self, call: Call) -> int:
+        """Waits for a call; returns how many steps it had batches for."""
+        result = self._watch.fetch(call.result, again=lambda: self._schedule(call))
+        num_taken = call.num_steps
+        if call.calls.source.data.is_strict:
+            position, num_taken = map(int, result)
+            if position != call.position:  # Lost with a worker, and this one had read on.
+                num_taken = self._run_again(call)
+        call.calls.end(call, num_taken)
+        return num_taken
+
+    def _run_again(self, call: Call) -> int:
+        num_taken = 0
+        for batch in call.calls.source.reread(call.position, call.num_steps):
+            self._watch.fetch(self._schedule_batch(batch, call.position))
+            num_taken += 1
+        return num_taken
+
+    def _abandon(self):
+        """Lets the coordinator forget what was scheduled, after an error."""
+        self._running = []
+        # In a thread: it waits for every worker, also for one that is halted.
+        thread = threading.Thread(target=self._forget, daemon=True)
+        thread.start()
+        thread.join(_FORGET_SECS)
+
+    def _forget(self):
+        with contextlib.suppress(tf.errors.OpError):
+            self._coordinator.join()
+
+    def _read_recent(self) -> dict:
+        if self._recent is None or time.monotonic() > self._recent_at + _LOGS_SECS:
+            self._recent = self._read_logs()
+            self._recent_at = time.monotonic()
+        return dict(self._recent)
+
+    def _read_exact(self) -> dict:
+        self.finish()
+        self._recent = None
+        if self._is_first_call:
+            self._is_first_call = False
+            with self._watch.waiting():
+                self._step.warn_of_infinite()
+        return self._read_logs()
+
+    def _read_logs(self) -> dict:
+        with self._watch.waiting():
+            return self._step.logs.read()
+
+    # What follows is traced by the chief and runs on a worker.
+
+    def _step_at(self, iterator, numbers):
+        """Runs the step at a position; returns the one at which the worker really was, and 1."""
+        generation, position, _ = tf.unstack(numbers)
+        _skip(iterator, position - self._place_of(generation))
+        index, batch = next(iterator)
+        self._note_place(generation, index + 1)
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(index, batch, num_examples)
+        return tf.stack([index, tf.ones_like(index)])
+
+    def _steps_at(self, at_once, iterator, numbers):
+        """Runs some steps from a position on; returns it, and how many.
+
+        None are run, and the position is -1, where the worker is past it.
+        """
+        generation, position, num_steps = tf.unstack(numbers)
+        place = self._place_of(generation)
+        is_missed = place > position
+        _skip(iterator, position - place)
+        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
+        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        self._next_steps(at_once, iterator, num_steps)
+        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
+
+    def _steps_to_the_end(self, iterator, numbers):
+        """As `_steps_at`, of data that may end before."""
+        generation, position, num_steps = tf.unstack(numbers)
+        place = self._place_of(generation)
+        is_missed = place > position
+        num_skipped = tf.maximum(position - place, 0)
+        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
+        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        with self._counts.collected() as num_examples:
+
+            def body(count, num_taken, _):
+                element = iterator.get_next_as_optional()
+                has_value = element.has_value()
+                runs = has_value & (count >= num_skipped)
+                tf.cond(
+                    runs,
+                    lambda: self._one_step_on_worker(*element.get_value(), num_examples),
+                    lambda: None,
+                )
+                return count + 1, num_taken + tf.cast(runs, tf.int64), has_value
+
+            zero = tf.zeros_like(position)
+            _, num_taken, _ = tf.while_loop(
+                lambda count, _, has_value: has_value & (count < num_skipped + num_steps),
+                body,
+                [zero, zero, True],
+                parallel_iterations=1,
+            )
+        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
+
+    def _next_step_of_worker(self, iterator):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(*next(iterator), num_examples)
+
+    def _next_steps(self, at_once, iterator, num_steps):
+        num_steps = tf.reshape(num_steps, [])
+        with self._counts.collected() as num_examples:
+
+            def run():
+                self._one_step_on_worker(*next(iterator), num_examples)
+
+            if at_once > 1:
+                _repeat(num_steps // at_once, lambda: [run() for _ in range(at_once)])
+                num_steps %= at_once
+            _repeat(num_steps, run)
+
+    def _given_step(self, batch, position):
+        with self._counts.collected() as num_examples:
+            self._one_step_on_worker(position, batch, num_examples)
+
+    def _place_of(self, generation):
+        """Returns the position that the worker's iterator over this data has reached."""
+        with tf.device("/device:CPU:0"):
+            reached, place = tf.unstack(keras_adapter.numbers_of_worker(self._place, 2))
+        return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
+
+    def _note_place(self, generation, place):
+        with tf.device("/device:CPU:0"):
+            keras_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
+
+    def _one_step_on_worker(self, position, batch, num_examples):
+        batch = without_optionals(batch)
+        checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
+        shares = batches.shares_of(batch, self._strategy)
+        with self._copies.held() if self._copies else contextlib.nullcontext():
+            self._step.run(batch, shares, checks=checks, counter=num_examples)
+
+
+def _repeat(num_steps, run):
+    def body(step):
+        run()
+        return step + 1
+
+    start = tf.constant(0, tf.int64)
+    tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
+
+
+def _skip(iterator, num_batches):
+    _repeat(num_batches, lambda: next(iterator))
+
+
+def _of_user(error):
+    if isinstance(error, tf.errors.OutOfRangeError):
+        return ValueError(
+            "The data of a worker ended in the middle of an epoch. Call `repeat()` on it, so that "
+            "it never ends, or give fewer `steps_per_epoch`."
+        )
+    return error
+
+
+def _check(model):
+    if model.run_eagerly:
+        raise ValueError(
+            "`run_eagerly=True` cannot be had with parameter servers: the workers run what the "
+            "chief has compiled, and Python of a train_step would run on the chief once. Compile "
+            "with run_eagerly=False; to debug, run on one device: `make_strategy(cluster="
+            "kerasdist.Cluster.local())`."
+        )
+    if model.optimizer and model.optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "Workers that train the same variables cannot accumulate gradients in them: one would "
+            "apply what another has half added. Received: gradient_accumulation_steps="
+            f"{model.optimizer.gradient_accumulation_steps}. Use larger batches."
+        )
+    sharded_variables.check_placement(model)

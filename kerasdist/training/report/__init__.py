@@ -1,0 +1,1 @@
+"""What a person and their callbacks see of training."""

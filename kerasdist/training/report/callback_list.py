@@ -1,0 +1,120 @@
+"""Callbacks under our strategies: only those that look at a batch are called for it.
+
+The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every
+step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
+"""
+
+import weakref
+
+import keras
+import tensorflow as tf
+
+from kerasdist.training import peers
+from kerasdist.training.report import chief
+from kerasdist.training.report.progress_bar import ProgressBar
+from kerasdist.training.step.lazy_logs import LazyLogs
+
+
+class CallbackList(keras.callbacks.CallbackList):
+    """A `keras.callbacks.CallbackList` that skips hooks which do nothing.
+
+    Args: those of `keras.callbacks.CallbackList`.
+    """
+
+    def __init__(self, callbacks=None, add_history=False, add_progbar=False, model=None, **params):
+        callbacks = keras.tree.flatten(callbacks) if callbacks else []
+        if add_progbar and not any(
+            isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
+        ):
+            callbacks = [*callbacks, ProgressBar()]
+        self._strategy = getattr(model, "distribute_strategy", None)
+        self._wants_stop = False
+        callbacks = chief.callbacks_for(callbacks, self._strategy)
+        super().__init__(callbacks, add_history, False, model, **params)
+        self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        for callback in self._listeners["on_train_batch_begin"]:
+            callback.on_train_batch_begin(batch, logs=logs or {})
+
+    def on_train_batch_end(self, batch, logs=None):
+        for callback in self._listeners["on_train_batch_end"]:
+            _call_with_view(callback.on_train_batch_end, batch, _logs_for(callback, logs))
+        if peers.count(self._strategy) > 1:
+            self._hold_stop()
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if peers.count(self._strategy) > 1:
+            wants_stop = self._wants_stop or self.model.stop_training
+            self.model.stop_training = bool(peers.sum_over(self._strategy, wants_stop) > 0)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        for callback in self._listeners["on_test_batch_begin"]:
+            callback.on_test_batch_begin(batch, logs=logs or {})
+
+    def on_test_batch_end(self, batch, logs=None):
+        for callback in self._listeners["on_test_batch_end"]:
+            _call_with_view(callback.on_test_batch_end, batch, logs)
+
+    def _hold_stop(self):
+        """Lets a stop in the middle of an epoch wait until all workers know of it.
+
+        A worker that stopped alone would leave the others waiting for its gradients.
+        """
+        step = self.model.train_function
+        if step.is_stop_requested:
+            self.model.stop_training = True
+        elif self.model.stop_training:
+            self.model.stop_training = False
+            self._wants_stop = True
+            step.request_stop()
+
+    def _overriding(self, hook: str) -> list:
+        # The train hooks call the older on_batch_begin and on_batch_end.
+        older = hook.replace("_train", "")
+        return [
+            callback
+            for callback in self.callbacks
+            if _is_overridden(callback, hook) or _is_overridden(callback, older)
+        ]
+
+
+def _logs_for(callback, logs):
+    """Returns the logs, or None for a TensorBoard that reads them in every step and writes none."""
+    if type(callback).on_train_batch_end is not keras.callbacks.TensorBoard.on_train_batch_end:
+        return logs
+    # A writer and a condition that an interrupted TensorBoard left behind must not count here.
+    writes = callback.update_freq != "epoch" and tf.summary.should_record_summaries()
+    return logs if writes else None
+
+
+def _call_with_view(hook, batch, logs):
+    """Calls a hook with logs of its own; reads them at once where the callback keeps them.
+
+    Read in a later step, they would hold the numbers of that step.
+    """
+    if not isinstance(logs, LazyLogs):
+        hook(batch, logs=logs)
+        return
+    # Not every worker has the same callbacks, so numbers of all workers cannot be had here.
+    logs = logs.of_worker
+    view = LazyLogs(lambda: logs.data)
+    reference = weakref.ref(view)
+    hook(batch, logs=view)
+    del view
+    if reference() is not None:
+        _ = logs.data
+
+
+def _is_overridden(callback, hook: str) -> bool:
+    default = getattr(keras.callbacks.Callback, hook, None)
+    return getattr(getattr(callback, hook, None), "__func__", None) is not default
+
+
+_BATCH_HOOKS = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+)

@@ -1,0 +1,97 @@
+"""What only the chief of several workers does: write files and show progress."""
+
+import collections
+import os
+import warnings
+
+import keras
+
+from kerasdist.lifetime import notices
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers, running_call
+
+# How long a worker waits for the chief to come to the line where it writes itself, and to write.
+BEGIN_SECS = 60.0
+END_SECS = 3600.0
+_num_written = collections.Counter()
+
+
+def callbacks_for(callbacks: list, strategy) -> list:
+    """Returns those of Keras' callbacks that this worker runs.
+
+    Callbacks that write files write the same on every worker, to the same path and at the same
+    time. The chief runs them alone; the others only restore what BackupAndRestore has kept.
+
+    Args:
+        callbacks: The callbacks that the user gave to `fit`.
+        strategy: A strategy of ours.
+    """
+    if peers.is_chief(strategy):
+        return callbacks
+    restored = [
+        _RestoreAlone(callback)
+        if isinstance(callback, keras.callbacks.BackupAndRestore)
+        else callback
+        for callback in callbacks
+    ]
+    return [callback for callback in restored if not isinstance(callback, _WRITERS)]
+
+
+def write(stock, model, *args, **kwargs):
+    """Stands before `save`, `save_weights` and `export`: the chief writes, the others wait for it.
+
+    So the file is there when they return, on every worker. The chief waits for nobody: it may write
+    alone, as its callbacks do.
+    """
+    strategy = getattr(model, "distribute_strategy", None)
+    path = args[0] if args else kwargs.get("filepath")
+    if strategy is None or peers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
+        return stock(model, *args, **kwargs)
+    # Workers may write to folders of their own, of which only the chief's counts.
+    name = os.path.basename(os.path.normpath(path))
+    # Inside `fit` callbacks write, of which the chief has more.
+    place = "in `fit`" if running_call.training_of(model) else "outside of `fit`"
+    _num_written[name, place] += 1
+    notice = f"{stock.__name__} number {_num_written[name, place]} of {name!r} {place}"
+    if not peers.is_chief(strategy):
+        _wait_for_chief(strategy, notice)
+        return None
+    notices.post(f"{notice} begins")
+    with keras_adapter.compile_config_kept(model):
+        stock(model, *args, **kwargs)
+    notices.post(f"{notice} ends")
+    return None
+
+
+def _wait_for_chief(strategy, notice):
+    begins = notices.is_posted(f"{notice} begins", timeout_secs=BEGIN_SECS)
+    if not begins or not notices.is_posted(f"{notice} ends", timeout_secs=END_SECS):
+        warnings.warn(
+            f"{peers.cluster_of(strategy).task} waited for the chief, which alone writes: "
+            f"{notice}. The chief has not done so. Call it on all workers, with the same file "
+            "name, or on the chief alone.",
+            stacklevel=2,
+        )
+
+
+class _RestoreAlone(keras.callbacks.Callback):
+    """Restores like the `BackupAndRestore` it is given, and leaves backups to the chief."""
+
+    def __init__(self, backup):
+        super().__init__()
+        self._backup = backup
+
+    def set_model(self, model):
+        super().set_model(model)
+        self._backup.set_model(model)
+
+    def on_train_begin(self, logs=None):
+        self._backup.on_train_begin(logs)
+
+
+_WRITERS = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ProgbarLogger,
+)

@@ -1,0 +1,1 @@
+"""One step over the replicas: losses, gradients, statistics, random numbers and logs."""

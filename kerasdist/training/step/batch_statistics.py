@@ -1,0 +1,171 @@
+"""Batch normalization over replicas.
+
+With `synchronized=True` Keras computes the statistics of the global batch, which is what one device
+computes. Without it each replica normalizes with its own examples. Its moving statistics then drift
+apart, and stock Keras saves those of the first replica. Here they are variables that hold one value
+per replica and read as the mean over the replicas, as in tf.keras 2: the moving average is linear,
+so the mean of the replicas' averages is the average of the replicas' means. Over several workers
+the mean is taken at the end of each epoch and before `evaluate`, when all of them are there.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Generator
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.training.step import replica_step
+
+
+def moments(stock, layer, inputs, mask):
+    """Returns (mean, variance) of the batch as Keras does; synchronized, those of the global batch.
+
+    Keras sends three messages for each layer, and none where there is a mask. The formulas are
+    Keras' own.
+    """
+    step = replica_step.current()
+    if step is None or step.is_only_replica or not layer.synchronized:
+        return stock(layer, inputs, mask)
+    dtype = inputs.dtype
+    inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs
+    axes = keras_adapter.reduction_axes(layer)
+    compute = _moments if mask is None else _masked_moments
+    mean, variance = compute(inputs, mask, axes)
+    if inputs.dtype != dtype:
+        mean, variance = (_in_range(value, dtype) for value in (mean, variance))
+    return mean, variance
+
+
+def _moments(inputs, _, axes):
+    total, square = (tf.reduce_sum(each, axis=axes) for each in (inputs, tf.square(inputs)))
+    count = tf.size(inputs) // tf.size(total)
+    total, square, count = replica_step.sum_over_replicas(
+        [total, square, tf.cast(count, inputs.dtype)[tf.newaxis]]
+    )
+    mean, mean_square = (tf.math.divide_no_nan(each, count) for each in (total, square))
+    return mean, tf.maximum(mean_square - tf.square(mean), 0)
+
+
+def _masked_moments(inputs, mask, axes):
+    weights = tf.cast(tf.broadcast_to(mask[..., tf.newaxis], tf.shape(inputs)), inputs.dtype)
+    total = tf.reduce_sum(tf.math.multiply_no_nan(inputs, weights), axis=axes)
+    total, weight = replica_step.sum_over_replicas([total, tf.reduce_sum(weights, axis=axes)])
+    weight += keras.config.epsilon()
+    mean = total / weight
+    shape = [1 if axis in axes else -1 for axis in range(inputs.shape.rank)]
+    distance = tf.math.multiply_no_nan(tf.square(inputs - tf.reshape(mean, shape)), weights)
+    (distance,) = replica_step.sum_over_replicas([tf.reduce_sum(distance, axis=axes)])
+    return mean, distance / weight
+
+
+def _in_range(value, dtype):
+    return tf.cast(tf.clip_by_value(value, tf.float16.min, tf.float16.max), dtype)
+
+
+def states_of_replicas(model) -> list[tf.Variable]:
+    """Returns the variables of `model` that each replica sets by its own examples.
+
+    Those of metrics, and the statistics of layers but for synchronized ones.
+    """
+    synchronized = {
+        id(variable)
+        for layer in keras_adapter.batch_normalizations_of(model)
+        if layer.synchronized
+        for variable in layer.variables
+    }
+    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+    # A compiled metric is one of others, which have the same variables.
+    variables = {id(each): each for each in (*of_metrics, *model.non_trainable_weights)}.values()
+    values = [variable.value for variable in variables if id(variable) not in synchronized]
+    return [value for value in values if _is_of_replicas(value)]
+
+
+def _is_of_replicas(value) -> bool:
+    """Whether a replica's assignment to a variable of TensorFlow's stays its own."""
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return False
+    is_read_as_one = value.synchronization == tf.VariableSynchronization.ON_READ
+    return is_read_as_one or value.aggregation == tf.VariableAggregation.NONE
+
+
+@contextlib.contextmanager
+def frozen(model) -> Generator[None]:
+    """Traces steps that leave the moving statistics as they are, with momentum 1."""
+    layers = keras_adapter.batch_normalizations_of(model)
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+@contextlib.contextmanager
+def synchronized(model) -> Generator[None]:
+    """Traces steps whose statistics are those of the global batch, in all layers."""
+    layers = unsynchronized_layers(model)
+    for layer in layers:
+        layer.synchronized = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.synchronized = False
+
+
+def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
+    """Returns the layers of `model` that normalize each replica with its own examples."""
+    layers = keras_adapter.batch_normalizations_of(model)
+    return [layer for layer in layers if not layer.synchronized]
+
+
+def synchronize(model) -> None:
+    """Gives every replica of this machine the mean of the moving statistics.
+
+    Called before `evaluate` and `predict`, whose replicas read their own copy.
+    """
+    for variable in _statistics(model):
+        if variable.synchronization == tf.VariableSynchronization.ON_READ:
+            variable.assign(variable.read_value())
+
+
+def synchronize_workers(model, averages=()) -> None:
+    """Gives every replica of every worker the mean of the moving statistics.
+
+    Args:
+        model: A model that all workers train.
+        averages: Further variables that hold one value per replica.
+    """
+    strategy = model.distribute_strategy
+    variables = [*_statistics(model), *averages]
+    if peers.count(strategy) > 1 and variables:
+        peers.assign_mean(strategy, variables)
+
+
+def _statistics(model) -> list[tf.Variable]:
+    layers = unsynchronized_layers(model)
+    return [variable.value for layer in layers for variable in layer.non_trainable_variables]
+
+
+def notes(model, num_replicas: int) -> tuple[str, ...]:
+    """Returns what a person must know of the statistics before training; mostly nothing."""
+    layers = [layer.name for layer in unsynchronized_layers(model) if layer.trainable]
+    if num_replicas == 1 or not layers:
+        return ()
+    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
+    return (
+        f"Batch normalization ({names}) uses the statistics of each of {num_replicas} replicas, "
+        "so training differs from one device. BatchNormalization(synchronized=True) uses those of "
+        "the global batch.",
+    )
+
+
+def warn_if_unsynchronized(model, num_replicas: int) -> None:
+    """Warns with the `notes`, when a step function is made."""
+    for note in notes(model, num_replicas):
+        warnings.warn(note, stacklevel=2)

@@ -1,0 +1,113 @@
+"""The random numbers that training steps draw: where, and (on request) alike for all examples.
+
+On several replicas each draws for its own examples, so that a program with Dropout differs from one
+device by nature. Where every example gets the same numbers, whatever still differs is no chance.
+"""
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+# Functions whose first argument is a shape, each with the one that does the same from a seed alone.
+_SHAPED = {
+    "normal": "stateless_normal",
+    "uniform": "stateless_uniform",
+    "truncated_normal": "stateless_truncated_normal",
+    "stateless_normal": "stateless_normal",
+    "stateless_uniform": "stateless_uniform",
+    "stateless_truncated_normal": "stateless_truncated_normal",
+}
+# Functions that choose among what they are given; these stay as they are.
+_CHOOSING = ("categorical", "stateless_categorical", "shuffle")
+_entered: list["Draws"] = []  # One at most.
+_SEED = (1, 2)  # In the place of a state, of which each replica has its own.
+
+
+def are_alike() -> bool:
+    """Whether all replicas must draw the same numbers just now."""
+    return any(draws.are_alike for draws in _entered)
+
+
+class Draws:
+    """Stands before the functions of `tf.random`, which Keras' own call too, while it is entered.
+
+    Attributes:
+        are_alike: Whether all examples get the same numbers.
+        places: Where in the model numbers were drawn: "sequential/dropout".
+    """
+
+    def __init__(self, *, are_alike: bool):
+        self.places: set[str] = set()
+        self.are_alike = are_alike
+        self._lock = threading.Lock()  # Replicas are traced in threads.
+        self._stack = contextlib.ExitStack()
+        self._local = threading.local()
+
+    def __enter__(self):
+        self._stack.enter_context(keras_adapter.around_initializers(self._left_alone))
+        draws = {name: getattr(tf.random, twin) for name, twin in _SHAPED.items()}
+        drop = tf.nn.experimental.stateless_dropout
+        for name, draw in draws.items():
+            self._replace(tf.random, name, functools.partial(_draw_alike, draw))
+        for module, name in ((tf.nn.experimental, "stateless_dropout"), (tf.nn, "dropout")):
+            self._replace(module, name, functools.partial(_drop_alike, drop))
+        for name in _CHOOSING:
+            self._replace(tf.random, name, None)
+        _entered.append(self)
+        return self
+
+    def __exit__(self, *_):
+        _entered.remove(self)
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def _left_alone(self) -> Generator[None]:
+        """Lets this thread draw as ever: the first value of a weight is none of an example's."""
+        before, self._local.is_left = getattr(self._local, "is_left", False), True
+        try:
+            yield
+        finally:
+            self._local.is_left = before
+
+    def _replace(self, module, name, alike):
+        stock = getattr(module, name)
+        signature = inspect.signature(stock)
+
+        @functools.wraps(stock)
+        def draw(*args, **kwargs):
+            if getattr(self._local, "is_left", False):
+                return stock(*args, **kwargs)
+            with self._lock:
+                self.places.add(tf.get_current_name_scope() or "train_step")
+            if not self.are_alike or alike is None:
+                return stock(*args, **kwargs)
+            return alike(**signature.bind(*args, **kwargs).arguments)
+
+        setattr(module, name, draw)
+        self._stack.callback(setattr, module, name, stock)
+
+
+def _draw_alike(draw, *, shape, seed=None, name=None, **arguments):
+    """Draws for one example, and gives it to all."""
+    shape = tf.cast(shape, tf.int32)
+    one = draw(_of_one_example(shape), seed=_stateless(seed), **arguments)
+    return tf.broadcast_to(one, shape)
+
+
+def _drop_alike(drop, *, x, rate, seed=None, noise_shape=None, name=None, rng_alg=None):
+    shape = tf.cast(tf.shape(x) if noise_shape is None else noise_shape, tf.int32)
+    return drop(x, rate, seed=_stateless(seed), noise_shape=_of_one_example(shape))
+
+
+def _of_one_example(shape):
+    return tf.concat([tf.ones_like(shape[:1]), shape[1:]], axis=0)
+
+
+def _stateless(seed):
+    return _SEED if seed is None or isinstance(seed, int) else seed

@@ -1,0 +1,220 @@
+"""Losses over the global batch.
+
+On N replicas the loss of a global batch is the sum of `share * loss` over the replicas, where
+`share` is the replica's part of the examples. A mean over examples fits that as it stands. A sum, a
+mean weighted by sample weights or by a mask does not: its divisor belongs to the global batch. Here
+each of them is brought into a form whose share-weighted sum over the replicas is the one-device
+value.
+
+That is so for losses given to `compile`, whose reduction is known. What a train_step makes of a
+loss by itself counts as a mean over its examples, which is what nearly every program means:
+`reduce_mean(loss(y, p))` without reduction, `loss(y, p) / batch_size` of a sum. `global_sum` and
+`global_mean` are for the others.
+"""
+
+import contextlib
+import threading
+from collections.abc import Generator
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.step import replica_step
+from kerasdist.training.step.replica_step import Divisor
+
+# How many losses call each other in this thread, since `compile`'s are computed; else None.
+_local = threading.local()
+
+
+def reduce_weighted_values(
+    stock, values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
+):
+    """Reduces per-example losses like Keras, with the divisor of the global batch.
+
+    Args:
+        stock: Keras' own function of this name.
+        values: Losses [examples on this replica, ...].
+        sample_weight: None, or weights that broadcast to `values`.
+        mask: None, or the Keras mask of the predictions.
+        reduction: One of Keras' loss reductions.
+        dtype: As in Keras.
+
+    Returns:
+        Scalar (a vector without reduction). Multiplied by the share of each replica and summed over
+        the replicas it is the loss that one device computes for the whole batch.
+    """
+    step = replica_step.current()
+    loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+    if step is None or (step.is_only_replica and not step.callbacks):
+        return loss
+    if reduction in ("sum", "none", None):
+        is_mean = not _is_compiled() or (reduction != "sum" and loss.shape.rank == 0)
+        if is_mean:  # The train_step makes one of it, or the loss has by itself.
+            step.divisors.append(_mean_over_examples(step))
+            return loss
+        step.divisors.append(Divisor(name="1 (a sum)", total=None))
+        return loss if step.is_only_replica else _divide(loss, step.share)
+    weights = _divisor_weights(sample_weight, mask, reduction)
+    if weights is None:
+        step.divisors.append(_mean_over_examples(step))
+        return loss
+    local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
+    total = local if step.is_only_replica else replica_step.sum_over_replicas([local])[0]
+    step.divisors.append(
+        Divisor(name="the sum of its mask or weights", total=total, weights=weights)
+    )
+    if step.is_only_replica:
+        return loss
+    fraction = tf.math.divide_no_nan(local, total)
+    return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
+
+
+def compiled_loss(stock, *args, **kwargs):
+    """Stands before the call of the losses that are given to `compile`."""
+    with _at_depth(0):
+        return stock(*args, **kwargs)
+
+
+def call_loss(stock, *args, **kwargs):
+    """Stands before the call of any loss: one that another calls is the user's to reduce."""
+    depth = _depth()
+    with contextlib.nullcontext() if depth is None else _at_depth(depth + 1):
+        return stock(*args, **kwargs)
+
+
+def scale_for_distribution(stock, value):
+    """Leaves a loss as it is: `share` weighs it here, where Keras divides by num_replicas."""
+    if replica_step.current() is not None or _is_on_no_replica():
+        return value
+    return stock(value)
+
+
+def unscale_for_distribution(stock, value):
+    """Returns the loss that is logged: without reduction, the values as one device has them."""
+    step = replica_step.current()
+    if _is_on_no_replica():
+        return value
+    if step is None:
+        return stock(value)
+    if step.is_only_replica or value.shape.rank == 0:
+        return value
+    return value * tf.cast(step.share, value.dtype)
+
+
+def _is_on_no_replica() -> bool:
+    """Whether a loss is called in the scope of ours and outside of `strategy.run`: of all data."""
+    strategy = tf.distribute.get_strategy()
+    return keras_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
+
+
+def update_mean(stock, metric, values, sample_weight=None):
+    """Updates a `keras.metrics.Mean` so that a scalar counts once per global batch.
+
+    A loss that is tracked as one number per batch would count once per replica.
+    """
+    step = replica_step.current()
+    if step is None:
+        return stock(metric, values, sample_weight)
+    values = keras.ops.convert_to_tensor(values)
+    if len(values.shape) > 0:
+        return stock(metric, values, sample_weight)
+    step.losses[metric.name] = values
+    if step.is_only_replica:
+        return stock(metric, values, sample_weight)
+    return stock(metric, values, step.share if sample_weight is None else sample_weight)
+
+
+def add_loss(stock, layer, loss):
+    """Stands before `Layer.add_loss`: each replica has a list of its own.
+
+    The replicas take turns wherever they send a message, and Keras keeps one list for all.
+    """
+    step = replica_step.current()
+    if step is None:
+        return stock(layer, loss)
+    added = keras_adapter.losses_added_by(layer)
+    num_before = len(added)
+    stock(layer, loss)
+    step.added_losses.setdefault(id(layer), []).extend(added[num_before:])
+    del added[num_before:]
+    return None
+
+
+def own_losses(stock, layer) -> list:
+    """Stands before the getter of what a layer has added by itself."""
+    step = replica_step.current()
+    return stock(layer) if step is None else list(step.added_losses.get(id(layer), ()))
+
+
+def clear_losses(stock, layer) -> None:
+    """Stands before what forgets the losses of a layer and those inside, when it is called."""
+    step = replica_step.current()
+    if step is None:
+        stock(layer)
+        return
+    for each in keras_adapter.layers_of(layer):
+        step.added_losses.pop(id(each), None)
+
+
+def global_sum(values):
+    """Returns the sum over the global batch; see `kerasdist.global_sum`."""
+    values = keras.ops.convert_to_tensor(values)
+    step = replica_step.current()
+    if step is None or step.is_only_replica:
+        return tf.reduce_sum(values)
+    return _global(tf.reduce_sum(values), step)
+
+
+def global_mean(values, weights=None):
+    """Returns the weighted mean over the global batch; see `kerasdist.global_mean`."""
+    values = keras.ops.convert_to_tensor(values)
+    weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
+    weights = tf.broadcast_to(weights, tf.shape(values))
+    step = replica_step.current()
+    if step is None or step.is_only_replica:
+        total, divisor = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
+        return tf.math.divide_no_nan(total, divisor)
+    divisor = replica_step.sum_over_replicas([tf.reduce_sum(weights)])[0]
+    return _global(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor), step)
+
+
+def _global(part, step):
+    """Returns the sum of every replica's part, with the gradient that `share` makes whole."""
+    total = tf.stop_gradient(replica_step.sum_over_replicas([part])[0])
+    part = _divide(part, step.share)
+    return part + tf.stop_gradient(total - part)
+
+
+def _mean_over_examples(step):
+    return Divisor(name="the number of examples", total=step.global_num_examples)
+
+
+def _divisor_weights(sample_weight, mask, reduction):
+    """Returns the tensor whose sum Keras divides by, or None where it is the number of values."""
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return keras_adapter.masked_weights(sample_weight, mask)
+    return mask
+
+
+def _is_compiled() -> bool:
+    """Whether a loss that is reduced now is one of those given to `compile`, or inside of none."""
+    depth = _depth()
+    return depth is not None and depth <= 1
+
+
+def _depth() -> int | None:
+    return getattr(_local, "depth", None)
+
+
+@contextlib.contextmanager
+def _at_depth(depth: int) -> Generator[None]:
+    outer, _local.depth = _depth(), depth
+    try:
+        yield
+    finally:
+        _local.depth = outer
+
+
+def _divide(value, share):
+    return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))

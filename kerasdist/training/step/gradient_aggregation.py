@@ -1,0 +1,170 @@
+"""The gradient of the global batch: one sum over the replicas, before anything else uses it.
+
+Stock Keras clips, accumulates and averages on every replica before the gradients meet. Here they
+meet first. What follows (clipping, weight decay, the update, moving averages) then sees the same
+gradient on every replica and touches only that replica's copy of the variables, which needs no
+communication and may stand inside a `tf.cond`.
+"""
+
+import contextlib
+import functools
+import threading
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.step import replica_step, scope_checks, update_callback
+
+_local = threading.local()
+
+
+def apply(stock, optimizer, gradients, trainable_variables=None):
+    """Stands before `optimizer.apply`: sums the replicas' gradients, then applies the sum.
+
+    Raises:
+        RuntimeError: The optimizer belongs to a strategy and the model that uses it does not; or a
+            loop of the user's own calls it outside of `strategy.run`, with several replicas.
+    """
+    step = replica_step.current()
+    if step is None:
+        scope_checks.check_optimizer_scope(optimizer)
+        return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
+    gradients = list(gradients)
+    if step.rehearsed is not None:
+        variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
+        step.rehearsed.append((list(variables), aggregate(gradients, step)))
+        return None
+    if not optimizer.built:
+        with tf.init_scope():
+            optimizer.build(list(trainable_variables or []))
+    variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
+    if is_aggregated():
+        return _update(stock, optimizer, gradients, variables, step)
+    gradients = aggregate(gradients, step)
+    with _local_updates(), step.delivery.updating(optimizer):
+        return _update(stock, optimizer, gradients, variables, step)
+
+
+def _apply_outside_steps(stock, optimizer, gradients, variables):
+    strategy = keras_adapter.strategy_of(optimizer)
+    if not keras_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
+        return stock(optimizer, gradients, variables)
+    scope_checks.check_on_replica("`optimizer.apply`")
+    # Loops written for one device do not know of `strategy.run`.
+    run = functools.partial(stock, optimizer, list(gradients), variables)
+    return strategy.run(tf.autograph.experimental.do_not_convert(run))
+
+
+def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
+    """Returns the gradient of the global batch, the same on every replica.
+
+    Args:
+        gradients: Tensors, IndexedSlices or None (which stay None), of this replica's mean loss; of
+            `share` times that loss where `step.weighs_loss`.
+        step: The step they were computed in.
+    """
+    if step.is_only_replica:
+        return gradients
+    present = [gradient for gradient in gradients if gradient is not None]
+    if not present:
+        return gradients
+    if not step.weighs_loss:
+        present = [_weigh(gradient, step) for gradient in present]
+    riders = [name for name in step.riders if name not in step.sums]
+    # Made on the replica's device: TensorFlow asks for one.
+    values = [tf.identity(step.riders[name]) for name in riders]
+    summed = _sum_over_replicas([*present, *values])
+    step.sums.update(zip(riders, summed[len(present) :], strict=True))
+    summed = iter(summed)
+    return [None if gradient is None else next(summed) for gradient in gradients]
+
+
+def scale_loss(stock, optimizer, loss):
+    """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
+
+    Keras' own train_step calls it right before the backward pass, where one multiplication does the
+    work of one per gradient.
+    """
+    step = replica_step.current()
+    if step is not None and step.weighs_loss and not step.is_only_replica and not is_aggregated():
+        loss = loss * tf.cast(step.share, loss.dtype)
+    return stock(optimizer, loss)
+
+
+def map_values(gradient, function):
+    """Returns `gradient` with `function` applied to its values; None and IndexedSlices stay."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = function(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return function(gradient)
+
+
+def all_reduce(stock, optimizer, gradients_and_variables):
+    """Stands before Keras' all-reduce, which comes too late: the gradients are summed already."""
+    if is_aggregated():
+        return list(gradients_and_variables)
+    return stock(optimizer, gradients_and_variables)
+
+
+def is_aggregated() -> bool:
+    """Whether this thread holds aggregated gradients and updates its own copy of the variables."""
+    return getattr(_local, "is_aggregated", False)
+
+
+@contextlib.contextmanager
+def _local_updates():
+    _local.is_aggregated = True
+    try:
+        yield
+    finally:
+        _local.is_aggregated = False
+
+
+def _update(stock, optimizer, gradients, variables, step):
+    """Updates this replica's variables with the gradients of the global batch."""
+    is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if is_outer:  # It unscales the gradients for its inner one, which comes by here.
+        return stock(optimizer, gradients, variables)
+    if not step.callbacks:
+        return step.delivery.apply(stock, optimizer, gradients, variables)
+    step.updates.append(optimizer)
+    scale = optimizer.loss_scale_factor or 1.0
+
+    def apply(pairs):
+        if pairs:
+            scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
+            updated = [variable for _, variable in pairs]
+            step.delivery.apply(stock, optimizer, scaled, updated)
+        for callback in step.callbacks:
+            callback.after_update(variables)
+
+    unscaled = [_scaled(gradient, 1 / scale) for gradient in gradients]
+    update_callback.apply_in_order(
+        step.callbacks, list(zip(unscaled, variables, strict=True)), apply
+    )
+    return None
+
+
+def _sum_over_replicas(tensors: list) -> list:
+    """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
+    summed = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        group = [tensors[index] for index in positions]
+        sums = keras_adapter.sum_over_replicas(group)
+        for index, value in zip(positions, sums, strict=True):
+            summed[index] = value
+    return summed
+
+
+def _scaled(gradient, factor):
+    return gradient if factor == 1.0 else map_values(gradient, lambda values: values * factor)
+
+
+def _weigh(gradient, step):
+    # What a replica without examples computes counts for nothing, NaN included.
+    multiply = tf.math.multiply_no_nan if step.may_be_empty else tf.multiply
+    return map_values(gradient, lambda values: multiply(values, tf.cast(step.share, values.dtype)))

@@ -1,0 +1,57 @@
+"""Errors from inside compiled steps, in our words.
+
+TensorFlow reports a failed check as an InvalidArgumentError with the graph's stack in it. A message
+made here is found again in that text and becomes the Python error it was meant to be.
+"""
+
+import re
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+_PATTERN = re.compile(r"\[kerasdist (\w+)\] (.*?) \[end\]", re.DOTALL)
+_CLASSES = {"ValueError": ValueError, "FloatingPointError": FloatingPointError}
+
+
+def message(error_class: type[Exception], text: str) -> str:
+    """Returns the message for a check inside the graph that means `error_class(text)`."""
+    return f"[kerasdist {error_class.__name__}] {text} [end]"
+
+
+def explained(error: Exception) -> Exception:
+    """Returns what a check of ours meant, or any other error as it is."""
+    if not isinstance(error, tf.errors.InvalidArgumentError):
+        return error
+    found = _PATTERN.search(str(error))
+    return _CLASSES[found[1]](found[2]) if found else error
+
+
+def of_parts(error: Exception, model, step) -> Exception:
+    """Returns an error of the first step on several replicas, with what each replica was given.
+
+    Args:
+        error: What a program raised that may be right for the whole batch.
+        model: The model of the step.
+        step: Its train_step or test_step.
+    """
+    number = model.distribute_strategy.num_replicas_in_sync
+    inputs = getattr(model, "inputs", None) or ()
+    sizes = {each.shape[0] for each in inputs if each.shape and each.shape[0]}
+    size = next((each for each in sizes if re.search(rf"\b{each}\b", str(error))), None)
+    is_of_shapes = isinstance(error, (ValueError, tf.errors.InvalidArgumentError))
+    if size is not None and is_of_shapes:  # Whatever else fails says nothing of the size.
+        return ValueError(
+            f"Model '{model.name}' is made for batches of {size} examples, and each of {number} "
+            "replicas is given its part of the batch. Leave the size out (`keras.Input(shape)` "
+            "without `batch_size` or `batch_shape`). Where layers need it (`stateful=True`), it is "
+            f"that of one replica: train with batches of {number * size}, or make the model for "
+            "parts."
+        )
+    if not keras_adapter.is_stock_step(step):
+        error.add_note(
+            f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "
+            "part of the batch, which is divided along the first axis. Data whose first axis does "
+            "not count examples trains on one device only."
+        )
+    return error

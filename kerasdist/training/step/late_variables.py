@@ -1,0 +1,43 @@
+"""Variables that are made late: in the first trace of a step, or inside `fit`.
+
+Plain Keras makes the variables of a model that nobody has built in the first trace of its step. So
+do we, but for what stands in the way: TensorFlow traces a step again that has made variables, and a
+variable that a trace makes on several replicas or workers waits for others that are not there. So
+each of them is made at once, outside of the trace, as if the user had made it in the scope.
+"""
+
+import contextlib
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+
+@contextlib.contextmanager
+def made_at_once(strategy) -> Generator[None]:
+    """Lets variables that the replicas ask for while they are traced be made outside of the trace.
+
+    Args:
+        strategy: Whose replicas are traced inside.
+    """
+
+    def create(next_creator, **kwargs):
+        if _is_of_graph(kwargs.get("initial_value")):  # Of the trace: cannot be known outside.
+            return next_creator(**kwargs)
+        beside = kwargs.pop("colocate_with", None)
+        with tf.init_scope(), keras_adapter.outside_scopes(), strategy.scope():
+            if beside is None:
+                return tf.Variable(**kwargs)
+            with strategy.extended.colocate_vars_with(beside):
+                return tf.Variable(**kwargs)
+
+    if tf.executing_eagerly():
+        yield
+        return
+    with strategy.scope(), tf.variable_creator_scope(create):
+        yield
+
+
+def _is_of_graph(value) -> bool:
+    return tf.is_tensor(value) and tf.is_symbolic_tensor(value)

@@ -1,0 +1,136 @@
+"""Which values in the logs of a step are results of metrics.
+
+`metric.result()` in a train_step is the result of one replica. Most steps hand it on as it is, and
+under a name of their own: then the metric, read when somebody asks, knows it for all replicas.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a metric gives, or one number of several.
+
+    Attributes:
+        metric: The metric.
+        position: Of the number, where it gives a dict or a list.
+    """
+
+    metric: keras.metrics.Metric
+    position: int
+
+    def read(self):
+        """Returns it as it is now."""
+        return keras.tree.flatten(self.metric.result())[self.position]
+
+
+class MetricResults:
+    """Watches the metrics of a model while a step runs on its replicas, or is traced.
+
+    Args:
+        model: A compiled model on several replicas.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        # By the id of the metric: itself, and what it gave to each replica, by the replica's
+        # thread, since that one last changed its state.
+        self._results: dict[int, tuple[keras.metrics.Metric, dict]] = {}
+        # By name, those with results in a tf.function of the step's: its outputs are other tensors,
+        # and it is traced once for several traces of the step.
+        self._in_functions: dict[str, keras.metrics.Metric] = {}
+        self._has_warned = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Generator[None]:
+        """Notes what the metrics give inside, until `among` is asked."""
+        metrics = keras_adapter.metrics_of(self._model)
+        self._results = {id(metric): (metric, {}) for metric in metrics}
+        with contextlib.ExitStack() as stack:
+            for metric, results in self._results.values():
+                stack.enter_context(_replaced(metric, "result", _note, results))
+                for name in ("update_state", "reset_state"):
+                    stack.enter_context(_replaced(metric, name, _forget, results))
+            yield
+
+    def among(self, logs: dict) -> dict[tuple, Result]:
+        """Returns the results of metrics that are in `logs`, by their path there.
+
+        Warns once if the step has computed with a result, which is that of one replica.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        self._warn_of_uses(graph)
+        for metric, results in self._results.values():
+            if any(each.graph is not graph for each in _symbolic(results)):
+                self._in_functions[metric.name] = metric
+        leaves = keras.tree.flatten_with_path(logs)
+        found = {
+            id(leaf): Result(self._in_functions[path[-1]], 0)
+            for path, leaf in leaves
+            if path[-1] in self._in_functions
+        } | {
+            id(leaf): Result(metric, position)
+            for metric, results in self._results.values()
+            for result in itertools.chain(*results.values())
+            for position, leaf in enumerate(keras.tree.flatten(result))
+        }
+        self._results = {}  # They would keep the graph of the step alive.
+        return {path: found[id(leaf)] for path, leaf in leaves if id(leaf) in found}
+
+    def _warn_of_uses(self, graph):
+        used = sorted(
+            metric.name
+            for metric, results in self._results.values()
+            if any(each.graph is graph and each.consumers() for each in _symbolic(results))
+        )
+        if used and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"The step computes with the result of {', '.join(map(repr, used))}, which in a "
+                "step is that of one replica and not of all examples. Return `metric.result()` as "
+                "it is; compute with it in a callback, or in a metric of your own.",
+                stacklevel=2,
+            )
+
+
+@contextlib.contextmanager
+def _replaced(metric, name, watcher, results) -> Generator[None]:
+    """Gives one metric, and not its class, a method that calls its own and tells `watcher`."""
+    own = vars(metric).get(name)
+    # Keras' __setattr__ would look for state to track.
+    object.__setattr__(metric, name, functools.partial(watcher, getattr(metric, name), results))
+    try:
+        yield
+    finally:
+        if own is None:
+            object.__delattr__(metric, name)
+        else:
+            object.__setattr__(metric, name, own)
+
+
+def _note(method, results: dict) -> Any:
+    value = method()
+    results.setdefault(threading.get_ident(), []).append(value)
+    return value
+
+
+def _forget(method, results: dict, *args, **kwargs) -> Any:
+    results.pop(threading.get_ident(), None)
+    return method(*args, **kwargs)
+
+
+def _symbolic(results: dict) -> list:
+    leaves = keras.tree.flatten(list(results.values()))
+    return [each for each in leaves if tf.is_symbolic_tensor(each)]

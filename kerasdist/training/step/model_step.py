@@ -1,0 +1,151 @@
+"""One step of a model over its replicas: what every train and test function runs.
+
+It runs the model's own train_step (or test_step) on every replica with its share of a batch, and
+keeps what came of it until somebody reads the logs.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kerasdist.training import peers, traits
+from kerasdist.training.data import data_checks
+from kerasdist.training.step import batch_statistics, replica_step, update_callback
+from kerasdist.training.step.delivery import LocalDelivery
+from kerasdist.training.step.step_logs import StepLogs, graph_function, mean_over_examples
+
+
+class ModelStep:
+    """A step of a model, traced over the replicas of its strategy.
+
+    Args:
+        model: A compiled model of one of our strategies.
+        step: The model's bound train_step or test_step.
+        returns_metrics: Whether `step` returns the model's metrics and nothing of its own; they are
+            then read when somebody asks, and the step does not compute them.
+        weighs_loss: See `ReplicaStep.weighs_loss`.
+        callbacks: The update callbacks that are compiled into the step, in list order.
+        make_delivery: See `replica_step.run`.
+
+    Attributes:
+        step: As it runs on a replica.
+        logs: What the last step reports.
+        num_examples: int64 variable, the examples of all steps since it was set to 0.
+    """
+
+    def __init__(
+        self,
+        model,
+        step: Callable,
+        *,
+        returns_metrics: bool,
+        weighs_loss: bool,
+        callbacks: tuple = (),
+        make_delivery: Callable = LocalDelivery,
+    ):
+        self._model = model
+        self._strategy = model.distribute_strategy
+        self.step = replica_step.inlined(step, self._strategy)
+        self._returns_metrics = returns_metrics
+        self._weighs_loss = weighs_loss
+        self._make_delivery = make_delivery
+        self._observers = update_callback.observers(callbacks)
+        self.callbacks = callbacks
+        self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
+        is_remote = traits.has_remote_variables(self._strategy)
+        with self._strategy.scope() if is_remote else tf.device("CPU:0"):
+            self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._has_infinite = tf.Variable([False, False], trainable=False)
+        _warn_of_differences(model)
+
+    def restart(self) -> None:
+        """Counts examples from 0 again, and looks at the first batch again."""
+        self.num_examples.assign(0)
+        self._has_infinite.assign([False, False])
+
+    def look_at(self, batch, *, is_first) -> list:
+        """Looks for infinite numbers in the first batch; returns checks for `run`."""
+        return data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
+
+    def warn_of_infinite(self) -> None:
+        """Warns of what `look_at` has found."""
+        data_checks.warn_of_infinite(self._has_infinite)
+
+    def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_step.GlobalStep:
+        """Traces a step.
+
+        Args:
+            batch: The batch of which the shares are.
+            shares: `batches.Shares`.
+            checks: Tensors that must be there before anything of the step runs.
+            riders: See `replica_step.run`.
+            counter: Variable that counts the examples, in place of `num_examples`.
+        """
+        with contextlib.ExitStack() as stack:
+            for callback in self.callbacks:
+                stack.enter_context(callback.tracing(self._model))
+            stack.enter_context(self.logs.watched())
+            result = replica_step.run(
+                self._strategy,
+                self._compiled(self._step_with_losses),
+                shares,
+                weighs_loss=self._weighs_loss,
+                checks=checks,
+                callbacks=self.callbacks,
+                riders=riders,
+                states=batch_statistics.states_of_replicas(self._model),
+                make_delivery=self._make_delivery,
+            )
+        with replica_step.after(batch, checks):
+            counter = self.num_examples if counter is None else counter
+            counter.assign_add(tf.cast(result.num_examples, tf.int64))
+            self._observe([losses for _, losses in result.outputs], result.shares)
+        if not self._returns_metrics:
+            self.logs.keep([logs for logs, _ in result.outputs], result.shares)
+        return result
+
+    def _observe(self, losses, shares):
+        if not self._observers:
+            return
+        losses = mean_over_examples(losses, shares)
+        losses = tf.nest.map_structure(
+            lambda loss: peers.sum_in_graph(self._strategy, loss), losses
+        )
+        for observer in self._observers:
+            observer.observe(losses)
+
+    def _step_with_losses(self, data):
+        """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
+        logs = self.step(data)
+        if self._returns_metrics:
+            data_checks.check_metrics(self._model, logs)
+            logs = {}
+        return logs, replica_step.losses() if self._observers else {}
+
+    def _compiled(self, function):
+        is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
+            traits.has_remote_variables(self._strategy)
+        )
+        if not self._model.jit_compile or not is_on_one_device:
+            return function
+        return graph_function(function, jit_compile=True)
+
+
+def _warn_of_differences(model):
+    strategy = model.distribute_strategy
+    num_replicas = strategy.num_replicas_in_sync
+    batch_statistics.warn_if_unsynchronized(model, num_replicas)
+    if model.jit_compile and traits.has_remote_variables(strategy):
+        warnings.warn(
+            "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
+            "whose variables are on another device. The model runs without XLA.",
+            stacklevel=2,
+        )
+    if model.jit_compile and num_replicas > 1:
+        warnings.warn(
+            f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "
+            "step whose gradients meet on several devices. The model runs without XLA.",
+            stacklevel=2,
+        )

@@ -1,0 +1,54 @@
+"""Random numbers: different on every replica, the same in every run with the same seed.
+
+Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
+replica 0 keeps the numbers of one device, and the others add their position to the seed.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.step import draws, replica_step
+
+# Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
+# bits.
+_STRIDE = 0x9E3779B1
+
+
+def next_seed(stock, generator, ordered=True):
+    """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
+    seed = stock(generator, ordered)
+    step = replica_step.current()
+    if step is None or step.replica_id == 0 or draws.are_alike():
+        return seed
+    offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
+    return seed + tf.cast(offset, seed.dtype)
+
+
+def global_seed_generator(stock):
+    """Stands before the getter of the generator that random numbers without a seed come from.
+
+    Keras makes one for each thread, where it is first used, and replicas are traced in threads of
+    their own. Here they share that of the program. It belongs to no strategy: it is made in a
+    thread that has none.
+    """
+    step = replica_step.current()
+    if step is None:
+        return stock()
+    with ThreadPoolExecutor(1) as pool:
+        return keras_adapter.global_seed_generator_of(
+            step.keras_state, lambda: pool.submit(stock).result()
+        )
+
+
+def notes(model, num_replicas: int) -> tuple[str, ...]:
+    """Returns what a person must know of the model's random layers; nothing on one replica."""
+    layers = [layer.name for layer in keras_adapter.layers_with_random_numbers_of(model)]
+    if num_replicas == 1 or not layers:
+        return ()
+    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
+    return (
+        f"Random layers ({names}) draw other numbers on each of {num_replicas} replicas, so "
+        "training differs from one device as with another seed.",
+    )

@@ -1,0 +1,26 @@
+"""TensorFlow's notes of every reduction between replicas: a dozen lines per `fit` in a notebook.
+
+Nothing is lost with them: `plan_training` says what is reduced, and how.
+"""
+
+import functools
+import re
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+_NOTE = re.compile(
+    r"(Reduce|Gather) to .* then broadcast to |batch_all_reduce: |Collective (batch_)?all_"
+)
+
+
+@functools.cache
+def hide() -> None:
+    """Keeps these notes out of TensorFlow's log, and no others, for our strategies alone."""
+    tf.get_logger().addFilter(_is_told)
+
+
+def _is_told(record) -> bool:
+    is_note = record.levelname == "INFO" and _NOTE.match(record.getMessage())
+    return not (is_note and keras_adapter.is_adapted(tf.distribute.get_strategy()))

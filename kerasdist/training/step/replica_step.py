@@ -1,0 +1,344 @@
+"""What one replica knows about the global batch while its step is traced.
+
+A global batch is split over the replicas, and the shares need not be equal: the last batch of an
+epoch may be odd, or smaller than the number of replicas. Whatever must then be weighed by examples
+(losses, gradients, means) asks `current()` for its share instead of assuming 1 / num_replicas.
+
+    replica_step = current()
+    if replica_step is not None:            # None outside a step of our strategies
+        loss = loss * replica_step.share    # the global loss is the sum of these over the replicas
+"""
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.training.data import batches
+from kerasdist.training.step import delivery, late_variables
+
+# MirroredStrategy traces every replica in a thread of its own.
+_local = threading.local()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaStep:
+    """The share of one replica in the global batch of the step that is being traced.
+
+    Attributes:
+        replica_id: Position of the replica among all replicas, from 0.
+        num_examples: int32 scalar, the examples on this replica that count. Where it is 0, the
+            replica computes with one that does not (see `batches`).
+        global_num_examples: int32 scalar, the examples on all replicas.
+        share: float32 scalar num_examples / global_num_examples, or a Python float where the
+            shapes are static; the shares of all replicas add up to 1.
+        is_only_replica: Whether this is one device, with the whole batch.
+        may_be_empty: Whether this replica can be without examples.
+        weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
+            which saves one multiplication for every gradient after it.
+        keras_state: What Keras keeps for the thread of the program.
+        callbacks: The update callbacks of the `fit` that runs.
+        delivery: How the aggregated gradients reach the variables.
+        riders: float32 scalars that are summed over the replicas together with the gradients, by
+            name.
+        added_losses: What layers have added with `add_loss` on this replica, by the layer's id.
+        losses: The mean losses of this replica by the names of their metrics, as they are tracked.
+        divisors: What each loss was divided by, in the order in which they were computed; on one
+            device only where there are callbacks.
+        updates: The optimizers whose updates the callbacks took part in.
+        sums: What came of the riders.
+        rehearsed: In a rehearsal, the variables and gradients of each update, which is then not
+            made; None in a step that counts.
+    """
+
+    replica_id: int
+    num_examples: Any
+    global_num_examples: Any
+    share: Any
+    is_only_replica: bool
+    may_be_empty: bool
+    weighs_loss: bool
+    keras_state: dict
+    callbacks: tuple = ()
+    delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
+    riders: dict = dataclasses.field(default_factory=dict)
+    added_losses: dict = dataclasses.field(default_factory=dict)
+    losses: dict = dataclasses.field(default_factory=dict)
+    divisors: list = dataclasses.field(default_factory=list)
+    updates: list = dataclasses.field(default_factory=list)
+    sums: dict = dataclasses.field(default_factory=dict)
+    rehearsed: list | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Divisor:
+    """What the loss of a global batch is divided by.
+
+    Attributes:
+        name: What it is, in words.
+        total: Scalar over all replicas; None for a sum, which is divided by nothing.
+        weights: The mask or weights of this replica that `total` is the sum of, or None.
+    """
+
+    name: str
+    total: Any
+    weights: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GlobalStep:
+    """One step over all replicas.
+
+    Attributes:
+        outputs: What each replica of this worker returned, in order.
+        shares: The share of each of them in the global batch.
+        num_examples: The examples of the global batch.
+        sums: The sums of the riders over all replicas; empty where no gradients were summed.
+    """
+
+    outputs: tuple
+    shares: list
+    num_examples: Any
+    sums: dict
+
+
+def current() -> ReplicaStep | None:
+    """Returns the step that this thread traces, or None outside the steps of our strategies."""
+    return getattr(_local, "replica_step", None)
+
+
+def global_num_examples():
+    """Returns the examples of the global batch: int32 scalar; 0 outside a step."""
+    step = current()
+    return step.global_num_examples if step else 0
+
+
+def losses() -> dict:
+    """Returns the losses that the step of this thread has tracked so far."""
+    step = current()
+    return dict(step.losses) if step else {}
+
+
+def divisors() -> list[Divisor]:
+    """Returns the different divisors of the losses that the step of this thread has computed."""
+    step = current()
+    different = {(each.name, id(each.weights)): each for each in step.divisors} if step else {}
+    return list(different.values())
+
+
+def sum_over_replicas(tensors: list) -> list:
+    """Returns tensors summed over the replicas that have examples; differentiable.
+
+    Args:
+        tensors: Of one dtype; they travel in one message.
+    """
+    step = current()
+    flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
+    if step and step.may_be_empty:
+        flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
+    weigh = None if step is None or step.weighs_loss else functools.partial(_weigh, step)
+    summed = keras_adapter.differentiable_sum(flat, weigh)
+    parts = tf.split(summed, [_size(each) for each in tensors])
+    return [
+        part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]
+
+
+def _weigh(step, add_up, gradient):
+    """Adds up gradients of losses that are weighed later, with the gradient of the weights."""
+    share = tf.cast(step.share, gradient.dtype)
+    return tf.math.divide_no_nan(add_up(gradient * share), share)
+
+
+def _flat(tensor):
+    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
+
+
+def _size(tensor):
+    # A number that is known costs no operation, here and in the gradient.
+    return tf.size(tensor) if tensor.shape.num_elements() is None else tensor.shape.num_elements()
+
+
+@contextlib.contextmanager
+def entered(replica_step: ReplicaStep) -> Generator[None]:
+    """Makes `replica_step` the `current()` one of this thread."""
+    _local.replica_step = replica_step
+    try:
+        yield
+    finally:
+        _local.replica_step = None
+
+
+def run(
+    strategy,
+    step_function,
+    shares: batches.Shares,
+    *,
+    weighs_loss=False,
+    checks=(),
+    callbacks=(),
+    riders=(),
+    states=(),
+    make_delivery=delivery.LocalDelivery,
+) -> GlobalStep:
+    """Runs `step_function` once on every replica, each with its share of the global batch.
+
+    Args:
+        strategy: One of our strategies; called in its cross-replica context.
+        step_function: Called as `step_function(data)` in replica context.
+        shares: The global batch, split.
+        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        checks: Tensors that must be there before anything of the step runs.
+        callbacks: See `ReplicaStep.callbacks`.
+        riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
+            workers together with the gradients.
+        states: Variables with a value for each replica (metrics, moving statistics), which a
+            replica without examples leaves as they are.
+        make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
+    """
+    is_only_replica = strategy.num_replicas_in_sync == 1
+    fractions = [
+        1.0 if is_only_replica else _fraction(count, shares.total) for count in shares.counts
+    ]
+    first, *_ = peers.local_replicas(strategy)
+    keras_state = keras_adapter.thread_state()
+
+    def replica_fn():
+        keras_adapter.inherit(keras_state)
+        replica_id = peers.replica_id()
+        data = shares.data[replica_id - first]
+        replica_step = ReplicaStep(
+            replica_id=replica_id,
+            num_examples=shares.counts[replica_id - first],
+            global_num_examples=shares.total,
+            share=fractions[replica_id - first],
+            is_only_replica=is_only_replica,
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=weighs_loss,
+            keras_state=keras_state,
+            callbacks=callbacks,
+            delivery=make_delivery(),
+            riders={
+                name: value if replica_id == first else tf.zeros_like(value)
+                for name, value in riders
+            },
+        )
+        with (
+            entered(replica_step),
+            after(data, checks),
+            _kept_without_examples(states, replica_step),
+        ):
+            outputs = step_function(data)
+        if callbacks and not replica_step.updates:
+            raise RuntimeError(
+                f"{type(callbacks[0]).__name__} takes part in `optimizer.apply`, which this "
+                "train_step does not call. Apply the gradients with the optimizer, or leave the "
+                "callback out."
+            )
+        return outputs, replica_step.sums
+
+    with late_variables.made_at_once(strategy):
+        replicas = strategy.experimental_local_results(strategy.run(replica_fn))
+    return GlobalStep(
+        outputs=tuple(outputs for outputs, _ in replicas),
+        shares=fractions,
+        num_examples=shares.total,
+        sums=replicas[0][1],
+    )
+
+
+def inlined(step_function, strategy):
+    """Returns a step that is a `tf.function` as the Python of it: replicas cannot meet inside one.
+
+    Args:
+        step_function: The model's train_step or test_step.
+        strategy: A strategy of ours. One device runs the function as it is, as Keras does.
+    """
+    is_function = isinstance(step_function, tf.types.experimental.PolymorphicFunction)
+    if not is_function or strategy.num_replicas_in_sync == 1:
+        return step_function
+    return tf.autograph.to_graph(step_function.python_function)
+
+
+def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool) -> list:
+    """Runs `step_function` on every replica and returns what it would have updated.
+
+    Random numbers are alike for all examples, and what is assigned gets its value back.
+
+    Args:
+        strategy: One of our strategies; called in its cross-replica context, eagerly.
+        step_function: Called as `step_function(data)` in replica context.
+        shares: What each replica gets.
+        is_whole: Whether that is the whole batch, as on one device.
+
+    Returns:
+        For each update pairs of variables and their gradients over all replicas, as the first
+        replica of this worker has them.
+    """
+    first, *_ = peers.local_replicas(strategy)
+    updates = []
+    keras_state = keras_adapter.thread_state()
+
+    def replica_fn():
+        keras_adapter.inherit(keras_state)
+        position = peers.replica_id() - first
+        count = shares.counts[position]
+        replica_step = ReplicaStep(
+            replica_id=0,  # Of which the random numbers are those of one device.
+            num_examples=count,
+            global_num_examples=shares.total,
+            share=1.0 if is_whole else _fraction(count, shares.total),
+            is_only_replica=is_whole,
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=False,
+            keras_state=keras_state,
+            rehearsed=[],
+        )
+        start()
+        with entered(replica_step):
+            step_function(shares.data[position])
+        if position == 0:
+            updates.extend(replica_step.rehearsed or ())
+
+    with keras_adapter.assignments_undone(), keras_adapter.alike_draws() as start:
+        strategy.run(replica_fn)
+    return updates
+
+
+@contextlib.contextmanager
+def _kept_without_examples(states, step: ReplicaStep) -> Generator[None]:
+    """Lets what is traced inside leave `states` as they are on a replica without examples."""
+    if not step.may_be_empty or step.is_only_replica:
+        yield
+        return
+    before = [state.read_value() for state in states]
+    yield
+
+    def put_back():
+        for state, value in zip(states, before, strict=True):
+            state.assign(value)
+
+    tf.cond(tf.equal(step.num_examples, 0), put_back, lambda: None)
+
+
+def after(data, checks=()):
+    """Keeps what is traced inside from running before `data` and `checks` are there.
+
+    TensorFlow runs whatever does not need the batch at once: at the end of the data a step without
+    a batch would still count, decay weights and decay learning rates.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor)]
+    return tf.control_dependencies([*leaves, *checks])
+
+
+def _fraction(count, total):
+    if isinstance(count, int) and isinstance(total, int):
+        return count / total if total else 0.0
+    return tf.math.divide_no_nan(tf.cast(count, tf.float32), tf.cast(total, tf.float32))

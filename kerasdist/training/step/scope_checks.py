@@ -1,0 +1,113 @@
+"""Finds what was created outside the strategy's scope, before the first step."""
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+
+def check(model) -> None:
+    """Checks that all variables of `model` belong to its strategy, and takes its optimizers there.
+
+    Raises:
+        RuntimeError: Something was created outside `strategy.scope()` or in another one's; names
+        it.
+    """
+    strategy = model.distribute_strategy
+    for optimizer in keras_adapter.optimizers_of(model):
+        owner = keras_adapter.strategy_of(optimizer)
+        if owner is strategy:
+            continue
+        if keras_adapter.is_adapted(owner):
+            raise RuntimeError(
+                f"Optimizer '{optimizer.name}' of model '{model.name}' was created in the scope of "
+                "another strategy. Create it inside the `with strategy.scope():` block of the "
+                "model."
+            )
+        keras_adapter.adopt(optimizer, strategy)
+    check_variables(model)
+
+
+def check_variables(model) -> None:
+    """Checks that all variables of `model` belong to its strategy.
+
+    Raises:
+        RuntimeError: One was created outside `strategy.scope()` or in another one's; names it.
+    """
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for variable in [*model.variables, *model.metrics_variables]:
+        owner = getattr(variable.value, "distribute_strategy", None)
+        if owner is not strategy:
+            where = "in the scope of another strategy" if owner else "outside its strategy's scope"
+            raise RuntimeError(
+                f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
+                "layers, metrics and the model inside the same `with strategy.scope():` block."
+            )
+
+
+def check_outsider(model) -> None:
+    """Checks that a model from outside our scopes is not compiled inside of one.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and keras_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+        raise RuntimeError(
+            f"Model '{getattr(model, 'name', model)}' was created outside `strategy.scope()`, and "
+            f"its optimizer '{optimizer.name}' inside. Create the model inside the same `with "
+            "strategy.scope():` block."
+        )
+
+
+def check_optimizer_scope(optimizer) -> None:
+    """Checks that an optimizer of ours is not applied to a model outside our strategies.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    strategy = keras_adapter.strategy_of(optimizer)
+    if keras_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy:
+        raise RuntimeError(
+            f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model "
+            "that it trains was not. Create it inside the same `with strategy.scope():` block."
+        )
+
+
+def check_on_replica(what: str) -> None:
+    """Checks that a loop of the user's own does not compute gradients outside of the replicas.
+
+    Args:
+        what: What it calls, for the message.
+
+    Raises:
+        RuntimeError: It does, in the scope of several replicas.
+    """
+    strategy = tf.distribute.get_strategy()
+    number = strategy.num_replicas_in_sync
+    is_ours = number > 1 and keras_adapter.is_adapted(strategy)
+    if is_ours and tf.distribute.in_cross_replica_context():
+        raise RuntimeError(
+            f"{what} is called in the scope of {number} replicas and on none of them. Make the "
+            'step a `train_step` of the model, and `fit` runs it on each (docs/training.md, "A '
+            'loop of your own"), or call it with `strategy.run(step, args=(batch,))`.'
+        )
+
+
+def check_has_strategy(model, what: str) -> None:
+    """Checks that `model` belongs to one of our strategies.
+
+    Args:
+        model: A Keras model.
+        what: What needs it, for the message.
+
+    Raises:
+        RuntimeError: It was created outside their scopes.
+    """
+    if not keras_adapter.is_adapted(keras_adapter.strategy_of(model)):
+        raise RuntimeError(
+            f"{what} cannot act on model '{model.name}', which was created outside the scope of a "
+            "kerasdist strategy. Create and compile it inside `with "
+            "kerasdist.make_strategy().scope():`."
+        )

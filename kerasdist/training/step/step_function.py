@@ -1,0 +1,246 @@
+"""The function that `fit` and `evaluate` call for every step.
+
+It takes global batches, runs the model's own train_step (or test_step) on every replica, and
+returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
+"""
+
+import itertools
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.training.data import batches, data_checks
+from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.step import graph_errors, rehearsal, replica_step
+from kerasdist.training.step.lazy_logs import LazyLogs
+from kerasdist.training.step.model_step import ModelStep
+from kerasdist.training.step.step_logs import graph_function
+
+
+class StepFunction:
+    """Runs one or more steps of a model over the replicas of its strategy.
+
+    Args:
+        model: A compiled model of one of our strategies.
+        step: The model's bound train_step or test_step.
+        is_rehearsed: Whether the first step is looked at before it runs; see `rehearsal`.
+        **arguments: Further ones of `ModelStep`.
+    """
+
+    def __init__(self, model, step, *, is_rehearsed: bool = False, **arguments):
+        self._model = model
+        self._strategy = model.distribute_strategy
+        self._step = ModelStep(model, step, **arguments)
+        self.callbacks = self._step.callbacks
+        self.num_examples = self._step.num_examples
+        with tf.device("CPU:0"):
+            self._stop_request = tf.Variable(0.0, trainable=False)
+            self._num_stop_requests = tf.Variable(0.0, trainable=False)
+            self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self._is_first_call = True
+        self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
+        self._run_batch = self._one_step
+        if not model.run_eagerly:
+            self._run_batch = graph_function(self._one_step, reduce_retracing=True)
+            self._run_step = graph_function(self._next_step)
+            self._run_steps = graph_function(self._exact_steps)
+            self._run_steps_while_data = graph_function(self._steps_while_data)
+            self._run_own_steps = graph_function(self._own_steps)
+
+    def restart(self):
+        """Counts examples from 0 again, and looks at the first batch again."""
+        self._step.restart()
+        self._stop_request.assign(0)
+        self._num_stop_requests.assign(0)
+        self._is_first_call = True
+
+    def request_stop(self) -> None:
+        """Tells the other workers, with the next gradients, that this one wants to stop."""
+        self._stop_request.assign(1)
+
+    @property
+    def is_stop_requested(self) -> bool:
+        """Whether a worker wanted to stop before the last step; the same on every worker."""
+        return float(tf.convert_to_tensor(self._num_stop_requests)) > 0
+
+    def __call__(self, data) -> LazyLogs:
+        """Runs the steps that `data` asks for.
+
+        Args:
+            data: `GlobalBatches`, or (from `train_on_batch`) an iterator over batches.
+
+        Raises:
+            StopIteration, tf.errors.OutOfRangeError: There was no batch left.
+        """
+        try:
+            if isinstance(data, GlobalBatches):
+                self._run(data)
+            else:
+                for batch in map(batches.as_tensors, data):
+                    self._rehearse(without_optionals(batch))
+                    self._run_batch(batch)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except Exception as error:
+            told = graph_errors.explained(error)
+            if told is not error:
+                raise told from None
+            if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
+                told = graph_errors.of_parts(error, self._model, self._step.step)
+            if told is not error:
+                raise told from error
+            raise
+        if self._is_first_call:
+            self._is_first_call = False
+            self._check_first_batch()
+        is_alone = peers.count(self._strategy) == 1
+        return LazyLogs(
+            self._step.logs.read,
+            read_of_worker=None if is_alone else self._step.logs.read_of_worker,
+            nesting=self._step.logs.nesting,
+        )
+
+    def _check_first_batch(self):
+        if peers.count(self._strategy) > 1:
+            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
+        self._step.warn_of_infinite()
+
+    def _run(self, data):
+        if data.next_size is not None:
+            self._take_own_steps(data)
+            return
+        num_taken = 0
+        if self._can_rehearse() and isinstance(data.iterator, tf.data.Iterator):
+            batch = next(data.iterator)
+            self._rehearse(without_optionals(batch))
+            again = iter(batches.dataset_of(batch, data.iterator.element_spec))
+            num_taken = self._take(again, 1, data)
+        if num_taken < data.num_steps:
+            num_taken += self._take(data.iterator, data.num_steps - num_taken, data)
+        data.answer(num_taken)
+
+    def _take(self, iterator, num_steps: int, data) -> int:
+        """Runs so many of the steps that `data` asks for; returns how many there were."""
+        if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
+            return self._steps_in_python(iterator, num_steps)
+        if data.num_steps == 1:
+            self._run_step(iterator)
+            return 1
+        if data.is_exact:
+            self._run_steps(iterator, tf.constant(num_steps))
+            return num_steps
+        return int(self._run_steps_while_data(iterator, tf.constant(num_steps)))
+
+    def _can_rehearse(self) -> bool:
+        # The step that makes the variables must draw their values as it would without us.
+        return self._is_rehearsal_due and keras_adapter.is_built(self._model)
+
+    def _rehearse(self, batch):
+        if self._can_rehearse():
+            self._is_rehearsal_due = False
+            rehearsal.warn_of_differences(self._model, self._step.step, batch)
+
+    def _take_own_steps(self, data):
+        run = self._own_steps if self._model.run_eagerly else self._run_own_steps
+        num_taken, next_size = run(data.iterator, tf.constant(data.num_steps), data.next_size)
+        data.answer(int(num_taken), next_size)
+
+    def _one_step(self, batch):
+        """Runs a step with a global batch; returns the examples in it."""
+        batch = without_optionals(batch)
+        is_first = tf.equal(self.num_examples, 0)
+        checks = self._step.look_at(batch, is_first=is_first)
+        if peers.count(self._strategy) > 1:
+            digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
+            checks = [*checks, self._digest.assign(digest)]
+        shares = batches.shares_of(batch, self._strategy)
+        return self._run_shares(batch, shares, checks=checks).num_examples
+
+    def _one_own_step(self, batch, own_size, size, next_size):
+        """Runs a step with a batch of this worker's own; returns the size of the next global one.
+
+        Args:
+            batch: The examples of this worker.
+            own_size: int64 scalar, how many they are.
+            size: int64 scalar, the examples of all workers.
+            next_size: int64 scalar, the examples of this worker in the next step.
+        """
+        shares = batches.shares_of_own(batch, self._strategy, own_size, size)
+        checks = self._step.look_at(batch, is_first=tf.equal(self.num_examples, 0))
+        next_size = tf.cast(next_size, tf.float32)
+        riders = ((_NEXT_SIZE, next_size),)
+        result = self._run_shares(batch, shares, checks=checks, riders=riders)
+        if _NEXT_SIZE not in result.sums:  # In `evaluate`.
+            return tf.cast(peers.sum_in_graph(self._strategy, next_size), tf.int64)
+        return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
+
+    def _run_shares(self, batch, shares, *, checks, riders=()):
+        riders = (*self._riders(), *riders)
+        result = self._step.run(batch, shares, checks=checks, riders=riders)
+        if _STOP in result.sums:
+            with replica_step.after(batch, checks):
+                self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
+        return result
+
+    def _riders(self):
+        if peers.count(self._strategy) == 1:
+            return ()
+        return ((_STOP, self._stop_request.read_value()),)
+
+    # Functions that return something are compiled as Keras' are: TensorFlow leaves what is of no
+    # use in those without outputs, and then writes sums in another order.
+
+    def _next_step(self, iterator):
+        return self._one_step(next(iterator))
+
+    def _exact_steps(self, iterator, num_steps):
+        def body(step):
+            self._one_step(next(iterator))
+            return step + 1
+
+        return tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
+
+    def _steps_while_data(self, iterator, num_steps):
+        def body(step, _):
+            batch = iterator.get_next_as_optional()
+            has_value = batch.has_value()
+            tf.cond(
+                has_value,
+                lambda: tf.cast(self._one_step(batch.get_value()), tf.int32),
+                lambda: 0,
+            )
+            return step + tf.cast(has_value, tf.int32), has_value
+
+        num_taken, _ = tf.while_loop(
+            lambda step, has_value: has_value & (step < num_steps),
+            body,
+            [0, True],
+            parallel_iterations=1,
+        )
+        return num_taken
+
+    def _own_steps(self, iterator, num_steps, size):
+        def body(step, size):
+            batch, own_size, next_size = next(iterator)
+            return step + 1, self._one_own_step(batch, own_size, size, next_size)
+
+        return tf.while_loop(
+            lambda step, size: (step < num_steps) & (size > 0),
+            body,
+            [0, size],
+            parallel_iterations=1,
+        )
+
+    def _steps_in_python(self, iterator, num_steps: int) -> int:
+        num_taken = 0
+        for batch in itertools.islice(iterator, num_steps):
+            self._run_batch(batch)
+            num_taken += 1
+        return num_taken
+
+
+_STOP = "stop requests"
+_NEXT_SIZE = "examples of the next batch"
+_TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)

@@ -1,0 +1,167 @@
+"""What a step reports: its own logs and the model's metrics, kept until somebody reads them."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers, traits
+from kerasdist.training.step import lazy_logs
+from kerasdist.training.step.metric_results import MetricResults
+
+
+class StepLogs:
+    """Keeps the logs of the last step on the device, and reads them as numbers.
+
+    Args:
+        model: The model whose metrics are read.
+        returns_metrics: Whether the step returns the model's metrics and nothing of its own.
+        callbacks: The update callbacks that change the logs, in list order.
+    """
+
+    def __init__(self, model, *, returns_metrics: bool, callbacks=()):
+        self._strategy = model.distribute_strategy
+        self._runs_eagerly = model.run_eagerly
+        self._callbacks = callbacks
+        self._own_logs = None
+        self._results_in_logs: dict | None = None
+        with tf.device("CPU:0"):
+            self._share = tf.Variable(1.0, trainable=False)
+        # One replica's results are those of all examples.
+        is_divided = self._strategy.num_replicas_in_sync > 1 or (
+            traits.has_remote_variables(self._strategy)
+        )
+        self._results = MetricResults(model) if is_divided and not returns_metrics else None
+        self._read_with(model.get_metrics_result)
+
+    def watched(self) -> contextlib.AbstractContextManager:
+        """Returns a context for the step, in which results of metrics are told from other logs."""
+        return self._results.watched() if self._results else contextlib.nullcontext()
+
+    def keep(self, replicas: list, shares: list) -> None:
+        """Keeps what the step returned.
+
+        Args:
+            replicas: Structures of tensors, one for each replica of this worker.
+            shares: The share of each of them in the global batch.
+        """
+        if isinstance(replicas[0], dict):
+            self._tell_results(replicas[0])
+        logs = mean_over_examples(replicas, shares)
+        if self._own_logs is None:
+            with (
+                tf.init_scope(),
+                # In the scope of the trace, TensorFlow would trace the step once more.
+                keras_adapter.outside_scopes(),
+                traits.shared_scope(self._strategy),
+            ):
+                self._own_logs = tf.nest.map_structure(_variable_like, logs)
+        tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
+        if peers.count(self._strategy) > 1:
+            self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
+
+    def _tell_results(self, logs):
+        results = self._results.among(logs) if self._results else {}
+        if results != self._results_in_logs:
+            self._results_in_logs = results
+            self._read_with(functools.partial(_read_all, list(results.values())))
+
+    def _read_with(self, read: Callable[[], dict | list]):
+        self._read_metrics = functools.partial(_values_of, read)
+        self._read_metrics_of_replicas = functools.partial(
+            _on_replicas, self._strategy, self._read_metrics
+        )
+        if not self._runs_eagerly:
+            self._read_metrics = graph_function(self._read_metrics)
+            self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
+
+    @property
+    def nesting(self) -> dict[str, tuple[str, ...]]:
+        """The names in a dict that the step returns in its dict, by the name of that dict."""
+        own_logs = self._own_logs if isinstance(self._own_logs, dict) else {}
+        return {name: tuple(each) for name, each in own_logs.items() if isinstance(each, dict)}
+
+    def read(self) -> dict:
+        """Returns the logs of the last step as numbers; all workers must call it."""
+        own_logs = self._map_own_logs(
+            lambda variable: (
+                peers.sum_over(self._strategy, variable.numpy())
+                if peers.count(self._strategy) > 1
+                else variable
+            )
+        )
+        return self._as_numbers(self._read_metrics(), own_logs)
+
+    def read_of_worker(self) -> dict:
+        """Returns the logs of the last step as this worker knows them, for a look in between."""
+        own_logs = self._map_own_logs(lambda variable: tf.math.divide_no_nan(variable, self._share))
+        return self._as_numbers(self._read_metrics_of_replicas(), own_logs)
+
+    def _map_own_logs(self, function):
+        return self._own_logs and tf.nest.map_structure(function, self._own_logs)
+
+    def _as_numbers(self, metrics, own_logs):
+        if isinstance(own_logs, dict):
+            results = dict(zip(self._results_in_logs or (), metrics, strict=True))
+            leaves = keras.tree.flatten_with_path(own_logs)
+            metrics = keras.tree.pack_sequence_as(
+                own_logs, [results.get(path, leaf) for path, leaf in leaves]
+            )
+        logs = lazy_logs.as_numbers(metrics)
+        for callback in self._callbacks:
+            logs = callback.change_logs(logs)
+        return logs
+
+
+def graph_function(method, **kwargs):
+    """Returns a tf.function of `method`, without AutoGraph.
+
+    TensorFlow counts traces by the code of a function, and would warn of retracing when the methods
+    of a few models have been traced once each; a partial has no code of its own.
+    """
+    return tf.function(functools.partial(method), autograph=False, **kwargs)
+
+
+def mean_over_examples(replicas, shares):
+    """Returns a structure of scalars, one per replica, as its mean over the global batch.
+
+    Args:
+        replicas: The structure of each replica; a replica without examples may hold NaN.
+        shares: The share of each replica in the global batch.
+    """
+    return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
+
+
+def _values_of(read):
+    """Returns what is read, with values for the variables that a metric may give."""
+    return keras.tree.map_structure(_value_of, read())
+
+
+def _value_of(result):
+    variable = result.value if isinstance(result, keras.Variable) else result
+    return variable.read_value() if isinstance(variable, tf.Variable) else variable
+
+
+def _read_all(results: list) -> list:
+    return [result.read() for result in results]
+
+
+def _on_replicas(strategy, read):
+    """Returns what the first replica of this worker reads."""
+    return strategy.experimental_local_results(strategy.run(read))[0]
+
+
+def _mean(values, shares):
+    values = [tf.cast(value, tf.float32) for value in values]
+    if len(shares) == 1 and isinstance(shares[0], float):
+        return values[0]
+    shares = [tf.cast(share, tf.float32) for share in shares]
+    return tf.add_n([tf.math.multiply_no_nan(*pair) for pair in zip(values, shares, strict=True)])
+
+
+def _variable_like(value):
+    shape = [1 if size is None else size for size in value.shape]
+    return tf.Variable(tf.zeros(shape), shape=value.shape, trainable=False)

@@ -1,0 +1,123 @@
+"""What a callback implements to take part in the update of the weights.
+
+Such callbacks stand between the gradient of the global batch and the optimizer, in list order. Each
+is handed the gradients and the rest of the update as a function:
+
+    class Halve(UpdateCallback):
+        def update(self, gradients_and_variables, apply):
+            apply([(gradient / 2, variable) for gradient, variable in gradients_and_variables])
+"""
+
+import contextlib
+from collections.abc import Callable
+
+import keras
+
+from kerasdist.training import running_call
+from kerasdist.training.step import scope_checks
+
+
+class UpdateCallback(keras.callbacks.Callback):
+    """A Keras callback that is part of the compiled training step.
+
+    Its methods are traced, once per replica and `fit`; they cost no Python at run time.
+
+    Attributes:
+        prepared_for: Returns the model whose variables it holds, or None.
+    """
+
+    prepared_for: Callable = staticmethod(lambda: None)
+
+    def set_model(self, model):
+        super().set_model(model)
+        scope_checks.check_has_strategy(model, type(self).__name__)
+
+    def prepare(self, model) -> None:
+        """Checks that it can act on `model` and creates its variables, in the strategy's scope."""
+
+    def update(self, gradients_and_variables: list, apply: Callable[[list], None]) -> None:
+        """Changes the gradients, or when they are applied, and calls `apply` with them.
+
+        Args:
+            gradients_and_variables: Pairs of the gradient of the global batch, the same on every
+                replica and not scaled, and the Keras variable. A gradient can be None.
+            apply: The rest of the update.
+        """
+        apply(gradients_and_variables)
+
+    def after_update(self, variables: list) -> None:
+        """Acts after the optimizer has updated `variables`: all that it was given, frozen or not.
+
+        Traced where the update is: not for the batches that are only accumulated.
+        """
+
+    def on_test_begin(self, logs=None):
+        self._check_is_training("evaluate")
+
+    def on_predict_begin(self, logs=None):
+        self._check_is_training("predict")
+
+    def _check_is_training(self, method):
+        if self not in running_call.update_callbacks_of(self.model):
+            raise RuntimeError(
+                f"{type(self).__name__} acts on training and has no effect in `{method}`. Give it "
+                "to `fit` alone."
+            )
+
+    def tracing(self, model) -> contextlib.AbstractContextManager:
+        """Returns a context in which the step is traced."""
+        return contextlib.nullcontext()
+
+    def validating(self, model) -> contextlib.AbstractContextManager:
+        """Returns a context for the validation during `fit`."""
+        return contextlib.nullcontext()
+
+    def observe(self, losses: dict) -> None:
+        """Looks at the losses of a step: float32 scalars of the global batch, by their log names.
+
+        Traced once for all replicas, only where it is overridden.
+        """
+
+    def change_logs(self, logs: dict) -> dict:
+        """Returns the logs of a step, as numbers, with what this callback adds."""
+        return logs
+
+    def variables_of_replicas(self) -> list:
+        """Returns variables that hold a value per replica, and are to get the mean over them."""
+        return []
+
+    def describe(self) -> str:
+        """Returns what it does to the update, in a few words, for the plan."""
+        return type(self).__name__
+
+
+def among(callbacks) -> tuple[UpdateCallback, ...]:
+    """Returns the update callbacks among what `fit` is given as `callbacks`, in list order.
+
+    Raises:
+        ValueError: A callback is given twice.
+    """
+    given = getattr(callbacks, "callbacks", None)  # Of a list that the user has made.
+    given = keras.tree.flatten(callbacks or []) if given is None else given
+    found = tuple(callback for callback in given if isinstance(callback, UpdateCallback))
+    if len(set(map(id, found))) < len(found):
+        twice = next(each for each in found if found.count(each) > 1)
+        raise ValueError(
+            f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them "
+            "once."
+        )
+    return found
+
+
+def observers(callbacks) -> list[UpdateCallback]:
+    """Returns the callbacks that look at the losses."""
+    return [each for each in callbacks if type(each).observe is not UpdateCallback.observe]
+
+
+def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:
+    """Hands the gradients through `callbacks` to `apply`."""
+    if not callbacks or not gradients_and_variables:
+        apply(gradients_and_variables)
+        return
+    first, *rest = callbacks
+    first.update(gradients_and_variables, lambda pairs: apply_in_order(rest, pairs, apply))

@@ -1,0 +1,105 @@
+"""A train function that somebody looks at: the batches of each call, and the model around it."""
+
+import contextlib
+import itertools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from kerasdist.training.data.epoch_iterator import GlobalBatches
+
+
+class WatchedStep:
+    """Stands in for the train function of a model, Keras' own or ours.
+
+    Args:
+        step: The function.
+        num_steps: How many batches a call of Keras' own may take: `steps_per_execution`.
+        watch: Called as watch(batches, run) in the place of `step`; `run()` is what `step` does and
+            returns its logs and the number of steps. `batches` is None where each worker reads a
+            part of its own.
+    """
+
+    def __init__(self, step: Callable, *, num_steps: int, watch: Callable):
+        self.step = step
+        self._num_steps = num_steps
+        self._watch = watch
+
+    def __getattr__(self, name):
+        return getattr(self.step, name)
+
+    def __call__(self, data):
+        if isinstance(data, GlobalBatches) and data.next_size is not None:
+            return self._watch(None, lambda: (self.step(data), data.num_taken))
+        taken = _take(data, self._num_steps)
+
+        def run():
+            with _instead(data, taken) as batches:
+                return self.step(batches), len(taken)
+
+        return self._watch(taken, run)
+
+
+def named_values(model, variables) -> dict[str, np.ndarray]:
+    """Returns the values of Keras variables by their paths.
+
+    Each is the mean over the copies of this process: where these differ, none is right.
+    """
+    values: dict[str, np.ndarray] = {}
+    for variable in variables:
+        name = variable.path
+        while name in values:
+            name += "'"
+        values[name] = value_of(model, variable)
+    return values
+
+
+def value_of(model, variable) -> np.ndarray:
+    """Returns the value of a Keras variable: the mean over the copies of this process."""
+    arrays = [np.asarray(copy) for copy in copies_of(model, variable)]
+    return arrays[0] if len(arrays) == 1 else np.mean(arrays, axis=0, dtype="float64")
+
+
+def copies_of(model, variable) -> tuple:
+    """Returns TensorFlow's variables of this process that a Keras variable consists of."""
+    return model.distribute_strategy.experimental_local_results(variable.value)
+
+
+def slots_of(model) -> list[keras.Variable]:
+    """Returns the variables of a model's optimizers: its own, and those it keeps as a GAN does."""
+    optimizers = {
+        id(each): each
+        for each in vars(model).values()
+        if isinstance(each, keras.optimizers.Optimizer)
+    }
+    return [variable for optimizer in optimizers.values() for variable in optimizer.variables]
+
+
+def _take(data, num_steps: int) -> list:
+    """Takes the batches of a call from what `fit` hands to a train function.
+
+    Raises:
+        StopIteration: There is none left.
+    """
+    if not isinstance(data, GlobalBatches):
+        batches = list(itertools.islice(data, num_steps))
+    else:
+        batches = list(itertools.islice(data.iterator, data.num_steps))
+    if not batches:
+        raise StopIteration
+    return batches
+
+
+@contextlib.contextmanager
+def _instead(data, batches: list):
+    """Gives what a train function takes, with these batches in it."""
+    if not isinstance(data, GlobalBatches):
+        yield iter(batches)
+        return
+    source, iterator = data.source, data.source.iterator
+    source.iterator = iter(batches)
+    try:
+        yield data
+    finally:
+        source.iterator = iterator

@@ -1,0 +1,77 @@
+"""A training step as one device makes it, on each replica of a strategy: with the whole batch."""
+
+import contextlib
+import warnings
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.data import batches
+from kerasdist.training.step import batch_statistics, lazy_logs, replica_step
+from kerasdist.training.step.step_function import StepFunction
+from kerasdist.training.step.step_logs import graph_function
+from kerasdist.training.step.watched_step import copies_of, slots_of
+
+
+def run_whole(model, batch) -> dict:
+    """Runs the train_step of `model` with a global batch on every replica; returns the logs.
+
+    No replica speaks to another: each updates its own copy of the weights, as one device would.
+    """
+    strategy = model.distribute_strategy
+    keras_state = keras_adapter.thread_state()
+    train_step = replica_step.inlined(model.train_step, strategy)
+
+    def on_replica(data):
+        keras_adapter.inherit(keras_state)
+        num_examples = batches.num_examples(data)
+        step = replica_step.ReplicaStep(
+            replica_id=0,
+            num_examples=num_examples,
+            global_num_examples=num_examples,
+            share=1.0,
+            is_only_replica=True,
+            may_be_empty=False,
+            weighs_loss=False,
+            keras_state=keras_state,
+        )
+        with replica_step.entered(step), replica_step.after(data):
+            return train_step(data)
+
+    def run(data):
+        return strategy.run(on_replica, args=(data,))
+
+    logs = (run if model.run_eagerly else graph_function(run))(batches.as_tensors(batch))
+    return lazy_logs.as_numbers(
+        tf.nest.map_structure(lambda log: strategy.experimental_local_results(log)[0], logs)
+    )
+
+
+def run_shares(model, batch) -> dict:
+    """Runs the train_step of `model` as `fit` does, without its callbacks; returns the logs.
+
+    Batch statistics are those of the global batch.
+    """
+    with warnings.catch_warnings(), batch_statistics.synchronized(model):
+        warnings.simplefilter("ignore")  # They are said when `fit` makes its own.
+        step = StepFunction(
+            model,
+            model.train_step,
+            returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
+            weighs_loss=keras_adapter.is_stock_step(model.train_step),
+        )
+        return dict(step(iter([batch])))
+
+
+@contextlib.contextmanager
+def state_kept(model) -> Generator[None]:
+    """Puts everything back that steps inside change: weights, slots, metrics and seeds."""
+    variables = [*model.variables, *model.metrics_variables, *slots_of(model)]
+    copies = {id(copy): copy for each in variables for copy in copies_of(model, each)}
+    values = [copy.numpy() for copy in copies.values()]
+    try:
+        yield
+    finally:
+        for copy, value in zip(copies.values(), values, strict=True):
+            copy.assign(value)

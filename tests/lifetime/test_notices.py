@@ -1,0 +1,74 @@
+"""How long workers wait for each other's notices, by a clock that the test moves."""
+
+import math
+
+import pytest
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import notices
+from kerasdist.private import keras_adapter
+from tests.clock import Clock
+
+CLUSTER = Cluster(jobs={"worker": ["a:1", "b:1", "c:1"]}, task=Task("worker", 1))
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def posted_at(monkeypatch, clock):
+    """When what was posted, of TensorFlow's coordination service."""
+    times = {}
+
+    def is_posted(key, *, secs):
+        if times.get(key, math.inf) <= clock():
+            return True
+        clock.sleep(secs)
+        return False
+
+    monkeypatch.setattr(
+        keras_adapter, "post_to_workers", lambda key: times.setdefault(key, clock())
+    )
+    monkeypatch.setattr(keras_adapter, "is_posted_to_workers", is_posted)
+    return times
+
+
+def test_notice_is_there_once_it_is_posted(clock, posted_at):
+    notices.post("it begins")
+
+    assert notices.is_posted("it begins", timeout_secs=0, clock=clock)
+    assert not notices.is_posted("it ends", timeout_secs=0, clock=clock)
+
+
+def test_notice_is_waited_for(clock, posted_at):
+    posted_at["kerasdist: it ends"] = clock() + 7
+
+    assert notices.is_posted("it ends", timeout_secs=10, clock=clock)
+    assert clock() == pytest.approx(1007, abs=0.5)
+
+
+def test_wait_for_a_notice_has_an_end(clock, posted_at):
+    posted_at["kerasdist: it ends"] = clock() + 11
+
+    assert not notices.is_posted("it ends", timeout_secs=10, clock=clock)
+    assert clock() == pytest.approx(1010, abs=0.5)
+
+
+def test_all_workers_are_waited_for(clock, posted_at):
+    posted_at |= {"kerasdist: start of worker 0": 1003.0, "kerasdist: start of worker 2": 1005.0}
+    notices.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
+
+    assert posted_at["kerasdist: start of worker 1"] == 1000
+    assert clock() == pytest.approx(1005, abs=0.5)
+
+
+def test_worker_that_does_not_come_is_named(clock, posted_at):
+    posted_at["kerasdist: start of worker 0"] = 1008.0
+    says = r"worker 1 waited 10 s at start for worker 2 \(c:1\), which has not come there"
+    with pytest.raises(TimeoutError, match=says):
+        notices.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
+
+    # For both workers together.
+    assert clock() == pytest.approx(1010, abs=0.5)

@@ -1,0 +1,385 @@
+"""Every private name that kerasdist relies on is still where it was, and does what it did."""
+
+import contextlib
+import inspect
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import parameter_server_strategy_v2
+from tensorflow.python.distribute.coordinator import cluster_coordinator, values
+
+from kerasdist.private import keras_adapter
+from tests import strategies
+
+SIGNATURES = {
+    "make_train_function": ["self", "force"],
+    "make_test_function": ["self", "force"],
+    "fit": [
+        *["self", "x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split"],
+        *["validation_data", "shuffle", "class_weight", "sample_weight", "initial_epoch"],
+        *["steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq"],
+    ],
+    "evaluate": [
+        *["self", "x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"],
+        *["return_dict", "kwargs"],
+    ],
+    "predict": ["self", "x", "batch_size", "verbose", "steps", "callbacks"],
+    "compile": [
+        *["self", "optimizer", "loss", "loss_weights", "metrics", "weighted_metrics"],
+        *["run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss"],
+    ],
+    "train_on_batch": ["self", "x", "y", "sample_weight", "class_weight", "return_dict"],
+    "test_on_batch": ["self", "x", "y", "sample_weight", "return_dict"],
+    "predict_on_batch": ["self", "x"],
+    "save": ["self", "filepath", "overwrite", "zipped", "kwargs"],
+    "save_weights": ["self", "filepath", "overwrite", "max_shard_size"],
+    "export": ["self", "filepath", "format", "verbose", "input_signature", "kwargs"],
+    "make_predict_function": ["self", "force"],
+    "symbolic_build": ["self", "iterator", "data_batch"],
+    "epoch_logs": ["self", "logs"],
+    "epoch_iterator": ["distribute_strategy", "args", "kwargs"],
+    "callback_list": ["args", "kwargs"],
+    "apply": ["self", "grads", "trainable_variables"],
+    "apply_scaled": ["self", "grads", "trainable_variables"],
+    "all_reduce": ["self", "grads_and_vars"],
+    "scale_loss": ["self", "loss"],
+    "scale_scaled_loss": ["self", "loss"],
+    "reduce_loss": ["values", "sample_weight", "mask", "reduction", "dtype"],
+    "compiled_loss": ["self", "y_true", "y_pred", "sample_weight"],
+    "call_loss": ["self", "y_true", "y_pred", "sample_weight"],
+    "add_loss": ["self", "loss"],
+    "own_losses": ["self"],
+    "clear_losses": ["self"],
+    "scale_for_distribution": ["value"],
+    "unscale_for_distribution": ["value"],
+    "update_mean": ["self", "values", "sample_weight"],
+    "moments": ["self", "inputs", "mask"],
+    "global_seed_generator": [],
+    "next_seed": ["self", "ordered"],
+    "assign_add": ["self", "value"],
+    "as_array": ["self", "dtype"],
+    "as_float": ["self"],
+    "as_int": ["self"],
+    "gradient": ["self", "target", "sources", "output_gradients", "unconnected_gradients"],
+    "embed": ["self", "inputs"],
+}
+
+# Of TensorFlow's coordinator and parameter servers; what they do is tested in tests/cluster.
+COORDINATOR_NAMES = [
+    (cluster_coordinator.Cluster, ["workers", "closure_queue"]),
+    (cluster_coordinator.Closure, ["_function", "build_output_remote_value"]),
+    (
+        cluster_coordinator.Worker,
+        ["_on_closure_failure", "_on_resource_closure_failure", "_on_worker_recovery"],
+    ),
+    (cluster_coordinator.Worker, ["create_resource"]),
+    (cluster_coordinator._CoordinatedClosureQueue, ["_cancellation_mgr", "put"]),
+    (values.RemoteValueImpl, ["_status_available_event", "_type_spec"]),
+    (values, ["serialize_dataset_to_graph", "deserialize_dataset_from_graph"]),
+    (
+        parameter_server_strategy_v2.ParameterServerStrategyV2Extended,
+        [
+            *["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
+            "_being_scheduled",
+        ],
+    ),
+]
+
+
+def test_every_routable_name_has_a_signature_here():
+    assert SIGNATURES.keys() == keras_adapter.ROUTABLE.keys()
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_routable_name_takes_what_it_took(name):
+    owner, attribute = keras_adapter.ROUTABLE[name]
+    function = inspect.unwrap(getattr(owner, attribute))
+
+    assert list(inspect.signature(function).parameters) == SIGNATURES[name]
+
+
+def test_layers_have_the_names_that_are_used():
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 4, 3))
+
+    assert keras_adapter.reduction_axes(layer) == [0, 1]
+    assert keras_adapter.losses_added_by(layer) == []
+    assert keras_adapter.layers_of(keras.Sequential([layer]))[1:] == [layer]
+
+
+def test_a_thread_inherits_the_settings_of_another():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    state = dict(keras_adapter.thread_state())
+    keras.config.set_dtype_policy("float32")
+
+    def policy():
+        keras_adapter.inherit(state)
+        return keras.config.dtype_policy().name
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(policy).result() == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize(("owner", "names"), COORDINATOR_NAMES)
+def test_coordinator_has_the_names_that_are_used(owner, names):
+    source = "".join(
+        inspect.getsource(each) for each in getattr(owner, "__mro__", [owner]) if each is not object
+    )
+
+    assert [name for name in names if name not in source] == []
+
+
+def test_a_name_that_tensorflow_has_no_more_is_an_error():
+    class Renamed:
+        extended = object()
+
+    with pytest.raises(AttributeError, match=r"Renamed\._collective_key_base.*TensorFlow 2"):
+        keras_adapter.separate_collectives(Renamed())
+    with (
+        pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
+        keras_adapter.traced_for_workers(Renamed()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*keras_adapter.LOST_WORKER_MESSAGES, keras_adapter.COORDINATOR_THREADS],
+    ids=lambda text: text[:20],
+)
+def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
+    assert text in inspect.getsource(cluster_coordinator)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["_get_iterator", "_interrupted_warning", "_enumerate_iterator"],
+        *["_epoch_iterator", "_current_iterator", "_num_batches", "_steps_seen"],
+    ],
+)
+def test_epoch_iterator_has_the_names_that_are_used(name):
+    assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
+
+
+def test_global_seed_is_asked_for_without_a_draw():
+    tf.random.set_seed(3)
+    expected = float(tf.random.uniform([]))
+
+    tf.random.set_seed(3)
+
+    assert keras_adapter.global_seed() == 3
+    assert float(tf.random.uniform([])) == expected
+
+
+def test_iterator_begins_in_the_state_of_another_one():
+    def shuffled():
+        return tf.data.Dataset.range(20).shuffle(20, seed=1).batch(20)
+
+    dataset = shuffled()
+    first, second = ([next(iter(dataset)).numpy().tolist()] for _ in range(2))
+    dataset = shuffled()
+    iter(dataset)
+    state = keras_adapter.state_of(iter(dataset))
+
+    again = [batch.numpy().tolist() for batch in keras_adapter.iterator_over(shuffled(), state)]
+
+    assert first != again == second
+
+
+def test_keras_scales_the_loss_between_forward_and_backward_pass():
+    source = inspect.getsource(keras.Model.train_step)
+
+    assert source.count("scale_loss(") == 1
+    assert source.index("scale_loss(") < source.index("tape.gradient(")
+
+
+def test_strategy_of_knows_models_and_optimizers():
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        model, optimizer = keras.Sequential([]), keras.optimizers.SGD()
+
+    assert keras_adapter.strategy_of(model) is strategy
+    assert keras_adapter.strategy_of(optimizer) is strategy
+    assert keras_adapter.strategy_of(keras.Sequential([])) is None
+
+
+def test_batch_normalizations_are_found_in_nested_models():
+    inner = keras.layers.BatchNormalization()
+    model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])
+
+    assert keras_adapter.batch_normalizations_of(model) == [inner]
+
+
+def test_random_layers_are_found_in_nested_models():
+    inner = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])
+
+    assert keras_adapter.layers_with_random_numbers_of(model) == [inner]
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("mse", True),
+        ({"a": keras.losses.MeanSquaredError(), "b": "mae"}, True),
+        (lambda y_true, y_pred: y_pred - y_true, False),
+    ],
+)
+def test_losses_of_the_users_own_are_told_from_keras(loss, expected):
+    model = keras.Sequential([])
+    model.compile("sgd", loss)
+
+    assert keras_adapter.has_stock_losses(model) == expected
+
+
+class HasComputeLoss(keras.Model):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+class HasTrainStep(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+def test_a_total_loss_of_the_users_own_is_told_from_keras():
+    assert keras_adapter.has_stock_total_loss(keras.Sequential([]))
+    assert not keras_adapter.has_stock_total_loss(HasComputeLoss())
+    assert not keras_adapter.has_stock_total_loss(HasTrainStep())
+
+
+def test_a_step_that_the_model_was_given_is_told_from_keras():
+    model = keras.Sequential([])
+    assert keras_adapter.is_stock_step(model.train_step)
+
+    model.train_step = lambda data: {}
+
+    assert not keras_adapter.is_stock_step(model.train_step)
+    assert not keras_adapter.has_stock_total_loss(model)
+    assert not keras_adapter.returns_stock_metrics(model, "train_step")
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 3, 1)])
+def test_masked_weights_are_0_where_the_mask_is_false(shape):
+    mask = tf.constant([[True, False, False], [True, True, False]])
+
+    weights = keras_adapter.masked_weights(2 * tf.ones(shape), mask)
+
+    assert weights.numpy().tolist() == [[2, 0, 0], [2, 2, 0]]
+    assert keras_adapter.masked_weights(mask, None) is mask
+
+
+def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
+    dataset = tf.data.Dataset.from_tensors(tf.zeros([4, 3]))
+    distributed = strategies.get("2 replicas").experimental_distribute_dataset(dataset)
+
+    for spec in (dataset.element_spec, distributed.element_spec):
+        assert keras_adapter.batch_spec(spec).shape == (None, 3)
+
+
+def test_step_counters_and_learning_rates_need_no_broadcast():
+    with strategies.get("2 replicas").scope():
+        optimizer = keras.optimizers.SGD(0.1)
+
+    assert optimizer.iterations.value.aggregation == tf.VariableAggregation.NONE
+
+
+def test_moving_statistics_read_as_the_mean_over_the_replicas():
+    with strategies.get("2 replicas").scope():
+        layer = keras.layers.BatchNormalization()
+        layer.build((None, 3))
+
+    assert layer.moving_mean.value.synchronization == tf.VariableSynchronization.ON_READ
+    assert layer.moving_mean.value.aggregation == tf.VariableAggregation.MEAN
+    assert layer.gamma.value.synchronization != tf.VariableSynchronization.ON_READ
+
+
+def test_class_weight_function_looks_up_the_class():
+    weigh = keras_adapter.class_weight_function({0: 0.5, 1: 2.0})
+
+    _, _, weights = weigh(tf.zeros([2, 1]), tf.constant([1, 0]))
+
+    assert weights.numpy().tolist() == [2.0, 0.5]
+
+
+HEARTBEAT = """
+from tensorflow.python.eager import context
+from kerasdist import Cluster, Task
+from kerasdist.training import keras_adapter
+
+cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:2", "c:2"]}, task=Task("worker", 1))
+keras_adapter.set_heartbeat_timeout(cluster, 2.5)
+settings = context.context().coordination_service
+print(settings.heartbeat_timeout_in_ms, settings.service_leader)
+print([(job.name, job.num_tasks) for job in settings.coordinated_job_list])
+"""
+
+
+def test_heartbeat_timeout_reaches_tensorflow():
+    # In a process of its own: it is set once and for all.
+    result = subprocess.run(
+        [sys.executable, "-c", HEARTBEAT], capture_output=True, text=True, timeout=60
+    )
+
+    assert result.stdout.splitlines() == [
+        "2500 /job:chief/replica:0/task:0",
+        "[('chief', 1), ('worker', 2)]",
+    ]
+
+
+def _compiled():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_model_keeps_its_optimizer_when_it_is_saved_to_h5(tmp_path):
+    model = _compiled()
+
+    with keras_adapter.compile_config_kept(model):
+        model.save(tmp_path / "model.h5")
+
+    assert "optimizer" in model.get_compile_config()
+
+
+def test_first_values_of_variables_are_computed_in_the_context():
+    entered = []
+
+    @contextlib.contextmanager
+    def context():
+        entered.append(True)
+        yield
+
+    with keras_adapter.around_initializers(context):
+        keras.layers.Dense(1).build((None, 2))
+
+    assert len(entered) == 2  # The kernel and the bias.
+
+
+def test_a_model_is_built_without_its_optimizer():
+    model = _compiled()
+
+    keras_adapter.build_from_spec(model, (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1))))
+    assert not model.optimizer.built
+
+    keras_adapter.build_optimizer(model)
+    assert model.optimizer.built
+
+
+def test_metrics_are_found_that_the_property_leaves_out():
+    class Unlisted(keras.Model):
+        metrics = property(lambda self: [])
+
+        def __init__(self):
+            super().__init__()
+            self.tracker = keras.metrics.Mean(name="tracker")
+
+    names = [metric.name for metric in keras_adapter.metrics_of(Unlisted())]
+
+    assert "tracker" in names

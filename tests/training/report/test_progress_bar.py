@@ -1,0 +1,165 @@
+"""The progress bar: examples per second, and no more redraws than a person sees."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from kerasdist.training.report import progress_bar
+from kerasdist.training.report.progress_bar import ProgressBar
+from kerasdist.training.step.lazy_logs import LazyLogs
+from tests import strategies
+
+X = np.ones((32, 3), "float32")
+Y = X[:, :1]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of the progress bar, in seconds, which a test sets."""
+    clock = SimpleNamespace(now=100.0)
+    fake = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr(progress_bar, "time", fake)
+    return clock
+
+
+@pytest.fixture
+def file_output(monkeypatch):
+    """Standard output as in a job: neither a terminal nor a notebook."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+
+
+def make_bar(num_steps, verbose=1):
+    bar = ProgressBar()
+    bar.set_params({"verbose": verbose, "epochs": 1, "steps": num_steps})
+    bar.set_model(SimpleNamespace(train_function=SimpleNamespace(num_examples=0)))
+    bar.on_train_begin()
+    bar.on_epoch_begin(0)
+    return bar
+
+
+def run_steps(bar, clock, *, num_steps, secs, batch_size=8):
+    """Runs steps that take `secs` each; returns how often their logs were read."""
+    reads = []
+    for step in range(num_steps):
+        clock.now += secs
+        bar.model.train_function.num_examples += batch_size
+        bar.on_train_batch_end(step, LazyLogs(lambda: reads.append(1) or {"loss": 0.5}))
+    return len(reads)
+
+
+@pytest.mark.parametrize(("secs", "num_redraws"), [(0.04, 9), (0.2, 25), (0.001, 1)])
+def test_logs_are_read_for_a_redraw_only(clock, secs, num_redraws):
+    assert run_steps(make_bar(25), clock, num_steps=25, secs=secs) == num_redraws
+
+
+@pytest.mark.parametrize("verbose", [0, 2])
+def test_without_a_bar_no_step_is_read(clock, verbose):
+    assert run_steps(make_bar(25, verbose), clock, num_steps=25, secs=1.0) == 0
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_rate_counts_from_the_end_of_the_first_step(clock, verbose, capsys):
+    bar = make_bar(5, verbose)
+    run_steps(bar, clock, num_steps=1, secs=60.0)  # TensorFlow compiles.
+    run_steps(bar, clock, num_steps=4, secs=0.5, batch_size=32)
+    bar.on_epoch_end(0, {"loss": 0.5})
+
+    assert re.search(r" - 64 examples/s - loss: 0\.5000\s*$", capsys.readouterr().out)
+
+
+def test_epoch_of_one_step_shows_no_rate(clock, capsys):
+    bar = make_bar(1, verbose=2)
+    run_steps(bar, clock, num_steps=1, secs=60.0)
+    bar.on_epoch_end(0, {"loss": 0.5})
+
+    assert "examples/s" not in capsys.readouterr().out
+
+
+def test_each_epoch_has_a_rate_of_its_own(clock, capsys):
+    bar = make_bar(2, verbose=2)
+    for secs in (1.0, 2.0):
+        bar.on_epoch_begin(0)
+        run_steps(bar, clock, num_steps=2, secs=secs)
+        bar.on_epoch_end(0, {"loss": 0.5})
+
+    assert re.findall(r"\d+ examples/s", capsys.readouterr().out) == [
+        "8 examples/s",
+        "4 examples/s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "is_notebook", "verbose"),
+    [(False, False, 2), (True, False, 1), (False, True, 1)],
+)
+def test_auto_is_a_bar_where_a_person_looks(
+    is_terminal, is_notebook, verbose, monkeypatch, file_output
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    if is_notebook:
+        monkeypatch.setitem(sys.modules, "ipykernel", sys)
+
+    assert make_bar(1, "auto").verbose == verbose
+
+
+def fit(*, data=None, **arguments):
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    inputs = {"x": X, "y": Y, "batch_size": 8} if data is None else {"x": data}
+    model.fit(**inputs, shuffle=False, **arguments)
+
+
+def lines_with_loss(printed):
+    return [line for line in printed.out.splitlines() if "loss: " in line]
+
+
+def test_a_file_gets_one_line_for_each_epoch(capsys, file_output):
+    fit(epochs=2)
+
+    lines = lines_with_loss(capsys.readouterr())
+    assert len(lines) == 2
+    assert all(re.match(r"4/4 - .* \d+ examples/s - loss: \d", line) for line in lines)
+
+
+def test_a_line_counts_the_steps_of_training_beside_validation(capsys, file_output):
+    fit(validation_data=(X[:16], Y[:16]))
+
+    (line,) = lines_with_loss(capsys.readouterr())
+    assert line.startswith("4/4 - ")
+    assert " - val_loss: " in line
+
+
+def test_an_epoch_that_was_stopped_says_how_far_it_came(capsys, file_output):
+    stop = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: setattr(stop.model, "stop_training", batch == 1)
+    )
+    fit(callbacks=[stop])
+
+    (line,) = lines_with_loss(capsys.readouterr())
+    assert line.startswith("2/4 - ")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"validation_data": (X[:16], Y[:16])}], ids=["", "val"])
+def test_data_of_unknown_length_gets_its_line_too(arguments, capsys, file_output):
+    fit(data=((X[:8], Y[:8]) for _ in range(4)), **arguments)
+
+    (line,) = lines_with_loss(capsys.readouterr())
+    assert line.startswith("4/4 - ")
+
+
+def test_verbose_0_prints_nothing(capsys):
+    fit(verbose=0)
+
+    assert capsys.readouterr().out == ""
+
+
+def test_the_users_own_progress_bar_is_the_only_one(capsys):
+    fit(verbose=2, callbacks=[keras.callbacks.ProgbarLogger()])
+
+    (line,) = lines_with_loss(capsys.readouterr())
+    assert "examples/s" not in line

@@ -1,0 +1,89 @@
+"""Random numbers of steps: seen where they are drawn, and alike for all examples on request."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.step import draws
+from kerasdist.training.step.draws import Draws
+
+ONES = np.ones((6, 4), "float32")
+
+DRAWS = {
+    "normal of TensorFlow": lambda: tf.random.normal([6, 4]),
+    "normal with a shape that is a tensor": lambda: tf.random.normal(tf.shape(ONES), stddev=2.0),
+    "uniform of TensorFlow": lambda: tf.random.uniform((6, 4), 0, 5, dtype=tf.float32),
+    "normal of Keras": lambda: keras.random.normal((6, 4)),
+    "truncated_normal of Keras": lambda: keras.random.truncated_normal((6, 4), seed=3),
+    "dropout of TensorFlow": lambda: tf.nn.dropout(ONES, 0.5),
+    "dropout of Keras": lambda: keras.random.dropout(ONES, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_all_examples_draw_the_same_on_request(name):
+    with Draws(are_alike=True) as seen:
+        drawn = np.asarray(tf.function(DRAWS[name], autograph=False)())
+
+    np.testing.assert_array_equal(drawn, np.broadcast_to(drawn[:1], drawn.shape))
+    assert seen.places
+
+
+@pytest.mark.parametrize(
+    "layer", [keras.layers.Dropout, keras.layers.GaussianNoise, keras.layers.SpatialDropout1D]
+)
+def test_all_examples_draw_the_same_in_a_layer(layer):
+    layer = layer(0.5)
+
+    with Draws(are_alike=True):
+        drawn = np.asarray(tf.function(layer)(np.ones((6, 4, 2), "float32"), training=True))
+
+    np.testing.assert_array_equal(drawn, np.broadcast_to(drawn[:1], drawn.shape))
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_are_seen_and_left_as_they_are(name):
+    with Draws(are_alike=False) as seen:
+        drawn = np.asarray(DRAWS[name]())
+
+    assert not (drawn == drawn[:1]).all()
+    assert seen.places
+
+
+def test_nothing_is_left_behind():
+    before = tf.random.normal, tf.nn.dropout, tf.nn.experimental.stateless_dropout
+
+    with Draws(are_alike=True):
+        assert tf.random.normal is not before[0]
+        assert draws.are_alike()
+
+    assert (tf.random.normal, tf.nn.dropout, tf.nn.experimental.stateless_dropout) == before
+    assert not draws.are_alike()
+
+
+def test_a_scalar_and_a_vector_are_drawn_too():
+    with Draws(are_alike=True):
+        assert tf.random.uniform([]).shape == ()
+        assert len(set(tf.random.uniform([5]).numpy())) == 1
+
+
+def test_the_place_is_the_layer():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5, name="forgetting")])
+
+    with Draws(are_alike=False) as seen:
+        model(ONES, training=True)
+
+    assert [place for place in seen.places if "forgetting" in place]
+
+
+def test_first_values_of_weights_are_drawn_as_ever():
+    layers = []
+    for are_alike in (False, True):
+        keras.utils.set_random_seed(1)
+        layers.append(keras.layers.Dense(3))
+        with Draws(are_alike=are_alike) as seen:
+            layers[-1].build((None, 4))
+        assert not seen.places
+
+    np.testing.assert_array_equal(*(layer.kernel.numpy() for layer in layers))

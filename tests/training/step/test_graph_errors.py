@@ -1,0 +1,105 @@
+"""Errors of a step say what is the matter in the user's words."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.step import graph_errors
+from tests.strategies import each_replicated_strategy
+
+X = np.random.default_rng(0).normal(size=(32, 5, 1)).astype("float32")
+Y = X.sum(axis=1)
+
+
+def test_a_message_from_the_graph_becomes_the_error_it_was_meant_to_be():
+    text = f"assertion failed: [{graph_errors.message(FloatingPointError, 'NaN in it.')}] [Op:x]"
+
+    told = graph_errors.explained(tf.errors.InvalidArgumentError(None, None, text))
+
+    assert type(told) is FloatingPointError
+    assert str(told) == "NaN in it."
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.InvalidArgumentError(None, None, "of another"), ValueError("of a program")]
+)
+def test_any_other_error_stays_what_it_is(error):
+    assert graph_errors.explained(error) is error
+
+
+def make_stateful(batch_size):
+    model = keras.Sequential(
+        [
+            keras.Input(batch_shape=(batch_size, 5, 1)),
+            keras.layers.LSTM(4, stateful=True),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    return model
+
+
+@each_replicated_strategy
+def test_a_model_for_one_batch_size_says_what_size_it_is_given(strategy):
+    with strategy.scope():
+        model = make_stateful(16)
+
+    with pytest.raises(ValueError, match=r"batches of 16 examples, and each of \d replicas"):
+        model.fit(X, Y, batch_size=16, verbose=0)
+
+
+@each_replicated_strategy
+def test_a_model_for_the_batch_of_a_replica_trains(strategy):
+    with strategy.scope():
+        model = make_stateful(16 // strategy.num_replicas_in_sync)
+
+    history = model.fit(X, Y, batch_size=16, shuffle=False, verbose=0).history
+
+    assert np.isfinite(history["loss"]).all()
+
+
+@pytest.mark.filterwarnings("ignore:Whether the gradient over")
+@each_replicated_strategy
+def test_any_other_error_of_such_a_model_is_shown_as_it_is(strategy):
+    def broken(y, predictions):
+        raise LookupError("of the loss")
+
+    with strategy.scope():
+        model = make_stateful(16 // strategy.num_replicas_in_sync)
+        model.compile("sgd", broken)
+
+    with pytest.raises(LookupError, match="of the loss"):
+        model.fit(X, Y, batch_size=16, verbose=0)
+
+
+class Pairs(keras.Model):
+    """Takes [2, pairs, features]: the first axis does not count examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        anchors, positives = data[0], data[1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(anchors) - self(positives)))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@pytest.mark.filterwarnings("ignore:Whether the gradient over")
+@each_replicated_strategy
+def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(strategy):
+    with strategy.scope():
+        model = Pairs()
+        model.compile("sgd")
+    dataset = tf.data.Dataset.from_tensors(np.ones((2, 6, 3), "float32")).repeat(2)
+
+    with pytest.raises(Exception) as caught:
+        model.fit(dataset, shuffle=False, verbose=0)
+
+    assert "divided along the first axis" in caught.value.__notes__[-1]

@@ -1,0 +1,216 @@
+"""A step whose gradient is not that of the whole batch is named; the rehearsal leaves no trace."""
+
+import random
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import kerasdist
+from kerasdist.private import keras_adapter
+from tests.plain import check_as_plain
+from tests.strategies import each_replicated_strategy
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(64, 3)).astype("float32")
+Y = RNG.normal(size=(64, 2)).astype("float32")
+
+
+def mean(losses, outputs, x):
+    return tf.reduce_mean(losses)
+
+
+def whole_sum(losses, outputs, x):
+    return tf.reduce_sum(losses)
+
+
+def masked_mean(losses, outputs, x):
+    mask = tf.cast(x[:, 0] > 0, losses.dtype)
+    return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+
+
+def global_masked_mean(losses, outputs, x):
+    return kerasdist.global_mean(losses, weights=x[:, 0] > 0)
+
+
+def contrast(losses, outputs, x):
+    similarities = tf.matmul(outputs, outputs, transpose_b=True)
+    return -tf.reduce_mean(tf.linalg.diag_part(tf.nn.log_softmax(similarities)))
+
+
+class OwnStep(keras.Model):
+    """A model with random numbers of every origin in its train_step."""
+
+    def __init__(self, *args, reduce):
+        super().__init__(*args)
+        self.reduce = reduce
+        self.num_traces = tf.Variable(0, trainable=False)
+
+    def train_step(self, data):
+        x, y = data
+        self.num_traces.assign_add(1)
+        with tf.GradientTape() as tape:
+            outputs = self(x, training=True)
+            outputs += 0.1 * keras.random.normal(keras.ops.shape(y))
+            outputs += 0.1 * tf.random.uniform(tf.shape(y))
+            loss = self.reduce(tf.reduce_mean(tf.square(outputs - y), axis=-1), outputs, x)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+
+def make_own_step(reduce):
+    inputs = keras.Input((3,))
+    hidden = layers.Dropout(0.3)(layers.BatchNormalization()(layers.Dense(4, "tanh")(inputs)))
+    model = OwnStep(inputs, layers.Dense(2)(hidden), reduce=reduce)
+    model.compile("sgd")
+    return model
+
+
+def warnings_of_fit(model, **arguments) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, Y, batch_size=16, verbose=0, **arguments)
+    return [str(each.message) for each in caught if "whole batch" in str(each.message)]
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(
+    ("reduce", "remedy"),
+    [
+        (whole_sum, r"a sum over the examples.*kerasdist\.global_sum\(values\)"),
+        (masked_mean, r"kerasdist\.global_mean\(values, weights=mask\)"),
+        (contrast, "compares those of one replica only"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_no_mean_over_examples_is_named_with_the_remedy(strategy, reduce, remedy):
+    with strategy.scope():
+        model = make_own_step(reduce)
+
+    with (
+        pytest.warns(UserWarning, match=f"The gradient over . replicas is not the one.*{remedy}"),
+        pytest.warns(UserWarning, match="Batch normalization"),
+    ):
+        model.fit(X, Y, batch_size=16, verbose=0)
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("reduce", [mean, global_masked_mean], ids=lambda each: each.__name__)
+def test_means_are_no_news_whatever_is_random(strategy, reduce):
+    with strategy.scope():
+        model = make_own_step(reduce)
+
+    assert warnings_of_fit(model) == []
+
+
+@each_replicated_strategy
+def test_a_loss_function_is_looked_at_too(strategy):
+    def masked(y, predictions):
+        mask = tf.cast(y[:, 0] > 0, y.dtype)
+        losses = tf.reduce_mean(tf.square(y - predictions), axis=-1)
+        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+        model.compile("sgd", masked)
+
+    assert "global_mean" in warnings_of_fit(model)[0]
+    assert warnings_of_fit(model) == []  # Said once.
+
+
+class Remembers(layers.Layer):
+    """A layer of the user's own, which counts its calls and keeps what it saw."""
+
+    def build(self, input_shape):
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.seen.assign_add(1.0)
+        print("called")
+        return inputs + 0 * keras.random.normal(keras.ops.shape(inputs))
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("data", ["arrays", "no end", "train_on_batch"])
+def test_it_leaves_no_trace(strategy, steps_per_execution, data):
+    def make():
+        model = keras.Sequential([keras.Input((3,)), Remembers(), layers.Dense(2)])
+        model.compile("adam", "mse", steps_per_execution=steps_per_execution)
+        return model
+
+    def run(model):
+        if data == "train_on_batch":
+            logs = [model.train_on_batch(X[:7], Y[:7]) for _ in range(3)]
+        elif data == "arrays":
+            logs = model.fit(X, Y, batch_size=10, epochs=2, shuffle=False, verbose=0).history
+        else:
+            dataset = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda *_: True).batch(10)
+            dataset = dataset.repeat()
+            logs = model.fit(dataset, epochs=2, steps_per_epoch=5, shuffle=False, verbose=0).history
+        return logs, int(model.optimizer.iterations), random.random(), np.random.uniform()
+
+    check_as_plain(strategy, make, run)
+
+
+@each_replicated_strategy
+def test_what_cannot_be_rehearsed_is_said(strategy):
+    class Demanding(keras.Model):
+        def train_step(self, data):
+            if tf.executing_eagerly():
+                raise NotImplementedError("no operation by itself")
+            return super().train_step(data)
+
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = Demanding(inputs, layers.Dense(2)(inputs))
+        model.compile("sgd", "mse")
+
+    (warning,) = warnings_of_fit(model)
+    assert "could not be seen: NotImplementedError: no operation by itself" in warning
+
+
+DRAWS = {
+    "normal": lambda: tf.random.normal([4, 3]),
+    "uniform": lambda: tf.random.uniform([4, 3]),
+    "integers": lambda: tf.random.uniform([4, 3], 2, 9, tf.int32),
+    "truncated": lambda: tf.random.truncated_normal([4, 3]),
+    "generator": lambda: tf.random.Generator.from_seed(1).normal([4, 3]),
+    "stateless": lambda: tf.random.stateless_uniform([4, 3], [1, 2], 2, 9, tf.int32),
+    "Keras normal": lambda: keras.random.normal((4, 3)),
+    "Keras integers": lambda: keras.random.randint((4, 3), 2, 9),
+    "dropout": lambda: keras.random.dropout(tf.ones([4, 3]), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_are_alike_for_all_examples(name):
+    with keras_adapter.alike_draws() as start:
+        start()
+        drawn = DRAWS[name]().numpy()
+        start()
+        again = DRAWS[name]().numpy()
+
+    assert (drawn == drawn[0]).all()
+    assert len(np.unique(drawn)) > 1
+    np.testing.assert_array_equal(drawn, again)
+
+
+def test_every_assignment_is_undone():
+    variable: Any = tf.Variable([1.0, 2.0, 3.0])
+
+    with keras_adapter.assignments_undone():
+        made: Any = tf.Variable(5.0)
+        variable.assign_add([1.0, 1.0, 1.0])
+        variable.assign_sub([1.0, 2.0, 3.0])
+        variable.scatter_nd_update([[0]], [9.0])
+        variable.scatter_add(tf.IndexedSlices([4.0], [1]))
+        variable.assign([7.0, 7.0, 7.0])
+
+    assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
+    assert made.numpy() == 5.0
