@@ -1,9 +1,12 @@
 """Callbacks for stock `fit`: they act on the update of the weights, in list order, or prove it."""
 
+from kerasdist.callbacks.every import Every as Every
 from kerasdist.callbacks.first_step_proof import FirstStepProof as FirstStepProof
 from kerasdist.callbacks.gradient_accumulation import GradientAccumulation as GradientAccumulation
 from kerasdist.callbacks.gradient_clipping import GradientClipping as GradientClipping
 from kerasdist.callbacks.gradient_multipliers import GradientMultipliers as GradientMultipliers
 from kerasdist.callbacks.loss_averages import LossAverages as LossAverages
 from kerasdist.callbacks.moving_average import MovingAverage as MovingAverage
+from kerasdist.callbacks.on_chief import OnChief as OnChief
 from kerasdist.callbacks.trainable_scopes import TrainableScopes as TrainableScopes
+from kerasdist.training.step.update_callback import UpdateCallback as UpdateCallback

@@ -5,10 +5,10 @@ import tensorflow as tf
 from kerasdist.checks import check_decay
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import StepCallback
 
 
-class LossAverages(UpdateCallback):
+class LossAverages(StepCallback):
     """Logs every loss as it was in the last step, and as a moving average over the steps.
 
     The log "loss" becomes the moving average, and "loss (raw)" the loss of the last global batch;

@@ -13,10 +13,10 @@ from kerasdist.checks import check_decay, check_int
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import StepCallback
 
 
-class MovingAverage(UpdateCallback):
+class MovingAverage(StepCallback):
     """Keeps an exponential moving average of the weights, to evaluate and export instead of them.
 
     After each update n the average moves to `decay * average + (1 - decay) * variable`, with the

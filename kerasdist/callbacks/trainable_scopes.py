@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from kerasdist.callbacks import patterns
 from kerasdist.private import keras_adapter
 from kerasdist.training.step import batch_statistics
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import StepCallback
 
 
-class TrainableScopes(UpdateCallback):
+class TrainableScopes(StepCallback):
     """Trains only the variables that match; all others stay bit-equal on every replica.
 
     Unlike `layer.trainable = False` it needs no new `compile`, and `fit` without it trains

@@ -206,7 +206,7 @@ def _fit(stock, model, *args, **kwargs):
 def _evaluate(stock, model, *args, callbacks=None, **kwargs):
     with contextlib.ExitStack() as stack:
         if isinstance(callbacks, CallbackList):  # Only `fit` hands over a list that is made.
-            for callback in running_call.update_callbacks_of(model):
+            for callback in update_callback.of_step(running_call.update_callbacks_of(model)):
                 stack.enter_context(callback.validating(model))
         stack.enter_context(running_call.entered("evaluate", model))
         return _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
@@ -272,7 +272,7 @@ def _epoch_logs(stock, model, logs):
         return stock(model, logs)
     if isinstance(logs, RecentLogs):
         return stock(model, logs.exact())
-    callbacks = running_call.update_callbacks_of(model)
+    callbacks = update_callback.of_step(running_call.update_callbacks_of(model))
     averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
     batch_statistics.synchronize_workers(model, averages)
     return stock(model, logs.nested())

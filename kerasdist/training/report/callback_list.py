@@ -71,13 +71,7 @@ class CallbackList(keras.callbacks.CallbackList):
             step.request_stop()
 
     def _overriding(self, hook: str) -> list:
-        # The train hooks call the older on_batch_begin and on_batch_end.
-        older = hook.replace("_train", "")
-        return [
-            callback
-            for callback in self.callbacks
-            if _is_overridden(callback, hook) or _is_overridden(callback, older)
-        ]
+        return [callback for callback in self.callbacks if is_overridden(callback, hook)]
 
 
 def _logs_for(callback, logs):
@@ -107,9 +101,15 @@ def _call_with_view(hook, batch, logs):
         _ = logs.data
 
 
-def _is_overridden(callback, hook: str) -> bool:
-    default = getattr(keras.callbacks.Callback, hook, None)
-    return getattr(getattr(callback, hook, None), "__func__", None) is not default
+def is_overridden(callback, hook: str) -> bool:
+    """Whether a callback does something in a hook of Keras', which does nothing by itself."""
+    # The train hooks call the older on_batch_begin and on_batch_end.
+    names = {hook, hook.replace("_train_batch", "_batch")}
+    return any(
+        getattr(getattr(callback, name, None), "__func__", None)
+        is not getattr(keras.callbacks.Callback, name, None)
+        for name in names
+    )
 
 
 _BATCH_HOOKS = (

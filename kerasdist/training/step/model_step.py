@@ -84,7 +84,7 @@ class ModelStep:
             counter: Variable that counts the examples, in place of `num_examples`.
         """
         with contextlib.ExitStack() as stack:
-            for callback in self.callbacks:
+            for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(self.logs.watched())
             result = replica_step.run(

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, traits
-from kerasdist.training.step import lazy_logs
+from kerasdist.training.step import lazy_logs, update_callback
 from kerasdist.training.step.metric_results import MetricResults
 
 
@@ -25,7 +25,7 @@ class StepLogs:
     def __init__(self, model, *, returns_metrics: bool, callbacks=()):
         self._strategy = model.distribute_strategy
         self._runs_eagerly = model.run_eagerly
-        self._callbacks = callbacks
+        self._callbacks = update_callback.of_step(callbacks)
         self._own_logs = None
         self._results_in_logs: dict | None = None
         with tf.device("CPU:0"):

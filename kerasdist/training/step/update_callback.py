@@ -1,11 +1,7 @@
 """What a callback implements to take part in the update of the weights.
 
 Such callbacks stand between the gradient of the global batch and the optimizer, in list order. Each
-is handed the gradients and the rest of the update as a function:
-
-    class Halve(UpdateCallback):
-        def update(self, gradients_and_variables, apply):
-            apply([(gradient / 2, variable) for gradient, variable in gradients_and_variables])
+is handed the gradients, and the rest of the update as a function.
 """
 
 import contextlib
@@ -20,10 +16,17 @@ from kerasdist.training.step import scope_checks
 class UpdateCallback(keras.callbacks.Callback):
     """A Keras callback that is part of the compiled training step.
 
-    Its methods are traced, once per replica and `fit`; they cost no Python at run time.
+    A subclass overrides `update`, `after_update` or both, and `prepare` where it needs variables.
+    They are traced, once per replica and `fit`: they are written with TensorFlow's or Keras'
+    operations, and cost no Python at run time.
 
     Attributes:
-        prepared_for: Returns the model whose variables it holds, or None.
+        prepared_for: Returns the model whose variables it holds, or None. Not to be changed.
+
+    Example:
+        class Halve(UpdateCallback):
+            def update(self, gradients_and_variables, apply):
+                apply([(gradient / 2, variable) for gradient, variable in gradients_and_variables])
     """
 
     prepared_for: Callable = staticmethod(lambda: None)
@@ -64,6 +67,14 @@ class UpdateCallback(keras.callbacks.Callback):
                 "to `fit` alone."
             )
 
+    def describe(self) -> str:
+        """Returns what it does to the update, in a few words, for the plan."""
+        return type(self).__name__
+
+
+class StepCallback(UpdateCallback):
+    """An update callback that also takes part in the rest of the step: statistics, losses, logs."""
+
     def tracing(self, model) -> contextlib.AbstractContextManager:
         """Returns a context in which the step is traced."""
         return contextlib.nullcontext()
@@ -86,10 +97,6 @@ class UpdateCallback(keras.callbacks.Callback):
         """Returns variables that hold a value per replica, and are to get the mean over them."""
         return []
 
-    def describe(self) -> str:
-        """Returns what it does to the update, in a few words, for the plan."""
-        return type(self).__name__
-
 
 def among(callbacks) -> tuple[UpdateCallback, ...]:
     """Returns the update callbacks among what `fit` is given as `callbacks`, in list order.
@@ -109,9 +116,14 @@ def among(callbacks) -> tuple[UpdateCallback, ...]:
     return found
 
 
-def observers(callbacks) -> list[UpdateCallback]:
+def of_step(callbacks) -> list[StepCallback]:
+    """Returns the callbacks that take part in more than the update, in list order."""
+    return [each for each in callbacks if isinstance(each, StepCallback)]
+
+
+def observers(callbacks) -> list[StepCallback]:
     """Returns the callbacks that look at the losses."""
-    return [each for each in callbacks if type(each).observe is not UpdateCallback.observe]
+    return [each for each in of_step(callbacks) if type(each).observe is not StepCallback.observe]
 
 
 def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:

@@ -1,0 +1,74 @@
+"""Callbacks that look at some of the steps."""
+
+import time
+from collections.abc import Callable
+
+import keras
+
+from kerasdist.callbacks.wrapper import Wrapper
+from kerasdist.checks import check_int, check_secs
+from kerasdist.training.report.callback_list import is_overridden
+
+
+class Every(Wrapper):
+    """Lets a callback see the end of a training step now and then; all its other hooks are called.
+
+    Logs cost nothing in the steps between. With `steps_per_execution` the call counts in which the
+    step is.
+
+    Args:
+        callback: A Keras callback.
+        steps: After how many steps, counted over all epochs of a `fit`.
+        secs: After how many seconds since the last time, and since `fit` has begun. Several workers
+            do not agree on it to the step: let it be of a callback that they need not run together.
+        clock: Returns seconds.
+
+    Raises:
+        TypeError, ValueError: Not one of `steps` and `secs` is given, or it is not positive;
+            `callback` is no Keras callback, or one that is part of the update.
+
+    Example:
+        model.fit(dataset, callbacks=[OnChief(Every(WriteSamples("samples"), steps=1000))])
+    """
+
+    def __init__(
+        self,
+        callback: keras.callbacks.Callback,
+        *,
+        steps: int | None = None,
+        secs: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        super().__init__(callback)
+        if (steps is None) == (secs is None):
+            raise ValueError(f"Give one of `steps` and `secs`. Received: {steps=}, {secs=}.")
+        if steps is not None:
+            check_int("steps", steps, at_least=1)
+        if secs is not None:
+            check_secs("secs", secs)
+        self._steps, self._secs, self._clock = steps, secs, clock
+
+    def set_model(self, model):
+        super().set_model(model)
+        self._num_steps, self._last_batch, self._seen_at = 0, -1, self._clock()
+
+    def _hand_on(self, hook):
+        super()._hand_on(hook)
+        if hook == "on_train_batch_end" and is_overridden(self.callback, hook):
+            self.on_train_batch_end = self._on_train_batch_end
+
+    def _on_train_batch_end(self, batch, logs=None):
+        is_first = batch <= self._last_batch  # Of another epoch.
+        num_new = batch + 1 if is_first else batch - self._last_batch
+        self._last_batch, self._num_steps = batch, self._num_steps + num_new
+        if self._is_due(num_new):
+            self.callback.on_train_batch_end(batch, logs=logs)
+
+    def _is_due(self, num_new: int) -> bool:
+        if self._steps is not None:
+            return self._num_steps % self._steps < num_new
+        now = self._clock()
+        if now - self._seen_at < (self._secs or 0):
+            return False
+        self._seen_at = now
+        return True

@@ -1,0 +1,47 @@
+"""A callback around another one."""
+
+import keras
+
+from kerasdist.training.step.update_callback import UpdateCallback
+
+HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
+
+
+class Wrapper(keras.callbacks.Callback):
+    """Hands to a callback what Keras hands to it.
+
+    Args:
+        callback: Any that is no `UpdateCallback`, which all workers run in every step.
+
+    Attributes:
+        callback: The same.
+
+    Raises:
+        TypeError: `callback` is another thing.
+    """
+
+    def __init__(self, callback: keras.callbacks.Callback):
+        super().__init__()
+        name = type(self).__name__
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"`callback` must be a Keras callback. Received: {callback!r}.")
+        if isinstance(callback, UpdateCallback):
+            raise TypeError(
+                f"{type(callback).__name__} is part of every step on every worker. Give it to "
+                f"`fit` itself, without {name}."
+            )
+        self.callback = callback
+
+    def set_params(self, params):
+        super().set_params(params)
+        self.callback.set_params(params)
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.callback.set_model(model)
+        for hook in HOOKS:
+            self._hand_on(hook)
+
+    def _hand_on(self, hook: str) -> None:
+        """Lets Keras call a hook of the callback as one of this; none that it does not have."""
+        setattr(self, hook, getattr(self.callback, hook))
