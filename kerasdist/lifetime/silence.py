@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from kerasdist.cluster import Task
 from kerasdist.preflight.tensorflow_server import find_problem
 
+# Between two looks. After more, a task may have answered in between, and nobody asked.
+_GAP_SECS = 10.0
+
 
 class Silence:
     """The silence of some tasks.
@@ -22,14 +25,16 @@ class Silence:
         self._addresses = addresses
         self._clock = clock
         self._since: dict[Task, float] = {}
+        self._looked_at = clock()
         self._executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=32, thread_name_prefix="kerasdist_probe"
         )
 
     def look(self) -> None:
         """Calls every task, and notes which of them answer."""
+        before = self._since if self._clock() - self._looked_at <= _GAP_SECS else {}
         problems = [*self._executor.map(find_problem, self._addresses.values())]
-        before, now = self._since, self._clock()
+        self._looked_at = now = self._clock()
         # A new one: another thread may be reading the other.
         self._since = {
             task: before.get(task, now)

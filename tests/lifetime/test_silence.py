@@ -54,6 +54,16 @@ def test_answer_ends_the_silence(workers, clock, halted):
     assert workers.tasks(5) == set()
 
 
+def test_silence_begins_anew_after_a_time_without_looks(workers, clock, halted):
+    halted.add("b:1")
+    workers.look()
+    clock.sleep(60)
+    workers.look()
+
+    assert workers.tasks(0) == {ONE}
+    assert workers.tasks(1) == set()
+
+
 def test_all_are_silent_since_the_last_of_them_is(workers, clock, halted):
     assert workers.secs_of_all() == 0
     halted.add("a:1")
