@@ -55,6 +55,7 @@ QUICK = Selection(
 
 def run_all(selection: Selection) -> dict[str, Record]:
     """Runs tests under all deployments, plain Keras first, as many at a time as there are cores."""
+    source.fetch()  # Once: the runs below would all do it.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = {each: pool.submit(run, each, selection) for each in (PLAIN, *OURS)}
         return {each: future.result() for each, future in runs.items()}
