@@ -219,8 +219,8 @@ def _in_order(dataset):
 def _untuned(dataset):
     """Returns a dataset that TensorFlow does not tune while it runs, unless the user asks for it.
 
-    Deleting a tuned one can take as long as it has run (see `data_source`), in which its worker
-    runs nothing. Without, AUTOTUNE means one parallel call for each core, up to 16.
+    Deleting a tuned one can take as long as it has run (see `data.data_source`), in which its
+    worker runs nothing. Without, AUTOTUNE means one parallel call for each core, up to 16.
     """
     options = tf.data.Options()
     if dataset.options().autotune.enabled is None:
