@@ -20,8 +20,7 @@ MAY_IMPORT = {
     "checks": set(),
     "config": {"checks"},
     "exit_codes": set(),
-    "slurm": set(),
-    "cluster": {"checks", "slurm"},
+    "cluster": {"checks"},
     "preflight": {"cluster"},
     "schedules": set(),
     "private": {"cluster"},
@@ -74,7 +73,7 @@ TRAINING_MAY_IMPORT = {
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
-STANDARD_LIBRARY_ONLY = {"checks", "config", "exit_codes", "slurm", "cluster", "preflight"}
+STANDARD_LIBRARY_ONLY = {"checks", "config", "exit_codes", "cluster", "preflight"}
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.slurm import expand_counts, expand_hosts, read_step
+from kerasdist.cluster.slurm import expand_counts, expand_hosts, read_step
 
 STEP = {
     "SLURM_JOB_ID": "1234",

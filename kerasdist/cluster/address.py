@@ -1,0 +1,32 @@
+"""Addresses "host:port" of the tasks, and a message for every mistake in one."""
+
+from kerasdist.cluster.task import Task
+
+
+def check_address(task: Task, address: object) -> None:
+    """Raises a ValueError unless `address` is "host:port"."""
+    received = f"Received: {address!r} for {task}."
+    if not isinstance(address, str):
+        raise ValueError(f'An address must be text like "host:2222". {received}')
+    if "://" in address:
+        raise ValueError(
+            f'An address is "host:port", without a scheme. {received} '
+            f'Remove "{address.partition("://")[0]}://".'
+        )
+    host, colon, port = address.rpartition(":")
+    _check_host(host if colon else address, received)
+    if not colon:
+        raise ValueError(f'The port is missing. {received} Write "{address}:2222".')
+    _check_port(port, received)
+
+
+def _check_host(host: str, received: str) -> None:
+    if not host or any(character.isspace() for character in host):
+        raise ValueError(f'An address needs a host name or IP, as in "host:2222". {received}')
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f'An IPv6 address needs brackets, as in "[::1]:2222". {received}')
+
+
+def _check_port(port: str, received: str) -> None:
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise ValueError(f"The port must be a number from 1 to 65535. {received}")

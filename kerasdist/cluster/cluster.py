@@ -1,0 +1,200 @@
+"""The processes of the job, from TF_CONFIG, Slurm or addresses given by hand."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
+from kerasdist.cluster.slurm import read_step
+from kerasdist.cluster.task import Task, read_index
+from kerasdist.cluster.tf_config import read_tf_config
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """The processes of the job and their addresses, as this process sees them.
+
+    Usually made by `from_env`; by `from_hosts` or by hand where flags of the program decide.
+
+    Args:
+        jobs: "chief", "worker" or "ps" to the addresses "host:port" of its tasks, in the same order
+            on every task; kept as read-only tuples. Empty where this process is alone.
+        task: This process. An evaluator is in no job: it takes no part in training.
+
+    Raises:
+        ValueError: If the jobs, an address or the task cannot work; the message shows which.
+
+    Example:
+        ```python
+        cluster = Cluster(jobs={"worker": ["a:2222", "b:2222"]}, task=Task("worker", 0))
+        cluster.num_workers  # 2
+        ```
+    """
+
+    jobs: Mapping[str, Sequence[str]] = field(hash=False)  # A mapping has no hash.
+    task: Task
+
+    def __post_init__(self) -> None:
+        check_jobs(self.jobs)
+        jobs = {job: tuple(addresses) for job, addresses in self.jobs.items()}
+        object.__setattr__(self, "jobs", MappingProxyType(jobs))
+        _check_has_workers(self)
+        check_task(self.task, jobs)
+
+    def __reduce__(self):
+        # A read-only mapping cannot be pickled, and clusters travel to child processes.
+        return functools.partial(Cluster, jobs=dict(self.jobs), task=self.task), ()
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Cluster":
+        """Return the cluster that the environment describes, or a local one where it does not.
+
+        TF_CONFIG decides where it is set; else the step where `srun` started this process as one of
+        several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); else this process is
+        alone. TF_CONFIG={} makes every task of an `srun` train alone.
+
+        Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
+
+        Args:
+            environ: The variables to read.
+
+        Raises:
+            ValueError: If TF_CONFIG is not JSON, or the variables describe a cluster that cannot
+                work.
+
+        Example:
+            ```python
+            Cluster.from_env({}).is_local  # True
+            ```
+        """
+        text = environ.get("TF_CONFIG", "")
+        with _errors_of("TF_CONFIG" if text.strip() else "Slurm"):
+            return _from_tf_config(text) if text.strip() else _from_slurm(environ)
+
+    @classmethod
+    def from_hosts(
+        cls,
+        *,
+        worker_hosts: str | Sequence[str],
+        ps_hosts: str | Sequence[str] = "",
+        chief_host: str = "",
+        job_name: str = "worker",
+        task_id: int = 0,
+    ) -> "Cluster":
+        """Return the cluster of addresses given by hand: the flags of the TF-Slim scripts.
+
+        Args:
+            worker_hosts: "host:port" of each worker, as a list or as text with commas. The same on
+                every task, in the same order. Empty where this process trains alone.
+            ps_hosts: "host:port" of each parameter server, likewise.
+            chief_host: "host:port" of the chief beside the workers; parameter servers need one.
+            job_name: The job of this process: "chief", "worker", "ps" or "evaluator".
+            task_id: Index of this process in its job, from 0.
+
+        Raises:
+            ValueError: If an address or the task cannot work; the message shows which.
+
+        Example:
+            ```python
+            Cluster.from_hosts(worker_hosts="a:2222,b:2222", task_id=1).task  # worker 1
+            ```
+        """
+        jobs = {
+            "chief": _split(chief_host),
+            "worker": _split(worker_hosts),
+            "ps": _split(ps_hosts),
+        }
+        with _errors_of(f"from_hosts(job_name={job_name!r}, task_id={task_id!r})"):
+            task = Task(job_name, read_index(task_id))
+            return cls(jobs={job: hosts for job, hosts in jobs.items() if hosts}, task=task)
+
+    @classmethod
+    def local(cls) -> "Cluster":
+        """Return the cluster of a process that is alone: worker 0 of 1."""
+        return cls(jobs={}, task=Task("worker", 0))
+
+    @property
+    def addresses(self) -> dict[Task, str]:
+        """The address "host:port" of each task of the cluster; the evaluator has none."""
+        return addresses_by_task(self.jobs)
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the whole job: the processes that train.
+
+        With parameter servers the chief coordinates and is no worker; without, it is one.
+        """
+        if not self.jobs:
+            return 1
+        num_workers = len(self.jobs.get("worker", ()))
+        return num_workers if self.num_ps else num_workers + len(self.jobs.get("chief", ()))
+
+    @property
+    def num_ps(self) -> int:
+        """Parameter servers of the whole job."""
+        return len(self.jobs.get("ps", ()))
+
+    @property
+    def chief(self) -> Task:
+        """The task that writes files: the chief, or worker 0 without one."""
+        return Task("chief" if "chief" in self.jobs else "worker", 0)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes files."""
+        return self.task == self.chief
+
+    @property
+    def worker_index(self) -> int:
+        """Position of this process among the workers, from 0.
+
+        The chief is the first of them; beside parameter servers it is none, and does not count.
+        """
+        follows_chief = "chief" in self.jobs and not self.num_ps and self.task.job == "worker"
+        return self.task.index + (1 if follows_chief else 0)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process is the whole cluster, so that there is nobody to connect to."""
+        return not self.jobs or list(self.addresses) == [self.task]
+
+    def describe(self, task: Task) -> str:
+        """Return a task with its address, for messages: "worker 1 (b:2222)"."""
+        return f"{task} ({self.addresses.get(task, 'not in the cluster')})"
+
+
+def _check_has_workers(cluster: Cluster) -> None:
+    if cluster.num_workers == 0:
+        raise ValueError(
+            f"The cluster has nobody to train. Received: jobs {', '.join(cluster.jobs)}. "
+            'Add "worker" to it.'
+        )
+
+
+@contextlib.contextmanager
+def _errors_of(source: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def _from_tf_config(text: str) -> Cluster:
+    config = read_tf_config(text)
+    return Cluster(jobs=config.jobs, task=config.task)
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Cluster:
+    step = read_step(environ)
+    if step is None:
+        return Cluster.local()
+    return Cluster(jobs={"worker": step.addresses}, task=Task("worker", step.rank))
+
+
+def _split(hosts: str | Sequence[str]) -> Sequence[str]:
+    if not isinstance(hosts, str):
+        return hosts
+    return [host.strip() for host in hosts.split(",")] if hosts.strip() else []

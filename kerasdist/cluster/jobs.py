@@ -1,0 +1,103 @@
+"""The jobs of a cluster, checked: TensorFlow waits for ever where some of them are wrong."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kerasdist.cluster.address import check_address
+from kerasdist.cluster.suggestion import did_you_mean
+from kerasdist.cluster.task import Task
+
+# What TensorFlow's strategies accept in a cluster. An evaluator is a task beside the cluster.
+_JOBS = ("chief", "worker", "ps")
+
+
+def check_jobs(jobs: Mapping[str, Sequence[str]]) -> None:
+    """Raises a ValueError unless TensorFlow knows the jobs, and their addresses can work."""
+    for job, addresses in jobs.items():
+        _check_job(job, addresses)
+    _check_one_chief(jobs)
+    _check_no_address_twice(jobs)
+
+
+def check_task(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
+    """Raises a ValueError unless this process is in the jobs, or alone without any."""
+    _check_not_master(task.job)
+    if jobs:
+        _check_task_in_jobs(task, jobs)
+    elif task != Task("worker", 0):
+        raise ValueError(
+            f'{task} needs the "cluster" it belongs to. Received: task "{task}" alone. '
+            "Add the cluster, the same on every task, or remove the task to train alone."
+        )
+
+
+def addresses_by_task(jobs: Mapping[str, Sequence[str]]) -> dict[Task, str]:
+    """Returns the address of each task, in the order of the jobs."""
+    return {
+        Task(job, index): address
+        for job, addresses in jobs.items()
+        for index, address in enumerate(addresses)
+    }
+
+
+def _check_job(job: str, addresses: object) -> None:
+    _check_not_master(job)
+    if job == "evaluator":
+        raise ValueError(
+            'The cluster must not list "evaluator": it takes no part in training. Take it out of '
+            '"cluster"; its own process keeps "task": {"type": "evaluator", "index": 0}.'
+        )
+    if job not in _JOBS:
+        raise ValueError(f'Unknown job "{job}" in the cluster. {_known_jobs(job, _JOBS)}')
+    if not isinstance(addresses, list | tuple):
+        raise ValueError(
+            f'The addresses of "{job}" must be a list, in the same order on every task. '
+            f'Received: {job}={addresses!r}. Form: ["host:2222", ...].'
+        )
+    if not addresses:
+        raise ValueError(
+            f'Job "{job}" has no addresses. Received: {job}=[]. Add some or remove it.'
+        )
+    for index, address in enumerate(addresses):
+        check_address(Task(job, index), address)
+
+
+def _check_one_chief(jobs: Mapping[str, Sequence[str]]) -> None:
+    chiefs = jobs.get("chief", ())
+    if len(chiefs) > 1:
+        raise ValueError(
+            f'A cluster has one chief. Received: chief={list(chiefs)}. Make the others "worker".'
+        )
+
+
+def _check_no_address_twice(jobs: Mapping[str, Sequence[str]]) -> None:
+    owners: dict[tuple[str, int], Task] = {}
+    for task, address in addresses_by_task(jobs).items():
+        host, _, port = address.rpartition(":")
+        # "A:02222" is "a:2222" in another spelling; other names of a host show in the preflight.
+        other = owners.setdefault((host.lower(), int(port)), task)
+        if other != task:
+            raise ValueError(
+                f"Every task needs an address of its own. Received: {address!r} for both "
+                f"{other} and {task}. Give one of them another port, or list it once."
+            )
+
+
+def _check_task_in_jobs(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
+    # As in TensorFlow, there may be one evaluator beside any cluster.
+    counts = {job: len(addresses) for job, addresses in jobs.items()} | {"evaluator": 1}
+    if task.job not in counts:
+        raise ValueError(f'Task "{task}" is not in the cluster. {_known_jobs(task.job, counts)}')
+    if not 0 <= task.index < counts[task.job]:
+        raise ValueError(
+            f'"index" must be at least 0 and less than {counts[task.job]}, the number of '
+            f'"{task.job}" tasks. Received: index={task.index}.'
+        )
+
+
+def _check_not_master(job: str) -> None:
+    if job == "master":
+        raise ValueError('TensorFlow 2 knows no job "master". Use "chief" in "cluster" and "task".')
+
+
+def _known_jobs(job: str, known: Iterable[str]) -> str:
+    return f"Jobs: {', '.join(known)}.{did_you_mean(job, known)}"

@@ -1,0 +1,99 @@
+"""TF_CONFIG: the variable that says which processes there are, and which of them this one is."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kerasdist.cluster.suggestion import did_you_mean
+from kerasdist.cluster.task import Task, read_index
+
+_TASK_FORM = '"task": {"type": "worker", "index": 0}'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TFConfig:
+    """What TF_CONFIG says.
+
+    Attributes:
+        jobs: The addresses of each job, not yet checked. Empty where the process is alone.
+        task: This process.
+    """
+
+    jobs: Mapping[str, Any]
+    task: Task
+
+
+def read_tf_config(text: str) -> TFConfig:
+    """Returns the jobs and the task of a TF_CONFIG; a process that is alone is worker 0.
+
+    Keys that cloud launchers add ("environment", "job", "trial", ...) are ignored.
+
+    Raises:
+        ValueError: The text is not JSON, or has another form than TensorFlow's.
+
+    Example:
+        read_tf_config('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}')
+    """
+    config = _read_json(text)
+    _check_keys(config)
+    jobs = _read_object(config, "cluster")
+    task = _read_task(_read_object(config, "task"))
+    # Without a cluster the first process can only be alone; a later one has lost its cluster.
+    if not jobs and task in (None, Task("chief", 0), Task("worker", 0)):
+        return TFConfig(jobs={}, task=Task("worker", 0))
+    if task is None:
+        raise ValueError(
+            f'The "cluster" needs a "task" that says which process this is. Add {_TASK_FORM}, '
+            "with another index on every process."
+        )
+    return TFConfig(jobs=jobs, task=task)
+
+
+def _read_json(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(_describe_json_error(error)) from error
+    if not isinstance(config, dict):
+        raise ValueError(f'Must be a JSON object with "cluster" and "task". Received: {config!r}.')
+    return config
+
+
+def _describe_json_error(error: json.JSONDecodeError) -> str:
+    near = error.doc[max(0, error.pos - 20) : error.pos + 20]
+    quotes = " JSON has no single quotes." if error.doc[error.pos : error.pos + 1] == "'" else ""
+    return (
+        f"Not valid JSON at line {error.lineno} column {error.colno}: {error.msg}. "
+        f"Received near there: {near!r}.{quotes} Write it with `json.dumps(...)`."
+    )
+
+
+def _check_keys(config: Mapping[str, Any]) -> None:
+    # Launchers add keys of their own, so an unknown key is a mistake only where it looks like one
+    # that is missing.
+    missing = [key for key in ("cluster", "task") if key not in config]
+    for key in config:
+        suggestion = did_you_mean(key, missing)
+        if suggestion:
+            raise ValueError(
+                f'Unknown key "{key}".{suggestion} Form: "cluster": ..., {_TASK_FORM}.'
+            )
+
+
+def _read_object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = config.get(key, {})
+    if not isinstance(value, dict):
+        raise ValueError(f'"{key}" must be a JSON object. Received: {key}={value!r}.')
+    return value
+
+
+def _read_task(task: Mapping[str, Any]) -> Task | None:
+    if not task:
+        return None
+    for key in ("type", "index"):
+        if key not in task:
+            raise ValueError(f'"task" has no "{key}". Received: task={task!r}. Form: {_TASK_FORM}.')
+    if not isinstance(task["type"], str):
+        raise ValueError(f'"type" of the task must be text. Received: type={task["type"]!r}.')
+    return Task(task["type"], read_index(task["index"]))

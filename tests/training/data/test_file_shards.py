@@ -1,0 +1,86 @@
+"""Which files a worker reads, and how it knows the size of its next batch.
+
+That the epochs of several workers end together is in tests/cluster.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.training import announcements, running_call
+from kerasdist.training.data import file_shards
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(announcements, "_said", set())
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, lines in {"a": "1\n2\n3\n", "b": "4\n5\n"}.items():
+        (tmp_path / name).write_text(lines)
+    return [str(tmp_path / name) for name in ("a", "b")]
+
+
+def read(files, *, batch_size=2):
+    return (
+        tf.data.Dataset.from_tensor_slices(files)
+        .interleave(tf.data.TextLineDataset)
+        .batch(batch_size)
+    )
+
+
+def worker(index, num_workers=2):
+    addresses = [f"host:{1 + each}" for each in range(num_workers)]
+    return SimpleNamespace(cluster=Cluster(jobs={"worker": addresses}, task=Task("worker", index)))
+
+
+def test_each_batch_comes_with_its_size_and_the_next_one():
+    dataset = file_shards.with_next_size(tf.data.Dataset.range(1, 6).batch(2)).take(5)
+
+    triples = [
+        (batch.tolist(), int(size), int(next_size))
+        for batch, size, next_size in dataset.as_numpy_iterator()
+    ]
+
+    # A batch of size 0 holds one example, which does not count.
+    assert triples == [
+        ([0], 0, 2),
+        ([1, 2], 2, 2),
+        ([3, 4], 2, 1),
+        ([5], 1, 0),
+        ([5], 0, 0),
+    ]
+
+
+def test_workers_read_different_files(files):
+    parts = [file_shards.shard(read(files), worker(index)) for index in (0, 1)]
+
+    seen = []
+    for part in parts:
+        assert part is not None
+        batches = part.skip(1).take_while(lambda batch, size, next_size: size > 0)
+        seen.append([line for batch, *_ in batches.as_numpy_iterator() for line in batch])
+    assert seen == [[b"1", b"2", b"3"], [b"4", b"5"]]
+
+
+def test_only_the_chief_says_how_data_is_read(files, capsys):
+    file_shards.shard(read(files), worker(1))
+    assert capsys.readouterr().err == ""
+
+    file_shards.shard(read(files), worker(0))
+    assert capsys.readouterr().err == "Data: 2 files, each read by one of 2 workers.\n"
+
+
+def test_fewer_files_than_workers_are_read_by_all_of_them(files, capsys):
+    assert file_shards.shard(read(files, batch_size=3), worker(0, num_workers=3)) is None
+    assert "(2 files are too few for 3 workers to share)" in capsys.readouterr().err
+
+
+def test_predict_and_a_worker_alone_read_everything(files):
+    assert file_shards.shard(read(files), worker(0, num_workers=1)) is None
+    with running_call.entered("predict", object()):
+        assert file_shards.shard(read(files), worker(0)) is None

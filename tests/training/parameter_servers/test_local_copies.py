@@ -1,0 +1,70 @@
+"""Copies of small weights on a worker, and their gradients on the way back; in one process."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.parameter_servers import local_copies
+from kerasdist.training.parameter_servers.local_copies import LocalCopies
+
+
+def make_model(units=2):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+
+
+def test_a_step_reads_copies_and_updates_the_weights_themselves():
+    model = make_model()
+    copies = LocalCopies(model)
+    before = model.get_weights()
+    kernel, bias = model.trainable_variables
+
+    @tf.function
+    def step():
+        with copies.held():
+            with local_copies.put_back():
+                kernel.value.assign_add(tf.ones([3, 2]))
+            return tf.identity(kernel.value), tf.identity(bias.value)
+
+    for seen, value in zip(step(), before, strict=True):
+        np.testing.assert_array_equal(seen, value)
+    np.testing.assert_array_equal(kernel.numpy(), before[0] + 1)
+    assert kernel.value is model.trainable_variables[0].value
+
+
+def test_an_error_ends_the_copies():
+    model = make_model()
+    kernel, _ = model.trainable_variables
+    weight, other = kernel.value, tf.Variable(tf.ones([3, 2]))
+
+    @tf.function
+    def step():
+        with LocalCopies(model).held():
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        step()
+
+    assert kernel.value is weight
+    with keras_adapter.standing_in([kernel], [other]), local_copies.put_back():
+        assert kernel.value is other
+
+
+@pytest.mark.parametrize(("units", "are_all"), [(2, True), (2**14, False)])
+def test_large_weights_are_not_copied(units, are_all):
+    assert LocalCopies(make_model(units)).are_all == are_all
+
+
+def test_gradients_arrive_in_their_places_and_shapes():
+    variables = [keras.Variable(np.zeros(shape, "float32")) for shape in ([2, 3], [4], [], [5, 1])]
+    dense = [tf.reshape(tf.range(6.0), [2, 3]), tf.range(4.0), None]
+    slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([2]), [5, 1])
+
+    gradients, arrived = local_copies.sent([*dense, slices], variables)
+
+    np.testing.assert_array_equal(gradients[0], dense[0])
+    np.testing.assert_array_equal(gradients[1], dense[1])
+    assert gradients[2] is None
+    assert gradients[3] is slices
+    assert list(arrived) == [variables[0].value.device]

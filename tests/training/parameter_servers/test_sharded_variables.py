@@ -1,0 +1,117 @@
+"""A variable in several parts is one to Keras: its gradient, its update, its rows."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training.parameter_servers import sharded_variables
+
+ROWS = np.arange(10, dtype="float32").reshape(5, 2)
+
+
+def make_sharded() -> Any:
+    return keras_adapter.ShardedVariable([tf.Variable(ROWS[:3]), tf.Variable(ROWS[3:])])
+
+
+def gradient_of(loss, variable):
+    with tf.GradientTape() as tape:
+        target = loss(variable)
+    [gradient] = sharded_variables.gradient(
+        tf.GradientTape.gradient, tape, target, [SimpleNamespace(value=variable)]
+    )
+    return gradient
+
+
+def test_a_dense_gradient_is_that_of_all_parts():
+    gradient = gradient_of(
+        lambda variable: tf.reduce_sum(tf.convert_to_tensor(variable) ** 2), make_sharded()
+    )
+
+    np.testing.assert_array_equal(gradient, 2 * ROWS)
+
+
+def test_a_sparse_gradient_counts_rows_from_the_first_part_on():
+    gradient = gradient_of(
+        lambda variable: tf.reduce_sum(tf.nn.embedding_lookup(variable.variables, [1, 4])),
+        make_sharded(),
+    )
+
+    expected = np.zeros_like(ROWS)
+    expected[[1, 4]] = 1
+    assert isinstance(gradient, tf.IndexedSlices)
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient), expected)
+
+
+def test_what_the_loss_does_not_need_has_no_gradient():
+    other = tf.constant(1.0)
+
+    assert gradient_of(lambda _: other, make_sharded()) is None
+
+
+class Slot:
+    """A Keras variable that an optimizer keeps beside a sharded one."""
+
+    def __init__(self, beside):
+        self._value = make_sharded()
+        self._value.lives_beside = beside
+
+    @property
+    def value(self):
+        return self._value
+
+
+def dense_gradient():
+    return tf.constant([[0, 0], [1, 1], [0, 0], [0, 0], [2, 2]], tf.float32)
+
+
+def sparse_gradient():
+    return tf.IndexedSlices(tf.constant([[1.0, 1], [2, 2]]), tf.constant([1, 4]), [5, 2])
+
+
+@pytest.mark.parametrize("make_gradient", [dense_gradient, sparse_gradient])
+def test_each_part_is_updated_with_its_rows_of_gradient_and_slot(monkeypatch, make_gradient):
+    monkeypatch.setattr(keras_adapter, "know_parts", lambda optimizer, variable: None)
+    variable = make_sharded()
+    slot = Slot(beside=variable)
+    whole = slot.value
+
+    def update(part, gradient, rate):
+        part.assign_add(rate * tf.convert_to_tensor(gradient) + slot.value)
+
+    optimizer = SimpleNamespace(variables=[slot])
+    sharded_variables.update(optimizer, variable, update, [make_gradient(), 0.5])
+
+    expected = ROWS + 0.5 * dense_gradient() + ROWS
+    np.testing.assert_array_equal(tf.convert_to_tensor(variable), expected)
+    assert slot.value is whole
+
+
+def test_rows_of_an_embedding_are_looked_up_in_all_parts():
+    layer: Any = SimpleNamespace(
+        embeddings=SimpleNamespace(value=make_sharded()), compute_dtype="float16"
+    )
+
+    rows = sharded_variables.embed(layer, tf.constant([[4.0, 0.0]]))
+
+    assert rows.dtype == tf.float16
+    np.testing.assert_array_equal(rows, ROWS[[[4, 0]]])
+
+
+def test_slots_are_divided_like_their_weight():
+    weight = make_sharded()
+
+    slot = sharded_variables.create(
+        lambda _, colocate_with, initial_value, **kwargs: tf.Variable(initial_value),
+        None,
+        None,
+        colocate_with=weight,
+        initial_value=lambda: tf.constant(ROWS),
+    )
+
+    assert slot.lives_beside is weight
+    assert [part.shape.as_list() for part in sharded_variables.parts_of(slot)] == [[3, 2], [2, 2]]
+    np.testing.assert_array_equal(tf.convert_to_tensor(slot), ROWS)

@@ -1,0 +1,60 @@
+"""The logs of a step: means over the examples, and numbers when somebody reads them."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
+from kerasdist.training.step.update_callback import UpdateCallback
+from tests.strategies import each_strategy
+
+
+class Double(UpdateCallback):
+    def change_logs(self, logs):
+        return {name: 2 * value for name, value in logs.items()}
+
+
+def make_logs(strategy, **arguments):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    return StepLogs(model, returns_metrics=False, **arguments)
+
+
+def test_replicas_count_by_their_examples_and_one_without_any_for_nothing():
+    replicas = [{"loss": 1.0, "parts": {"a": 2}}, {"loss": 4.0, "parts": {"a": 5}}]
+    nothing = {"loss": np.nan, "parts": {"a": 0}}
+
+    logs = mean_over_examples([*replicas, nothing], [2 / 3, 1 / 3, 0.0])
+
+    np.testing.assert_allclose(logs["loss"], 2.0, rtol=1e-6)
+    np.testing.assert_allclose(logs["parts"]["a"], 3.0, rtol=1e-6)
+
+
+@each_strategy
+def test_the_logs_of_the_last_step_are_read(strategy):
+    logs = make_logs(strategy)
+
+    for value in (1.0, 3.0):
+        logs.keep([{"own": tf.constant(value)}], [1.0])
+
+    assert logs.read() == logs.read_of_worker() == {"own": 3.0}
+
+
+@each_strategy
+def test_names_in_a_dict_in_the_logs_are_told(strategy):
+    logs = make_logs(strategy)
+    assert logs.nesting == {}
+
+    logs.keep([{"loss": tf.constant(1.0), "parts": {"a": tf.constant(2.0)}}], [1.0])
+
+    assert logs.nesting == {"parts": ("a",)}
+
+
+@each_strategy
+def test_callbacks_change_what_is_read(strategy):
+    logs = make_logs(strategy, callbacks=(Double(), Double()))
+
+    logs.keep([{"own": tf.constant(1.5)}], [1.0])
+
+    assert logs.read() == {"own": 6.0}

@@ -1,0 +1,48 @@
+"""Our train functions have what Keras, the routes and callbacks ask of one.
+
+`ty` says the same of their methods; it does not see whether an attribute is set in every case.
+"""
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import pytest
+
+from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers.step_function import AsynchronousStep
+from kerasdist.training.step.step_function import StepFunction
+from kerasdist.training.step.train_function import LockstepFunction, TrainFunction
+from tests import strategies
+
+
+def members_of(protocol) -> set[str]:
+    asked = [each for each in protocol.__mro__ if each.__module__ == TrainFunction.__module__]
+    names = {name for each in asked for name in (*inspect.get_annotations(each), *vars(each))}
+    return {name for name in names if name == "__call__" or not name.startswith("_")}
+
+
+@pytest.fixture
+def strategy(monkeypatch):
+    """One device, in the place of parameter servers too."""
+    strategy: Any = strategies.get("one device")
+    for name in ("coordinator", "watch"):
+        monkeypatch.setattr(strategy, name, SimpleNamespace(), raising=False)
+    monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)
+    return strategy
+
+
+@pytest.mark.parametrize(
+    ("make", "protocol"), [(StepFunction, LockstepFunction), (AsynchronousStep, TrainFunction)]
+)
+def test_a_train_function_has_what_is_asked_of_one(strategy, make, protocol):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    step = make(model, model.train_step, returns_metrics=True, weighs_loss=True)
+
+    asked = members_of(protocol)
+    assert {"callbacks", "num_examples", "restart", "__call__"} <= asked
+    assert not [name for name in asked if not hasattr(step, name)]
