@@ -310,7 +310,7 @@ def test_class_weight_function_looks_up_the_class():
 HEARTBEAT = """
 from tensorflow.python.eager import context
 from kerasdist import Cluster, Task
-from kerasdist.training import keras_adapter
+from kerasdist.private import keras_adapter
 
 cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:2", "c:2"]}, task=Task("worker", 1))
 keras_adapter.set_heartbeat_timeout(cluster, 2.5)
