@@ -55,6 +55,7 @@ from tensorflow.python.ops import (
 )
 
 from kerasdist.cluster import Cluster
+from kerasdist.private import names
 
 # What can be routed: (owner, name), each with the reason why Keras' own does not do.
 ROUTABLE = {
@@ -160,9 +161,13 @@ _adapted = weakref.WeakSet()
 
 
 def route(name: str, function: Callable) -> None:
-    """Routes one of `ROUTABLE` through `function(stock, *args, **kwargs)`."""
+    """Routes one of `ROUTABLE` through `function(stock, *args, **kwargs)`.
+
+    Raises:
+        AttributeError: The installed version has no such function; see `names.find`.
+    """
     owner, attribute = ROUTABLE[name]
-    stock = getattr(owner, attribute)
+    stock = names.find(owner, attribute)
 
     @functools.wraps(stock)
     def routed(*args, **kwargs):
@@ -398,7 +403,7 @@ def alike_draws() -> Generator[Callable[[], None]]:
         if pattern.fullmatch(name)
     }
     try:
-        with _replaced(replaced):
+        with names.replaced(replaced):
             yield start
     finally:
         for generator, state in zip(generators, states, strict=True):
@@ -435,14 +440,14 @@ def assignments_undone() -> Generator[None]:
                 before[id(handle)] = handle, value
         return stock(handle, *args, **kwargs)
 
-    names = [
+    keys = [
         (module, name)
         for module in (gen_resource_variable_ops, gen_state_ops)
         for name in vars(module)
         if ASSIGNMENTS.fullmatch(name) and not name.endswith("_eager_fallback")
     ]
     try:
-        with _replaced({key: functools.partial(assign, getattr(*key)) for key in names}):
+        with names.replaced({key: functools.partial(assign, getattr(*key)) for key in keys}):
             yield
     finally:
         for handle, value in before.values():
@@ -454,7 +459,7 @@ def around_initializers(context: Callable[[], Any]) -> Generator[None]:
     """Enters `context()` wherever Keras computes the first value of a variable."""
     # Of TensorFlow's backend, which all variables of layers go through.
     owner, name = keras.Variable, "_initialize_with_initializer"
-    stock = getattr(owner, name)
+    stock = names.find(owner, name)
 
     def initialize(variable, initializer):
         def within(*args, **kwargs):
@@ -463,7 +468,7 @@ def around_initializers(context: Callable[[], Any]) -> Generator[None]:
 
         stock(variable, within)
 
-    with _replaced({(owner, name): initialize}):
+    with names.replaced({(owner, name): initialize}):
         yield
 
 
@@ -474,18 +479,6 @@ def _value_of(handle):
     dtype = handle._handle_data.shape_and_type[0].dtype
     with record.stop_recording():
         return gen_resource_variable_ops.read_variable_op(handle, dtype)
-
-
-@contextlib.contextmanager
-def _replaced(functions: dict) -> Generator[None]:
-    stock = {(owner, name): getattr(owner, name) for owner, name in functions}
-    for (owner, name), function in functions.items():
-        setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        for (owner, name), function in stock.items():
-            setattr(owner, name, function)
 
 
 def layers_with_random_numbers_of(model) -> list[keras.layers.Layer]:
@@ -631,18 +624,7 @@ def separate_collectives(strategy) -> None:
     All strategies of a process start at the same key, and a group of other devices under a key that
     is taken fails with "InternalError: CollectiveReduceV2" in every later strategy as well.
     """
-    _overwrite(strategy, "_collective_key_base", next(_collective_key_bases))
-
-
-def _overwrite(owner, name: str, value) -> None:
-    """Writes a private attribute that nothing here reads: were it renamed, nobody would notice."""
-    if not hasattr(owner, name):
-        raise AttributeError(
-            f"`{type(owner).__name__}.{name}` is not in TensorFlow {tf.__version__}, and kerasdist "
-            "needs it. Install the version of TensorFlow that kerasdist was written for: "
-            "`pip install tensorflow==2.21.*`."
-        )
-    setattr(owner, name, value)
+    names.overwrite(strategy, "_collective_key_base", next(_collective_key_bases))
 
 
 @contextlib.contextmanager
@@ -652,17 +634,13 @@ def devices_of_worker(devices) -> Generator[None]:
     TensorFlow lets the cluster resolver name a number of GPUs, and always takes one CPU.
     """
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-    stock = extended._initialize_local_devices
 
     def local_devices(self, cluster_resolver, worker_device):
-        names = tuple(f"{worker_device}/device:{device}" for device in devices)
-        return names, devices[0].partition(":")[0]
+        own = tuple(f"{worker_device}/device:{device}" for device in devices)
+        return own, devices[0].partition(":")[0]
 
-    extended._initialize_local_devices = local_devices
-    try:
+    with names.replaced({(extended, "_initialize_local_devices"): local_devices}):
         yield
-    finally:
-        extended._initialize_local_devices = stock
 
 
 def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
@@ -699,7 +677,7 @@ def adapt_parameter_servers(
     extended = strategy.extended
     if extended._num_replicas_in_sync == 1:
         extended._use_merge_call = lambda: not is_local_update()
-        extended._replica_ctx_update = update
+        names.overwrite(extended, "_replica_ctx_update", update)
     stock, partitioner = extended._create_variable, extended._variable_partitioner
     num_bytes = [0] * extended._num_ps
 
@@ -974,11 +952,11 @@ def concrete_function(coordinator, function, args: tuple):
 @contextlib.contextmanager
 def traced_for_workers(strategy) -> Generator[None]:
     """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
-    _overwrite(strategy.extended, "_being_scheduled", True)
+    names.overwrite(strategy.extended, "_being_scheduled", True)
     try:
         yield
     finally:
-        _overwrite(strategy.extended, "_being_scheduled", False)
+        names.overwrite(strategy.extended, "_being_scheduled", False)
 
 
 def schedule(coordinator, concrete_function, args: tuple):

@@ -133,19 +133,6 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
     assert [name for name in names if name not in source] == []
 
 
-def test_a_name_that_tensorflow_has_no_more_is_an_error():
-    class Renamed:
-        extended = object()
-
-    with pytest.raises(AttributeError, match=r"Renamed\._collective_key_base.*TensorFlow 2"):
-        keras_adapter.separate_collectives(Renamed())
-    with (
-        pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
-        keras_adapter.traced_for_workers(Renamed()),
-    ):
-        pass
-
-
 @pytest.mark.parametrize(
     "text",
     [*keras_adapter.LOST_WORKER_MESSAGES, keras_adapter.COORDINATOR_THREADS],
