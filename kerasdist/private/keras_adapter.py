@@ -292,6 +292,12 @@ def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
     return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
+def layer_being_built() -> keras.layers.Layer | None:
+    """Returns the layer in whose name scope a variable is being made; None outside of layers."""
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    return scopes[-1].caller if scopes else None
+
+
 def thread_state() -> dict:
     """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
     return vars(global_state.GLOBAL_STATE_TRACKER)
@@ -643,7 +649,7 @@ def devices_of_worker(devices) -> Generator[None]:
         yield
 
 
-def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
+def adapt(strategy, *, is_local_update: Callable[[], bool], create: Callable) -> None:
     """Adapts the variables and updates of `strategy` to what `fit` does with them.
 
     Args:
@@ -651,14 +657,12 @@ def adapt(strategy, *, is_local_update: Callable[[], bool]) -> None:
         is_local_update: Whether this thread updates only the variables of its own replica, with a
             gradient that is the same on all of them. TensorFlow then needs no merge_call, which is
             what lets an update stand inside `tf.cond`.
+        create: Called as create(stock, next_creator, **kwargs) for variables.
     """
     _adapted.add(strategy)
     extended = strategy.extended
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
-    create = _create_variable
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        create = _create_variable_on_workers
     extended._create_variable = functools.partial(create, extended._create_variable)
 
 
@@ -671,7 +675,8 @@ def adapt_parameter_servers(
         strategy: A ParameterServerStrategy of TensorFlow's.
         is_local_update: As in `adapt`.
         update: Called as update(variable, function, args, kwargs, group) for such an update.
-        create: Called as create(create_whole, create_parts, next_creator, **kwargs) for variables.
+        create: Called as create(create_on, next_creator, **kwargs) for variables. What it calls in
+            turn is create_on(server, in_parts, next_creator, **kwargs).
     """
     _adapted.add(strategy)
     extended = strategy.extended
@@ -679,23 +684,19 @@ def adapt_parameter_servers(
         extended._use_merge_call = lambda: not is_local_update()
         names.overwrite(extended, "_replica_ctx_update", update)
     stock, partitioner = extended._create_variable, extended._variable_partitioner
-    num_bytes = [0] * extended._num_ps
 
-    def create_with(partitioner, next_creator, **kwargs):
-        extended._variable_partitioner = partitioner
-        # TensorFlow takes the parameter servers in turn: all kernels on one, all biases on another.
-        extended._variable_count = num_bytes.index(min(num_bytes))
-        variable = stock(next_creator, **kwargs)
-        for part in getattr(variable, "variables", [variable]):
-            task = tf.DeviceSpec.from_string(part.device).task
-            num_bytes[task] += part.dtype.size * (part.shape.num_elements() or 0)
-        return variable
+    def create_on(server, in_parts, next_creator, **kwargs):
+        extended._variable_partitioner = partitioner if in_parts else None
+        # TensorFlow takes them in turn: this one is next.
+        names.overwrite(extended, "_variable_count", server)
+        return stock(next_creator, **kwargs)
 
-    extended._create_variable = functools.partial(
-        create,
-        functools.partial(create_with, None),
-        functools.partial(create_with, partitioner),
-    )
+    extended._create_variable = functools.partial(create, create_on)
+
+
+def num_parameter_servers(strategy) -> int:
+    """Returns how many tasks hold the variables; its `cluster_resolver` is None."""
+    return strategy.extended._num_ps
 
 
 def know_parts(optimizer, variable) -> None:
@@ -1070,27 +1071,3 @@ def is_adapted(strategy) -> bool:
 
 def _is_stock(thing) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("keras.src.")
-
-
-def _create_variable(create, next_creator, **kwargs):
-    if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-        # Step counters and learning rates: every replica computes the same value, no broadcast.
-        kwargs["aggregation"] = tf.VariableAggregation.NONE
-    elif _is_moving_statistic(kwargs):
-        # See batch_statistics: one value per replica, which reads and saves as their mean.
-        kwargs["aggregation"] = tf.VariableAggregation.MEAN
-        kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
-    return create(next_creator, **kwargs)
-
-
-def _create_variable_on_workers(create, next_creator, **kwargs):
-    if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-        kwargs["aggregation"] = tf.VariableAggregation.NONE
-    # Moving statistics stay one value per replica: to read their mean, all workers would have to.
-    return create(next_creator, **kwargs)
-
-
-def _is_moving_statistic(kwargs) -> bool:
-    scopes = global_state.get_global_attribute("name_scope_stack") or []
-    layer = scopes[-1].caller if scopes else None
-    return isinstance(layer, keras.layers.BatchNormalization) and not kwargs.get("trainable")

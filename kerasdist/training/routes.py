@@ -18,6 +18,7 @@ from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers.byte_balance import ByteBalance
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochs
 from kerasdist.training.parameter_servers.predict_function import PredictOnWorkers
 from kerasdist.training.parameter_servers.step_function import AsynchronousStep
@@ -32,6 +33,7 @@ from kerasdist.training.step import (
     replica_step,
     scope_checks,
     update_callback,
+    variable_creation,
 )
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
@@ -50,14 +52,16 @@ def adapt(strategy) -> None:
     reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
     if traits.has_remote_variables(strategy):
+        num_servers = keras_adapter.num_parameter_servers(strategy)
         keras_adapter.adapt_parameter_servers(
             strategy,
             is_local_update=is_local_update,
             update=remote_delivery.update_in_place,
-            create=sharded_variables.create,
+            create=ByteBalance(num_servers).create,
         )
     else:
-        keras_adapter.adapt(strategy, is_local_update=is_local_update)
+        create = variable_creation.creator_for(strategy)
+        keras_adapter.adapt(strategy, is_local_update=is_local_update, create=create)
 
 
 @functools.cache
