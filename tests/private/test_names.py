@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, names
+from kerasdist.private import coordinator_adapter, keras_adapter, names, tensorflow_adapter
 
 
 class Renamed:
@@ -31,10 +31,10 @@ def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():
 def test_a_name_that_tensorflow_has_no_more_is_an_error():
     expected = rf"`Renamed\._collective_key_base` is not in TensorFlow {re.escape(tf.__version__)}"
     with pytest.raises(AttributeError, match=expected):
-        keras_adapter.separate_collectives(Renamed())
+        tensorflow_adapter.separate_collectives(Renamed())
     with (
         pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
-        keras_adapter.traced_for_workers(Renamed()),
+        coordinator_adapter.traced_for_workers(Renamed()),
     ):
         pass
 
