@@ -148,6 +148,13 @@ def test_private_modules_of_keras_and_tensorflow_are_in_one_folder_alone(path):
     assert not [name for name in dotted_names(path) if re.search(PRIVATE_MODULE, name)]
 
 
+def test_private_modules_of_keras_and_of_tensorflow_are_in_files_of_their_own():
+    for path in PRIVATE.glob("*_adapter.py"):
+        private = [name for name in imports(path) if re.search(PRIVATE_MODULE, name)]
+        library = "keras" if path.name == "keras_adapter.py" else "tensorflow"
+        assert {name.split(".")[0] for name in private} == {library}
+
+
 @each([path for path in LIBRARY + APPLICATION if PRIVATE not in path.parents])
 def test_private_attributes_of_others_are_in_one_folder_alone(path):
     ours = set().union(*map(defined_names, LIBRARY + APPLICATION))

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.checks import check_decay
-from kerasdist.private import keras_adapter
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training import traits
 from kerasdist.training.step.update_callback import StepCallback
 
@@ -42,7 +42,7 @@ class LossAverages(StepCallback):
             if name not in self._state:
                 with (
                     tf.init_scope(),
-                    keras_adapter.outside_scopes(),
+                    tensorflow_adapter.outside_scopes(),
                     traits.shared_scope(self.model.distribute_strategy),
                 ):
                     self._state[name] = tf.Variable(tf.zeros(3), trainable=False)

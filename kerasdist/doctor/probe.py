@@ -24,7 +24,7 @@ from kerasdist.doctor import recording
 from kerasdist.doctor.fingerprints import fingerprints
 from kerasdist.doctor.recording import Deployment, Recording, Settings, Start, Step
 from kerasdist.plan import Plan
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.training.data import batches
@@ -208,7 +208,7 @@ class _StandIn(tf.distribute.Strategy):
         return self._num_replicas
 
     def scope(self):
-        if keras_adapter.is_adapted(self._strategy):
+        if tensorflow_adapter.is_adapted(self._strategy):
             return self._strategy.scope()
         return contextlib.nullcontext(self)  # No strategy at all.
 

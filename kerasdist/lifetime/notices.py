@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from kerasdist.cluster import Cluster
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter
 
 # Python hears Ctrl-C in between.
 _LOOK_SECS = 0.2
@@ -16,7 +16,7 @@ _LOOK_SECS = 0.2
 
 def post(notice: str) -> None:
     """Posts a notice, once for each name."""
-    keras_adapter.post_to_workers(f"kerasdist: {notice}")
+    coordinator_adapter.post_to_workers(f"kerasdist: {notice}")
 
 
 def is_posted(
@@ -24,7 +24,7 @@ def is_posted(
 ) -> bool:
     """Waits until a worker has posted a notice; returns whether one has."""
     deadline = clock() + timeout_secs
-    while not keras_adapter.is_posted_to_workers(f"kerasdist: {notice}", secs=_LOOK_SECS):
+    while not coordinator_adapter.is_posted_to_workers(f"kerasdist: {notice}", secs=_LOOK_SECS):
         if clock() > deadline:
             return False
     return True

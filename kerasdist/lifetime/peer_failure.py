@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.exit_codes import PEER_FAILED
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter
 
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
 # that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
@@ -186,7 +186,7 @@ def _tell(cause: str) -> None:
 
 def _report(message: str) -> None:
     with contextlib.suppress(tf.errors.OpError):  # They know it already, or cannot hear it.
-        keras_adapter.report_error(message)
+        coordinator_adapter.report_error(message)
 
 
 class StartLimit:

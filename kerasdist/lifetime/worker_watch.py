@@ -16,7 +16,7 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.silence import Silence
 from kerasdist.preflight.addresses import is_here
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter
 
 _PROBE_SECS = 2.0
 _REPORT_SECS = 10.0
@@ -59,7 +59,7 @@ class WorkerWatch:
         self._probed_at = 0.0
         self._reported_at = 0.0
         self._waiting_since: float | None = None
-        keras_adapter.report_lost_workers(
+        coordinator_adapter.report_lost_workers(
             coordinator, on_lost=self._say_lost, on_back=self._say_back
         )
         threading.Thread(target=self._guard, name="kerasdist_watch", daemon=True).start()
@@ -85,13 +85,13 @@ class WorkerWatch:
         """
         results, given_up = [result], set()
         with self.waiting():
-            while not any(keras_adapter.wait_for(each, 1 / len(results)) for each in results):
+            while not any(coordinator_adapter.wait_for(each, 1 / len(results)) for each in results):
                 self._coordinator.done()  # Raises what has failed elsewhere.
                 silent = self.silent_workers()
                 if again and silent - given_up:
                     results.append(again())
                 given_up |= silent
-            return next(each for each in results if keras_adapter.wait_for(each, 0)).fetch()
+            return next(each for each in results if coordinator_adapter.wait_for(each, 0)).fetch()
 
     def silent_workers(self) -> set[Task]:
         """Returns the workers that are given up; looks at them now and then.

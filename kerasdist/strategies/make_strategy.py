@@ -179,12 +179,12 @@ def _facts(num_clones: str) -> dict[str, str]:
 
 
 def _join_workers(choice: Choice, cluster: Cluster, *, start_timeout_secs, **arguments):
-    from kerasdist.private import keras_adapter
+    from kerasdist.private import tensorflow_adapter
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 
     reserve_logical_cpus(_num_cpus(choice))
-    keras_adapter.check_not_started()
+    tensorflow_adapter.check_not_started()
     wait_for_peers(cluster, facts=_facts(str(len(choice.devices))), timeout_secs=start_timeout_secs)
     return MultiWorkerMirroredStrategy(
         cluster,
@@ -211,10 +211,10 @@ def _join_parameter_servers(
     from kerasdist.lifetime import peer_failure
     from kerasdist.lifetime.last_word import LastWord
     from kerasdist.lifetime.serving import serve
-    from kerasdist.private import keras_adapter
+    from kerasdist.private import tensorflow_adapter
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
 
-    keras_adapter.check_not_started()
+    tensorflow_adapter.check_not_started()
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
     if not cluster.is_chief:
         serve(cluster, num_gpus=sum("GPU" in device for device in choice.devices), **serving)

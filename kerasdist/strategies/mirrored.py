@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training import routes
 
 
@@ -20,7 +20,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
     """
 
     def __init__(self, devices, *, reason: str = ""):
-        keras_adapter.separate_collectives(self)
+        tensorflow_adapter.separate_collectives(self)
         super().__init__(devices, cross_device_ops=_cross_device_ops(devices))
         self.reason = reason
         routes.adapt(self)

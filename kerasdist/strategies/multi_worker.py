@@ -5,7 +5,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import peer_failure
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.training import routes
 
@@ -42,11 +42,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         start_timeout_secs: float = 300,
         heartbeat_timeout_secs: float = 10,
     ):
-        keras_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
+        coordinator_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
         with (
             peer_failure.TerminationKept(),
             peer_failure.StartLimit(cluster, start_timeout_secs),
-            keras_adapter.devices_of_worker(devices),
+            tensorflow_adapter.devices_of_worker(devices),
         ):
             options = communication_options or tf.distribute.experimental.CommunicationOptions()
             num_gpus = sum("GPU" in device for device in devices)

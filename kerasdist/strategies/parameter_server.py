@@ -8,7 +8,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime.worker_watch import WorkerWatch
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter
 from kerasdist.strategies import random_state
 from kerasdist.training import routes
 from kerasdist.training.parameter_servers import sharded_variables
@@ -49,8 +49,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.steps_per_call = steps_per_call
         self.reason = reason
         self.coordinator = _Coordinator(self)
-        keras_adapter.copy_results_first(self.coordinator)
-        atexit.register(keras_adapter.stop, self.coordinator)
+        coordinator_adapter.copy_results_first(self.coordinator)
+        atexit.register(coordinator_adapter.stop, self.coordinator)
         self.watch = WorkerWatch(
             cluster,
             self.coordinator,

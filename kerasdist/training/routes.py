@@ -12,12 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
 from kerasdist.training import running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers.byte_balance import ByteBalance
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochs
 from kerasdist.training.parameter_servers.predict_function import PredictOnWorkers
 from kerasdist.training.parameter_servers.step_function import AsynchronousStep
@@ -32,6 +33,7 @@ from kerasdist.training.step import (
     replica_step,
     scope_checks,
     update_callback,
+    variable_creation,
 )
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
@@ -50,14 +52,16 @@ def adapt(strategy) -> None:
     reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
     if traits.has_remote_variables(strategy):
-        keras_adapter.adapt_parameter_servers(
+        num_servers = tensorflow_adapter.num_parameter_servers(strategy)
+        tensorflow_adapter.adapt_parameter_servers(
             strategy,
             is_local_update=is_local_update,
             update=remote_delivery.update_in_place,
-            create=sharded_variables.create,
+            create=ByteBalance(num_servers).create,
         )
     else:
-        keras_adapter.adapt(strategy, is_local_update=is_local_update)
+        create = variable_creation.creator_for(strategy)
+        tensorflow_adapter.adapt(strategy, is_local_update=is_local_update, create=create)
 
 
 @functools.cache
@@ -108,7 +112,7 @@ def _lay():
 
 
 def _is_ours(model) -> bool:
-    return model is not None and keras_adapter.is_adapted(keras_adapter.strategy_of(model))
+    return model is not None and tensorflow_adapter.is_adapted(keras_adapter.strategy_of(model))
 
 
 def _make_train_function(stock, model, force=False):
@@ -172,7 +176,7 @@ def _make_test_function(stock, model, force=False):
 def _compile(stock, model, *args, **kwargs):
     if not _is_ours(model):
         return stock(model, *args, **kwargs)
-    with keras_adapter.outside_scopes(), model.distribute_strategy.scope():
+    with tensorflow_adapter.outside_scopes(), model.distribute_strategy.scope():
         return stock(model, *args, **kwargs)
 
 
@@ -182,7 +186,7 @@ def _outside_scopes(stock, model, *args, **kwargs):
     Counters, logs and what callbacks make would be variables of the strategy in a scope, which all
     workers must make, and which are no plain numbers.
     """
-    with keras_adapter.outside_scopes() if _is_ours(model) else contextlib.nullcontext():
+    with tensorflow_adapter.outside_scopes() if _is_ours(model) else contextlib.nullcontext():
         return stock(model, *args, **kwargs)
 
 
@@ -263,7 +267,7 @@ def _make_variables(model):
         shares = batches.shares_of(batch, strategy)
         replica_step.run(strategy, step, shares, make_delivery=make_delivery)
 
-    with keras_adapter.traced_for_workers(strategy):
+    with coordinator_adapter.traced_for_workers(strategy):
         graph_function(run).get_concrete_function(spec)
 
 
@@ -282,7 +286,7 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     make = stock
     if traits.keeps_own_pace(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochs
-    elif keras_adapter.is_adapted(distribute_strategy):
+    elif tensorflow_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
 

@@ -6,7 +6,7 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter
 from tests.clock import Clock
 
 CLUSTER = Cluster(jobs={"worker": ["a:1", "b:1", "c:1"]}, task=Task("worker", 1))
@@ -29,9 +29,9 @@ def posted_at(monkeypatch, clock):
         return False
 
     monkeypatch.setattr(
-        keras_adapter, "post_to_workers", lambda key: times.setdefault(key, clock())
+        coordinator_adapter, "post_to_workers", lambda key: times.setdefault(key, clock())
     )
-    monkeypatch.setattr(keras_adapter, "is_posted_to_workers", is_posted)
+    monkeypatch.setattr(coordinator_adapter, "is_posted_to_workers", is_posted)
     return times
 
 

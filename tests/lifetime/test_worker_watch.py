@@ -10,7 +10,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure, silence
 from kerasdist.lifetime.worker_watch import WorkerWatch
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter
 from tests.clock import Clock
 
 # 192.0.2.0/24 is kept for examples: none of it is this machine, whose processes might be killed.
@@ -40,7 +40,9 @@ def reports(monkeypatch):
     """What the coordinator is to call when a worker is lost and when it is back."""
     functions = {}
     monkeypatch.setattr(
-        keras_adapter, "report_lost_workers", lambda coordinator, **given: functions.update(given)
+        coordinator_adapter,
+        "report_lost_workers",
+        lambda coordinator, **given: functions.update(given),
     )
     return functions
 
@@ -166,7 +168,7 @@ def results(clock, monkeypatch):
         result.num_looks -= 1
         return result.num_looks < 0
 
-    monkeypatch.setattr(keras_adapter, "wait_for", wait_for)
+    monkeypatch.setattr(coordinator_adapter, "wait_for", wait_for)
     return lambda value, num_looks: Result(clock, value, num_looks)
 
 

@@ -1,16 +1,12 @@
-"""Every private name that kerasdist relies on is still where it was, and does what it did."""
+"""Every private name of Keras that is used is where it was, and does what it did."""
 
 import contextlib
 import inspect
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute import parameter_server_strategy_v2
-from tensorflow.python.distribute.coordinator import cluster_coordinator, values
 
 from kerasdist.private import keras_adapter
 from tests import strategies
@@ -68,27 +64,6 @@ SIGNATURES = {
     "embed": ["self", "inputs"],
 }
 
-# Of TensorFlow's coordinator and parameter servers; what they do is tested in tests/cluster.
-COORDINATOR_NAMES = [
-    (cluster_coordinator.Cluster, ["workers", "closure_queue"]),
-    (cluster_coordinator.Closure, ["_function", "build_output_remote_value"]),
-    (
-        cluster_coordinator.Worker,
-        ["_on_closure_failure", "_on_resource_closure_failure", "_on_worker_recovery"],
-    ),
-    (cluster_coordinator.Worker, ["create_resource"]),
-    (cluster_coordinator._CoordinatedClosureQueue, ["_cancellation_mgr", "put"]),
-    (values.RemoteValueImpl, ["_status_available_event", "_type_spec"]),
-    (values, ["serialize_dataset_to_graph", "deserialize_dataset_from_graph"]),
-    (
-        parameter_server_strategy_v2.ParameterServerStrategyV2Extended,
-        [
-            *["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"],
-            "_being_scheduled",
-        ],
-    ),
-]
-
 
 def test_every_routable_name_has_a_signature_here():
     assert SIGNATURES.keys() == keras_adapter.ROUTABLE.keys()
@@ -124,37 +99,6 @@ def test_a_thread_inherits_the_settings_of_another():
         assert pool.submit(policy).result() == "mixed_bfloat16"
 
 
-@pytest.mark.parametrize(("owner", "names"), COORDINATOR_NAMES)
-def test_coordinator_has_the_names_that_are_used(owner, names):
-    source = "".join(
-        inspect.getsource(each) for each in getattr(owner, "__mro__", [owner]) if each is not object
-    )
-
-    assert [name for name in names if name not in source] == []
-
-
-def test_a_name_that_tensorflow_has_no_more_is_an_error():
-    class Renamed:
-        extended = object()
-
-    with pytest.raises(AttributeError, match=r"Renamed\._collective_key_base.*TensorFlow 2"):
-        keras_adapter.separate_collectives(Renamed())
-    with (
-        pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
-        keras_adapter.traced_for_workers(Renamed()),
-    ):
-        pass
-
-
-@pytest.mark.parametrize(
-    "text",
-    [*keras_adapter.LOST_WORKER_MESSAGES, keras_adapter.COORDINATOR_THREADS],
-    ids=lambda text: text[:20],
-)
-def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
-    assert text in inspect.getsource(cluster_coordinator)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -164,31 +108,6 @@ def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
 )
 def test_epoch_iterator_has_the_names_that_are_used(name):
     assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
-
-
-def test_global_seed_is_asked_for_without_a_draw():
-    tf.random.set_seed(3)
-    expected = float(tf.random.uniform([]))
-
-    tf.random.set_seed(3)
-
-    assert keras_adapter.global_seed() == 3
-    assert float(tf.random.uniform([])) == expected
-
-
-def test_iterator_begins_in_the_state_of_another_one():
-    def shuffled():
-        return tf.data.Dataset.range(20).shuffle(20, seed=1).batch(20)
-
-    dataset = shuffled()
-    first, second = ([next(iter(dataset)).numpy().tolist()] for _ in range(2))
-    dataset = shuffled()
-    iter(dataset)
-    state = keras_adapter.state_of(iter(dataset))
-
-    again = [batch.numpy().tolist() for batch in keras_adapter.iterator_over(shuffled(), state)]
-
-    assert first != again == second
 
 
 def test_keras_scales_the_loss_between_forward_and_backward_pass():
@@ -274,62 +193,12 @@ def test_masked_weights_are_0_where_the_mask_is_false(shape):
     assert keras_adapter.masked_weights(mask, None) is mask
 
 
-def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
-    dataset = tf.data.Dataset.from_tensors(tf.zeros([4, 3]))
-    distributed = strategies.get("2 replicas").experimental_distribute_dataset(dataset)
-
-    for spec in (dataset.element_spec, distributed.element_spec):
-        assert keras_adapter.batch_spec(spec).shape == (None, 3)
-
-
-def test_step_counters_and_learning_rates_need_no_broadcast():
-    with strategies.get("2 replicas").scope():
-        optimizer = keras.optimizers.SGD(0.1)
-
-    assert optimizer.iterations.value.aggregation == tf.VariableAggregation.NONE
-
-
-def test_moving_statistics_read_as_the_mean_over_the_replicas():
-    with strategies.get("2 replicas").scope():
-        layer = keras.layers.BatchNormalization()
-        layer.build((None, 3))
-
-    assert layer.moving_mean.value.synchronization == tf.VariableSynchronization.ON_READ
-    assert layer.moving_mean.value.aggregation == tf.VariableAggregation.MEAN
-    assert layer.gamma.value.synchronization != tf.VariableSynchronization.ON_READ
-
-
 def test_class_weight_function_looks_up_the_class():
     weigh = keras_adapter.class_weight_function({0: 0.5, 1: 2.0})
 
     _, _, weights = weigh(tf.zeros([2, 1]), tf.constant([1, 0]))
 
     assert weights.numpy().tolist() == [2.0, 0.5]
-
-
-HEARTBEAT = """
-from tensorflow.python.eager import context
-from kerasdist import Cluster, Task
-from kerasdist.training import keras_adapter
-
-cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:2", "c:2"]}, task=Task("worker", 1))
-keras_adapter.set_heartbeat_timeout(cluster, 2.5)
-settings = context.context().coordination_service
-print(settings.heartbeat_timeout_in_ms, settings.service_leader)
-print([(job.name, job.num_tasks) for job in settings.coordinated_job_list])
-"""
-
-
-def test_heartbeat_timeout_reaches_tensorflow():
-    # In a process of its own: it is set once and for all.
-    result = subprocess.run(
-        [sys.executable, "-c", HEARTBEAT], capture_output=True, text=True, timeout=60
-    )
-
-    assert result.stdout.splitlines() == [
-        "2500 /job:chief/replica:0/task:0",
-        "[('chief', 1), ('worker', 2)]",
-    ]
 
 
 def _compiled():

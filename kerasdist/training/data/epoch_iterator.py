@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
@@ -95,7 +95,7 @@ class EpochIterator(keras_adapter.EpochIterator):
     @property
     def element_spec(self):
         """Shapes and dtypes of a batch, with an open batch axis; nothing is read to find them."""
-        return keras_adapter.batch_spec(self._dataset.element_spec)
+        return tensorflow_adapter.batch_spec(self._dataset.element_spec)
 
     def reset(self):
         """Starts anew at the first batch."""

@@ -12,7 +12,7 @@ next batch with the gradients of this one.
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import batches
@@ -35,10 +35,10 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         return None
     if not isinstance(dataset, tf.data.Dataset):
         return None
-    num_files = keras_adapter.num_files(dataset)
+    num_files = tensorflow_adapter.num_files(dataset)
     part = None
     if num_files >= num_workers:
-        part = keras_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
+        part = tensorflow_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
     if peers.is_chief(strategy):
         _announce(num_files, num_workers, is_by_file=part is not None)
     return None if part is None else with_next_size(part)

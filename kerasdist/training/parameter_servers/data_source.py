@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter, tensorflow_adapter
 from kerasdist.training.data import input_functions
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
@@ -85,15 +85,15 @@ class WorkerData:
 
     def iterators(self, state):
         """Returns an iterator on each worker, as one value to be passed to what is scheduled."""
-        return keras_adapter.iterators_of_workers(self._coordinator, self._on_workers, state)
+        return coordinator_adapter.iterators_of_workers(self._coordinator, self._on_workers, state)
 
     def read_again(self, state) -> Iterator:
         """Returns an iterator of the chief's that yields what those of the workers do."""
         assert self._copy is not None  # Only strict data is missed.
-        return keras_adapter.iterator_over(_in_order(self._copy()), state)
+        return tensorflow_adapter.iterator_over(_in_order(self._copy()), state)
 
     def _set_up(self, makers):
-        self._on_workers = keras_adapter.datasets_of_workers(self._coordinator, makers)
+        self._on_workers = coordinator_adapter.datasets_of_workers(self._coordinator, makers)
 
     def _maker(self, arrange, *arguments):
         return functools.partial(_copied, self._copy, arrange, *arguments)
@@ -139,7 +139,7 @@ class Pass:
 
     @functools.cached_property
     def _state(self):
-        return None if self._iterator is None else keras_adapter.state_of(self._iterator)
+        return None if self._iterator is None else tensorflow_adapter.state_of(self._iterator)
 
 
 def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | None:
@@ -149,11 +149,11 @@ def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | N
         dataset: What is to be copied.
         is_of_worker: Whether one worker alone reads it, in any order.
     """
-    graph = keras_adapter.serialized(dataset)
+    graph = tensorflow_adapter.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     if b"PyFunc" in graph.numpy() or (not is_of_worker and caches_an_order(definition)):
         return None
-    return functools.partial(keras_adapter.deserialized, graph, dataset.element_spec)
+    return functools.partial(tensorflow_adapter.deserialized, graph, dataset.element_spec)
 
 
 def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter, keras_adapter
 from kerasdist.training.parameter_servers.worker_names import unique_name
 
 
@@ -40,7 +40,7 @@ class LocalCounts:
         remote = [*(variable.value for variable in self._variables), self._num_examples]
         with tf.device("/device:CPU:0"):
             local = [
-                keras_adapter.variable_of_worker(variable, f"{self._prefix}_{index}")
+                coordinator_adapter.variable_of_worker(variable, f"{self._prefix}_{index}")
                 for index, variable in enumerate(remote)
             ]
         resets = [variable.assign(tf.zeros_like(variable)) for variable in local]

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 
 _Fixed = tf.distribute.experimental.partitioners.FixedShardsPartitioner
 
@@ -24,7 +24,7 @@ def parts_of(variable) -> list[tf.Variable]:
 
 def is_sharded(variable) -> bool:
     """Whether a variable of TensorFlow's is in several parts."""
-    return isinstance(variable, keras_adapter.ShardedVariable)
+    return isinstance(variable, tensorflow_adapter.ShardedVariable)
 
 
 def is_variable(value) -> bool:
@@ -74,7 +74,7 @@ def create(create_whole, create_parts, next_creator, **kwargs):
         create_whole(next_creator, **kwargs | {"colocate_with": part, "initial_value": rows})
         for part, rows in zip(beside.variables, _divide(value, beside), strict=True)
     ]
-    made: Any = keras_adapter.ShardedVariable(parts)
+    made: Any = tensorflow_adapter.ShardedVariable(parts)
     made.lives_beside = beside  # See `update`.
     return made
 

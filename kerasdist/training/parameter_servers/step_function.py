@@ -11,7 +11,7 @@ import time
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import coordinator_adapter, keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers import local_counts, sharded_variables
@@ -138,7 +138,7 @@ class AsynchronousStep:
         elif call.num_steps > 1:
             run, numbers = self._run_next_steps[at_once], [call.num_steps]
         arguments = (source.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
-        return keras_adapter.schedule(
+        return coordinator_adapter.schedule(
             self._coordinator, self._traced(run, data, arguments), arguments
         )
 
@@ -146,7 +146,7 @@ class AsynchronousStep:
         if data is not self._traced_for:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
-            function = keras_adapter.concrete_function(self._coordinator, run, arguments)
+            function = coordinator_adapter.concrete_function(self._coordinator, run, arguments)
             self._concrete[run] = function
         return self._concrete[run]
 
@@ -283,12 +283,12 @@ class AsynchronousStep:
     def _place_of(self, generation):
         """Returns the position that the worker's iterator over this data has reached."""
         with tf.device("/device:CPU:0"):
-            reached, place = tf.unstack(keras_adapter.numbers_of_worker(self._place, 2))
+            reached, place = tf.unstack(coordinator_adapter.numbers_of_worker(self._place, 2))
         return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
 
     def _note_place(self, generation, place):
         with tf.device("/device:CPU:0"):
-            keras_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
+            coordinator_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
 
     def _one_step_on_worker(self, position, batch, num_examples):
         batch = without_optionals(batch)

@@ -19,7 +19,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.replica_step import Divisor
 
@@ -105,7 +105,7 @@ def unscale_for_distribution(stock, value):
 def _is_on_no_replica() -> bool:
     """Whether a loss is called in the scope of ours and outside of `strategy.run`: of all data."""
     strategy = tf.distribute.get_strategy()
-    return keras_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
+    return tensorflow_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
 
 
 def update_mean(stock, metric, values, sample_weight=None):

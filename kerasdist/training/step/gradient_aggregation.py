@@ -13,7 +13,7 @@ import threading
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training.step import replica_step, scope_checks, update_callback
 
 _local = threading.local()
@@ -48,7 +48,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
 
 def _apply_outside_steps(stock, optimizer, gradients, variables):
     strategy = keras_adapter.strategy_of(optimizer)
-    if not keras_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
+    if not tensorflow_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
         return stock(optimizer, gradients, variables)
     scope_checks.check_on_replica("`optimizer.apply`")
     # Loops written for one device do not know of `strategy.run`.
@@ -154,7 +154,7 @@ def _sum_over_replicas(tensors: list) -> list:
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         group = [tensors[index] for index in positions]
-        sums = keras_adapter.sum_over_replicas(group)
+        sums = tensorflow_adapter.sum_over_replicas(group)
         for index, value in zip(positions, sums, strict=True):
             summed[index] = value
     return summed

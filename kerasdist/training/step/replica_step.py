@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import delivery, late_variables
@@ -143,7 +143,7 @@ def sum_over_replicas(tensors: list) -> list:
     if step and step.may_be_empty:
         flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
     weigh = None if step is None or step.weighs_loss else functools.partial(_weigh, step)
-    summed = keras_adapter.differentiable_sum(flat, weigh)
+    summed = tensorflow_adapter.differentiable_sum(flat, weigh)
     parts = tf.split(summed, [_size(each) for each in tensors])
     return [
         part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
@@ -307,7 +307,7 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
         if position == 0:
             updates.extend(replica_step.rehearsed or ())
 
-    with keras_adapter.assignments_undone(), keras_adapter.alike_draws() as start:
+    with tensorflow_adapter.assignments_undone(), tensorflow_adapter.alike_draws() as start:
         strategy.run(replica_fn)
     return updates
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 
 
 def check(model) -> None:
@@ -17,7 +17,7 @@ def check(model) -> None:
         owner = keras_adapter.strategy_of(optimizer)
         if owner is strategy:
             continue
-        if keras_adapter.is_adapted(owner):
+        if tensorflow_adapter.is_adapted(owner):
             raise RuntimeError(
                 f"Optimizer '{optimizer.name}' of model '{model.name}' was created in the scope of "
                 "another strategy. Create it inside the `with strategy.scope():` block of the "
@@ -53,7 +53,9 @@ def check_outsider(model) -> None:
         RuntimeError: It is.
     """
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and keras_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+    if optimizer is not None and tensorflow_adapter.is_adapted(
+        keras_adapter.strategy_of(optimizer)
+    ):
         raise RuntimeError(
             f"Model '{getattr(model, 'name', model)}' was created outside `strategy.scope()`, and "
             f"its optimizer '{optimizer.name}' inside. Create the model inside the same `with "
@@ -68,7 +70,7 @@ def check_optimizer_scope(optimizer) -> None:
         RuntimeError: It is.
     """
     strategy = keras_adapter.strategy_of(optimizer)
-    if keras_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy:
+    if tensorflow_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy:
         raise RuntimeError(
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model "
             "that it trains was not. Create it inside the same `with strategy.scope():` block."
@@ -86,7 +88,7 @@ def check_on_replica(what: str) -> None:
     """
     strategy = tf.distribute.get_strategy()
     number = strategy.num_replicas_in_sync
-    is_ours = number > 1 and keras_adapter.is_adapted(strategy)
+    is_ours = number > 1 and tensorflow_adapter.is_adapted(strategy)
     if is_ours and tf.distribute.in_cross_replica_context():
         raise RuntimeError(
             f"{what} is called in the scope of {number} replicas and on none of them. Make the "
@@ -105,7 +107,7 @@ def check_has_strategy(model, what: str) -> None:
     Raises:
         RuntimeError: It was created outside their scopes.
     """
-    if not keras_adapter.is_adapted(keras_adapter.strategy_of(model)):
+    if not tensorflow_adapter.is_adapted(keras_adapter.strategy_of(model)):
         raise RuntimeError(
             f"{what} cannot act on model '{model.name}', which was created outside the scope of a "
             "kerasdist strategy. Create and compile it inside `with "

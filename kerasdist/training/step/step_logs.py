@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.step import lazy_logs, update_callback
 from kerasdist.training.step.metric_results import MetricResults
@@ -55,7 +55,7 @@ class StepLogs:
             with (
                 tf.init_scope(),
                 # In the scope of the trace, TensorFlow would trace the step once more.
-                keras_adapter.outside_scopes(),
+                tensorflow_adapter.outside_scopes(),
                 traits.shared_scope(self._strategy),
             ):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training.parameter_servers.data_source import caches_an_order
 
 
@@ -33,6 +33,6 @@ ORDERS_ARE_KEPT = {
 def test_a_cache_keeps_the_order_of_what_stands_before_it(name):
     arrange, expected = ORDERS_ARE_KEPT[name]
     dataset = arrange(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32")))
-    graph = tf.compat.v1.GraphDef.FromString(keras_adapter.serialized(dataset).numpy())
+    graph = tf.compat.v1.GraphDef.FromString(tensorflow_adapter.serialized(dataset).numpy())
 
     assert caches_an_order(graph) is expected

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import kerasdist
-from kerasdist.private import keras_adapter
+from kerasdist.private import tensorflow_adapter
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy
 
@@ -190,7 +190,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_are_alike_for_all_examples(name):
-    with keras_adapter.alike_draws() as start:
+    with tensorflow_adapter.alike_draws() as start:
         start()
         drawn = DRAWS[name]().numpy()
         start()
@@ -204,7 +204,7 @@ def test_random_numbers_are_alike_for_all_examples(name):
 def test_every_assignment_is_undone():
     variable: Any = tf.Variable([1.0, 2.0, 3.0])
 
-    with keras_adapter.assignments_undone():
+    with tensorflow_adapter.assignments_undone():
         made: Any = tf.Variable(5.0)
         variable.assign_add([1.0, 1.0, 1.0])
         variable.assign_sub([1.0, 2.0, 3.0])

@@ -1,0 +1,315 @@
+"""The private names of TensorFlow's cluster coordinator and of its coordination service.
+
+The coordinator sends the chief's functions to the workers of parameter servers; the service knows
+which tasks of a cluster live, and carries short messages between them.
+
+tests/private/test_coordinator_adapter.py fails when one of these names moves, tests/cluster when
+one does something else. Written against TensorFlow 2.21.
+"""
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Generator
+
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.distribute.coordinator import values as coordinator_values
+from tensorflow.python.eager import context
+from tensorflow.python.ops import resource_variable_ops
+
+from kerasdist.cluster import Cluster
+from kerasdist.private import names, tensorflow_adapter
+
+# How the names of the coordinator's threads begin, one for each worker.
+COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
+# How TensorFlow's coordinator begins what it logs of lost workers.
+LOST_WORKER_MESSAGES = (
+    "Worker %s failed with",
+    "Remote function on worker",
+    "Cluster update failed with error",
+    " /job:worker/task:%d encountered the following error",
+    "Start cancelling closures due to error",
+)
+
+
+def copy_results_first(coordinator) -> None:
+    """Lets a coordinator announce a result when the chief has it.
+
+    TensorFlow announces it before it has copied it from the worker: to fetch it from one that has
+    halted meanwhile would block the caller for ever.
+    """
+    cluster = coordinator._cluster
+    chief = f"/job:{context.get_server_def().job_name}/replica:0/task:0/device:CPU:0"
+
+    def schedule(function, args, kwargs):
+        queue = cluster.closure_queue
+        closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args, kwargs)
+        run = closure._function
+
+        def run_and_copy(*args, **kwargs):
+            outputs = run(*args, **kwargs)
+            with tf.device(chief):
+                return tf.nest.map_structure(_copy, outputs)
+
+        closure._function = run_and_copy
+        result = closure.build_output_remote_value()
+        queue.put(closure)
+        return result
+
+    cluster.schedule = schedule
+
+
+def _copy(output):
+    return tf.identity(output) if tf.is_tensor(output) else output
+
+
+def concrete_function(coordinator, function, args: tuple):
+    """Returns a function traced for arguments of `schedule`, which spares the chief a search."""
+    queue = coordinator._cluster.closure_queue
+    with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
+        closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args=args)
+    return closure._concrete_function
+
+
+@contextlib.contextmanager
+def traced_for_workers(strategy) -> Generator[None]:
+    """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
+    names.overwrite(strategy.extended, "_being_scheduled", True)
+    try:
+        yield
+    finally:
+        names.overwrite(strategy.extended, "_being_scheduled", False)
+
+
+def schedule(coordinator, concrete_function, args: tuple):
+    """Schedules a function that is traced already, without what only tracing needs."""
+    return coordinator._cluster.schedule(concrete_function, args, {})
+
+
+def wait_for(result, secs: float) -> bool:
+    """Waits until what was scheduled has ended, at most so long; returns whether it has."""
+    return result._status_available_event.wait(secs)
+
+
+def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) -> None:
+    """Calls functions of a worker's index where TensorFlow logs pages of its transport's errors.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        on_lost: Called once when a worker is lost.
+        on_back: Called when it is there again.
+    """
+    for worker in coordinator._cluster.workers:
+        _report_lost_worker(worker, on_lost, on_back)
+    logger = tf.get_logger()
+    logger.addFilter(lambda record: not str(record.msg).startswith(LOST_WORKER_MESSAGES))
+
+
+def _report_lost_worker(worker, on_lost, on_back):
+    is_lost = threading.Event()
+
+    def after(stock, report, *, if_lost):
+        def method(*args):
+            if is_lost.is_set() == if_lost:
+                (is_lost.clear if if_lost else is_lost.set)()
+                report(worker.worker_index)
+            return stock(*args)
+
+        return method
+
+    for name in ("_on_closure_failure", "_on_resource_closure_failure"):
+        setattr(worker, name, after(getattr(worker, name), on_lost, if_lost=False))
+    worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
+
+
+def stop(coordinator, wait_secs: float = 5.0) -> None:
+    """Ends the threads of a coordinator before Python does: one that still runs aborts the process.
+
+    Not TensorFlow's own way, which waits for every lost worker to come back.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        wait_secs: How long to wait for a thread that runs something on a worker.
+    """
+    cluster = coordinator._cluster
+    for worker in cluster.workers:
+        worker.stop()
+    cluster.closure_queue.stop()
+    deadline = time.monotonic() + wait_secs
+    for thread in threading.enumerate():
+        if thread.name.startswith(COORDINATOR_THREADS):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def datasets_of_workers(coordinator, makers: list[Callable]):
+    """Returns a dataset on each worker, for `iterators_of_workers`.
+
+    TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them. A worker that is
+    started again gets its own anew.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        makers: For each worker a function that returns its dataset.
+    """
+    functions = {id(make): tf.function(make).get_concrete_function() for make in makers}
+    datasets = []
+    for worker, make in zip(coordinator._cluster.workers, makers, strict=True):
+        function = functions[id(make)]
+        dataset = worker.create_resource(functools.partial(_call, function))
+        dataset._type_spec = input_lib.get_iterator_spec_from_dataset(
+            coordinator.strategy, function.structured_outputs
+        )
+        datasets.append(dataset)
+    return coordinator_values.PerWorkerValues(tuple(datasets))
+
+
+def _call(function):
+    return function()
+
+
+def iterators_of_workers(coordinator, datasets, state):
+    """Returns an iterator on each worker, as one value to be passed to what is scheduled.
+
+    Args:
+        coordinator: A ClusterCoordinator.
+        datasets: Of `datasets_of_workers`.
+        state: Of `tensorflow_adapter.state_of`; of an iterator over the same dataset.
+    """
+    iterators = []
+    for worker, dataset in zip(coordinator._cluster.workers, datasets._values, strict=True):
+        iterator = worker.create_resource(
+            functools.partial(tensorflow_adapter.iterator_over, state=state), args=(datasets,)
+        )
+        iterator._type_spec = dataset._type_spec
+        iterators.append(iterator)
+    return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))
+
+
+def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
+    """Returns a variable of the worker that runs the function which is being traced.
+
+    TensorFlow's PerWorkerVariable has no automatic control dependencies, so that reads may come
+    before writes.
+
+    Args:
+        like: A variable with its shape and dtype.
+        name: Which one it is, among all of that worker's process.
+    """
+    return resource_variable_ops.BaseResourceVariable(
+        **_arguments_of_worker(like, name), trainable=False
+    )
+
+
+def _arguments_of_worker(like, name) -> dict:
+    return {
+        "handle": tf.raw_ops.VarHandleOp(
+            dtype=like.dtype, shape=like.shape, shared_name=name, container=""
+        ),
+        "handle_name": name,
+        "unique_id": name,
+        "shape": like.shape,
+        "dtype": like.dtype,
+        "in_graph_mode": True,
+    }
+
+
+class _CopyOfWorker(resource_variable_ops.BaseResourceVariable):
+    """A variable of a worker that is read in the place of one on a parameter server.
+
+    What is assigned to it is assigned to that one too.
+    """
+
+    original: tf.Variable
+
+    def assign(self, value, *args, **kwargs):
+        self.original.assign(value)
+        return super().assign(value, *args, **kwargs)
+
+    def assign_add(self, delta, *args, **kwargs):
+        self.original.assign_add(delta)
+        return super().assign_add(delta, *args, **kwargs)
+
+    def assign_sub(self, delta, *args, **kwargs):
+        self.original.assign_sub(delta)
+        return super().assign_sub(delta, *args, **kwargs)
+
+
+def copy_of_worker(original: tf.Variable, name: str, value: tf.Tensor) -> _CopyOfWorker:
+    """Returns a copy on the worker that runs the function which is being traced.
+
+    Args:
+        original: A trainable variable on a parameter server.
+        name: Which one it is, among all of that worker's process.
+        value: What it holds.
+    """
+    arguments = _arguments_of_worker(original, name)
+    handle = arguments["handle"]
+    # The gradient of a loop asks for the shape of a variable without waiting for more than this.
+    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
+        arguments["handle"] = tf.identity(handle)
+    copy = _CopyOfWorker(**arguments, trainable=True)
+    copy.original = original
+    return copy
+
+
+def numbers_of_worker(name: str, count: int) -> tf.Tensor:
+    """Returns what `note_numbers_of_worker` left on this worker: int64 [count], 0 before."""
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[count], shared_name=name)
+    return tf.cond(
+        tf.raw_ops.VarIsInitializedOp(resource=handle),
+        lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64),
+        lambda: tf.zeros([count], tf.int64),
+    )
+
+
+def note_numbers_of_worker(name: str, numbers: tf.Tensor) -> None:
+    """Leaves numbers on the worker that runs the function which is being traced.
+
+    Args:
+        name: Which ones, among all of that worker's process.
+        numbers: int64 [count].
+    """
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=numbers.shape, shared_name=name)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=numbers)
+
+
+def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:
+    """Sets how long a worker may be silent; call it before the strategy is made.
+
+    TensorFlow has no other way than its private one, and leaves alone what is set already.
+    """
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{cluster.chief.job}/replica:0/task:{cluster.chief.index}",
+        heartbeat_timeout_in_ms=int(secs * 1000),
+        coordinated_jobs=[
+            # Protocol buffers make their classes at run time.
+            coordination_config_pb2.CoordinatedJob(  # ty: ignore[missing-attribute]
+                name=job, num_tasks=len(addresses)
+            )
+            for job, addresses in cluster.jobs.items()
+        ],
+    )
+
+
+def post_to_workers(key: str) -> None:
+    """Sets a key at TensorFlow's coordination service, once."""
+    context.context().set_config_key_value(key, "posted")
+
+
+def is_posted_to_workers(key: str, *, secs: float) -> bool:
+    """Waits until a worker has set a key, at most so long; returns whether one has."""
+    try:
+        context.context().get_config_key_value(key, int(secs * 1000))
+    except tf.errors.DeadlineExceededError:
+        return False
+    return True
+
+
+def report_error(message: str) -> None:
+    """Lets the collectives of all other workers fail with a message."""
+    context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)

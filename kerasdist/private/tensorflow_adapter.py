@@ -1,0 +1,403 @@
+"""The private names of TensorFlow, each with its reason; those of its coordinator stand beside.
+
+A strategy of ours is one of TensorFlow's, of which `adapt` changes how it makes variables and
+updates them. The rest is asked for where TensorFlow has no public way.
+
+tests/private/test_tensorflow_adapter.py fails when one of these names moves. Written against
+TensorFlow 2.21.
+"""
+
+import contextlib
+import functools
+import itertools
+import random
+import re
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute as tf_distribute
+from tensorflow.python.data.ops import options as options_lib
+from tensorflow.python.distribute import collective_all_reduce_strategy, sharded_variable
+from tensorflow.python.distribute.coordinator import values as coordinator_values
+from tensorflow.python.eager import context, record
+from tensorflow.python.ops import (
+    gen_random_ops,
+    gen_resource_variable_ops,
+    gen_state_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+
+from kerasdist.private import names
+
+# TensorFlow's functions behind every random number and every assignment, where each operation runs
+# at once; see `alike_draws` and `assignments_undone`.
+RANDOM_MODULES = (
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+RANDOM_FUNCTIONS = re.compile(
+    r"(stateful_|stateless_)?(parameterized_)?(random_)?(standard_)?"
+    r"(truncated_normal|normal|uniform|uniform_int|uniform_full_int)(_v2)?"
+)
+SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
+ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+")
+# What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
+ShardedVariable = sharded_variable.ShardedVariable
+
+_collective_key_bases = itertools.count(1000, 1000)
+_adapted = weakref.WeakSet()
+
+
+def is_adapted(strategy) -> bool:
+    """Whether `strategy` is one of ours."""
+    return strategy in _adapted
+
+
+def adapt(strategy, *, is_local_update: Callable[[], bool], create: Callable) -> None:
+    """Adapts the variables and updates of `strategy` to what `fit` does with them.
+
+    Args:
+        strategy: A strategy of TensorFlow's.
+        is_local_update: Whether this thread updates only the variables of its own replica, with a
+            gradient that is the same on all of them. TensorFlow then needs no merge_call, which is
+            what lets an update stand inside `tf.cond`.
+        create: Called as create(stock, next_creator, **kwargs) for variables.
+    """
+    _adapted.add(strategy)
+    extended = strategy.extended
+    uses_merge_call = extended._use_merge_call
+    extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
+    extended._create_variable = functools.partial(create, extended._create_variable)
+
+
+def adapt_parameter_servers(
+    strategy, *, is_local_update: Callable[[], bool], update: Callable, create: Callable
+) -> None:
+    """Adapts the variables and updates of a ParameterServerStrategy; see `adapt`.
+
+    Args:
+        strategy: A ParameterServerStrategy of TensorFlow's.
+        is_local_update: As in `adapt`.
+        update: Called as update(variable, function, args, kwargs, group) for such an update.
+        create: Called as create(create_on, next_creator, **kwargs) for variables. What it calls in
+            turn is create_on(server, in_parts, next_creator, **kwargs).
+    """
+    _adapted.add(strategy)
+    extended = strategy.extended
+    if extended._num_replicas_in_sync == 1:
+        extended._use_merge_call = lambda: not is_local_update()
+        names.overwrite(extended, "_replica_ctx_update", update)
+    stock, partitioner = extended._create_variable, extended._variable_partitioner
+
+    def create_on(server, in_parts, next_creator, **kwargs):
+        extended._variable_partitioner = partitioner if in_parts else None
+        # TensorFlow takes them in turn: this one is next.
+        names.overwrite(extended, "_variable_count", server)
+        return stock(next_creator, **kwargs)
+
+    extended._create_variable = functools.partial(create, create_on)
+
+
+def num_parameter_servers(strategy) -> int:
+    """Returns how many tasks hold the variables; the public `cluster_resolver` is None here."""
+    return strategy.extended._num_ps
+
+
+@contextlib.contextmanager
+def outside_scopes() -> Generator[None]:
+    """Leaves the scope of a strategy, and the trace of a function, for the variables made inside.
+
+    TensorFlow has no public way out of `with strategy.scope():`.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    strategies, creators = graph._distribution_strategy_stack, graph._variable_creator_stack
+    graph._distribution_strategy_stack, graph._variable_creator_stack = [], []
+    try:
+        with tf.device(None) if strategies else contextlib.nullcontext():
+            yield
+    finally:
+        graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
+
+
+def separate_collectives(strategy) -> None:
+    """Gives a strategy collective keys of its own; call it before TensorFlow's constructor.
+
+    All strategies of a process start at the same key, and a group of other devices under a key that
+    is taken fails with "InternalError: CollectiveReduceV2" in every later strategy as well.
+    """
+    names.overwrite(strategy, "_collective_key_base", next(_collective_key_bases))
+
+
+@contextlib.contextmanager
+def devices_of_worker(devices) -> Generator[None]:
+    """Makes a multi-worker strategy, constructed inside, use `devices` of its own worker.
+
+    TensorFlow lets the cluster resolver name a number of GPUs, and always takes one CPU.
+    """
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+
+    def local_devices(self, cluster_resolver, worker_device):
+        own = tuple(f"{worker_device}/device:{device}" for device in devices)
+        return own, devices[0].partition(":")[0]
+
+    with names.replaced({(extended, "_initialize_local_devices"): local_devices}):
+        yield
+
+
+def check_not_started() -> None:
+    """Checks that TensorFlow can still become part of a cluster.
+
+    Raises:
+        RuntimeError: It has made its devices already.
+    """
+    if context.context()._initialized:
+        raise RuntimeError(
+            "TensorFlow has started without the cluster: a tensor, a model or a list of devices "
+            "was made before. Call `make_strategy` first in the program, right after the imports; "
+            "TF_CONFIG must be set by then."
+        )
+
+
+def global_seed() -> int | None:
+    """Returns the seed that the user gave TensorFlow; its public way to ask draws a number."""
+    return context.global_seed()
+
+
+def sum_over_replicas(tensors: list) -> list:
+    """Returns tensors and IndexedSlices of one dtype summed over all replicas; no gradient.
+
+    TensorFlow's public `all_reduce` also walks through the graph, of all replicas, for variables
+    that a gradient might need.
+    """
+    extended = tf.distribute.get_strategy().extended
+    # Those that the user gave to the strategy of several workers.
+    options = getattr(extended, "_communication_options", None)
+    with record.stop_recording():
+        return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors, options)
+
+
+def differentiable_sum(tensor, weigh=None):
+    """Returns a tensor summed over all replicas; its gradient is a sum over them too.
+
+    Args:
+        tensor: Of the same shape on every replica.
+        weigh: Called with (function, gradient), to weigh the replicas' gradients where `function`
+            adds them up; None leaves them as they are.
+    """
+    (summed,) = sum_over_replicas([tf.identity(tensor)])
+
+    def backward(gradient):
+        return [weigh(differentiable_sum, gradient) if weigh else differentiable_sum(gradient)]
+
+    record.record_operation("SumOverReplicas", [summed], [tensor], backward)
+    return summed
+
+
+@contextlib.contextmanager
+def alike_draws() -> Generator[Callable[[], None]]:
+    """Makes random numbers the same for every example and on every replica; for eager operations.
+
+    The numbers of a draw differ along all axes but the first. Python's, numpy's and TensorFlow's
+    generators are put back at the end.
+
+    Yields:
+        A function that each replica calls first.
+    """
+    # TensorFlow's is made by the first seed.
+    generators = [random, *filter(None, [getattr(context.context(), "_rng", None)])]
+    states = [generator.getstate() for generator in generators]
+    state_of_numpy = np.random.get_state()
+    local = threading.local()  # Replicas take turns.
+
+    def start():
+        local.counter = itertools.count()
+        random.seed(0)
+        np.random.seed(0)
+
+    def draw(stock, *args, **kwargs):
+        drawn = stock(*args, **kwargs)
+        fractions = _fractions(drawn.shape.as_list()[1:], next(local.counter))
+        if not drawn.dtype.is_floating:
+            row = _integers(fractions, drawn, args, kwargs)
+        elif "normal" in stock.__name__:
+            row = 1.4 * np.sin(2 * np.pi * fractions)
+        else:
+            row = fractions
+        return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
+
+    def in_order(stock, value, *args, **kwargs):
+        return tf.identity(value)
+
+    replaced = {
+        (module, name): functools.partial(function, getattr(module, name))
+        for module in RANDOM_MODULES
+        for name in vars(module)
+        for pattern, function in ((RANDOM_FUNCTIONS, draw), (SHUFFLES, in_order))
+        if pattern.fullmatch(name)
+    }
+    try:
+        with names.replaced(replaced):
+            yield start
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.setstate(state)
+        np.random.set_state(state_of_numpy)
+
+
+def _fractions(shape, seed: int) -> np.ndarray:
+    """Returns different numbers between 0 and 1."""
+    positions = np.arange(np.prod(shape, dtype=int))
+    return np.reshape(np.modf(0.37 + 0.618 * seed + 0.755 * positions)[0], shape)
+
+
+def _integers(fractions, drawn, args, kwargs):
+    """Returns integers between the bounds of a draw, its last two arguments."""
+    bounds = [kwargs[name] for name in ("minval", "maxval") if name in kwargs]
+    bounds = bounds or [each for each in args if np.ndim(each) == 0][-2:]
+    low, high = bounds if len(bounds) == 2 else (drawn.dtype.min, drawn.dtype.max)
+    return int(low) + np.floor(fractions * (int(high) - int(low)))
+
+
+@contextlib.contextmanager
+def assignments_undone() -> Generator[None]:
+    """Gives every variable that is assigned inside its value back; for eager operations.
+
+    One that is made inside, as those of compiled metrics, gets its first value back.
+    """
+    before: dict = {}
+
+    def assign(stock, handle, *args, **kwargs):
+        if handle is not None and id(handle) not in before:
+            value = _value_of(handle)
+            if value is not None:
+                before[id(handle)] = handle, value
+        return stock(handle, *args, **kwargs)
+
+    keys = [
+        (module, name)
+        for module in (gen_resource_variable_ops, gen_state_ops)
+        for name in vars(module)
+        if ASSIGNMENTS.fullmatch(name) and not name.endswith("_eager_fallback")
+    ]
+    try:
+        with names.replaced({key: functools.partial(assign, getattr(*key)) for key in keys}):
+            yield
+    finally:
+        for handle, value in before.values():
+            gen_resource_variable_ops.assign_variable_op(handle, value)
+
+
+def _value_of(handle):
+    """Returns what a variable holds; None for one that is being made."""
+    if not gen_resource_variable_ops.var_is_initialized_op(handle):
+        return None
+    dtype = handle._handle_data.shape_and_type[0].dtype
+    with record.stop_recording():
+        return gen_resource_variable_ops.read_variable_op(handle, dtype)
+
+
+def batch_spec(element_spec):
+    """Returns the spec of one replica's batch, with an open batch axis, for any dataset's spec."""
+
+    def leaf_spec(spec):
+        # Distributed datasets have one spec per replica, all alike but for the batch axis.
+        spec = spec._component_specs[0] if hasattr(spec, "_value_specs") else spec
+        shape = getattr(spec, "shape", None)
+        if shape is None:
+            return None
+        if shape.rank:
+            shape = [None, *shape[1:]]
+        return keras.KerasTensor(shape, dtype=spec.dtype.name)
+
+    return tf.nest.map_structure(leaf_spec, element_spec)
+
+
+def num_files(dataset: tf.data.Dataset) -> int:
+    """Returns how many files a dataset seems to be read from: the texts at its source; 0 for none.
+
+    A dataset does not say what it is made of, but for its inputs.
+    """
+    while inputs := dataset._inputs():
+        dataset = inputs[0]
+    spec = dataset.element_spec
+    if not isinstance(spec, tf.TensorSpec) or spec.dtype != tf.string or spec.shape.rank != 0:
+        return 0
+    return max(int(dataset.cardinality()), 0)
+
+
+def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
+    """Returns the part of a dataset that is in every `num_shards`-th of its files, or None.
+
+    None where the texts at its source are no file names, where its batch size cannot be found, and
+    for batches of anything but dense tensors of known rank.
+
+    Args:
+        dataset: Yields global batches.
+        num_shards: Number of parts.
+        index: Which part.
+
+    Returns:
+        Dataset of this part's share of each global batch.
+    """
+    batch_size = int(tf_distribute.compute_batch_size(dataset))
+    leaves = tf.nest.flatten(dataset.element_spec)
+    is_dense = all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves)
+    if batch_size < num_shards or not is_dense:
+        return None
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    try:
+        shard = tf_distribute._AutoShardDataset(dataset.with_options(options), num_shards, index)
+    except tf.errors.NotFoundError:
+        return None
+    return shard.rebatch((batch_size + num_shards - 1 - index) // num_shards)
+
+
+def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the GraphDef of a dataset, with all that is in it, as a scalar string."""
+    return coordinator_values.serialize_dataset_to_graph(dataset)
+
+
+def deserialized(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
+    """Returns a copy of a dataset, on whichever task it is called.
+
+    Args:
+        graph: Of `serialized`.
+        element_spec: Of the dataset.
+    """
+    return coordinator_values.deserialize_dataset_from_graph(graph, element_spec)
+
+
+def state_of(iterator: Any) -> tf.Tensor | None:
+    """Returns where an iterator stands, which random order it has included; None if unknown.
+
+    TensorFlow's checkpoints can write it to a file only.
+    """
+    try:
+        state = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource,
+            external_state_policy=options_lib.ExternalStatePolicy.IGNORE.value,
+        )
+    except tf.errors.UnimplementedError:  # Some datasets, such as those of a data service.
+        return None
+    return tf.io.serialize_tensor(state)
+
+
+def iterator_over(dataset: tf.data.Dataset, state: tf.Tensor | None) -> tf.data.Iterator:
+    """Returns an iterator that stands where another one over the same dataset stood."""
+    iterator = iter(dataset)
+    if state is not None:
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource,
+            serialized=tf.io.parse_tensor(state, tf.variant),
+        )
+    return iterator

@@ -1,0 +1,67 @@
+"""Every private name of the coordinator is where it was; tests/cluster shows what it does."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from tensorflow.python.distribute import parameter_server_strategy_v2
+from tensorflow.python.distribute.coordinator import cluster_coordinator, values
+
+from kerasdist.private import coordinator_adapter
+
+COORDINATOR_NAMES = [
+    (cluster_coordinator.Cluster, ["workers", "closure_queue"]),
+    (cluster_coordinator.Closure, ["_function", "build_output_remote_value"]),
+    (
+        cluster_coordinator.Worker,
+        ["_on_closure_failure", "_on_resource_closure_failure", "_on_worker_recovery"],
+    ),
+    (cluster_coordinator.Worker, ["create_resource"]),
+    (cluster_coordinator._CoordinatedClosureQueue, ["_cancellation_mgr", "put"]),
+    (values.RemoteValueImpl, ["_status_available_event", "_type_spec"]),
+    (parameter_server_strategy_v2.ParameterServerStrategyV2Extended, ["_being_scheduled"]),
+]
+
+
+@pytest.mark.parametrize(("owner", "names"), COORDINATOR_NAMES)
+def test_coordinator_has_the_names_that_are_used(owner, names):
+    source = "".join(
+        inspect.getsource(each) for each in getattr(owner, "__mro__", [owner]) if each is not object
+    )
+
+    assert [name for name in names if name not in source] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*coordinator_adapter.LOST_WORKER_MESSAGES, coordinator_adapter.COORDINATOR_THREADS],
+    ids=lambda text: text[:20],
+)
+def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
+    assert text in inspect.getsource(cluster_coordinator)
+
+
+HEARTBEAT = """
+from tensorflow.python.eager import context
+from kerasdist import Cluster, Task
+from kerasdist.private import coordinator_adapter
+
+cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:2", "c:2"]}, task=Task("worker", 1))
+coordinator_adapter.set_heartbeat_timeout(cluster, 2.5)
+settings = context.context().coordination_service
+print(settings.heartbeat_timeout_in_ms, settings.service_leader)
+print([(job.name, job.num_tasks) for job in settings.coordinated_job_list])
+"""
+
+
+def test_heartbeat_timeout_reaches_tensorflow():
+    # In a process of its own: it is set once and for all.
+    result = subprocess.run(
+        [sys.executable, "-c", HEARTBEAT], capture_output=True, text=True, timeout=60
+    )
+
+    assert result.stdout.splitlines() == [
+        "2500 /job:chief/replica:0/task:0",
+        "[('chief', 1), ('worker', 2)]",
+    ]

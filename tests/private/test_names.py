@@ -1,0 +1,53 @@
+"""A private name that has moved is an error that says which one, which version, and what to do."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+
+from kerasdist.private import coordinator_adapter, keras_adapter, names, tensorflow_adapter
+
+
+class Renamed:
+    extended = object()
+
+
+def test_a_route_that_keras_has_no_more_is_an_error(monkeypatch):
+    monkeypatch.setitem(keras_adapter.ROUTABLE, "gone", (keras.Model, "_gone"))
+
+    expected = rf'`Model._gone` is not in Keras {keras.__version__}.*pip install "keras>=3'
+    with pytest.raises(AttributeError, match=expected):
+        keras_adapter.route("gone", print)
+
+
+def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():
+    with pytest.raises(AttributeError, match=r"keras\.src\.\w+.*\._gone` is not in Keras 3"):
+        names.find(keras_adapter.keras_loss, "_gone")
+
+
+def test_a_name_that_tensorflow_has_no_more_is_an_error():
+    expected = rf"`Renamed\._collective_key_base` is not in TensorFlow {re.escape(tf.__version__)}"
+    with pytest.raises(AttributeError, match=expected):
+        tensorflow_adapter.separate_collectives(Renamed())
+    with (
+        pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
+        coordinator_adapter.traced_for_workers(Renamed()),
+    ):
+        pass
+
+
+def test_what_to_install_is_what_kerasdist_depends_on():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    assert set(names.REQUIREMENTS.values()) <= set(project["dependencies"])
+
+
+def test_what_is_replaced_is_put_back_after_an_error():
+    with pytest.raises(KeyError), names.replaced({(Renamed, "extended"): None}):
+        assert Renamed.extended is None
+        raise KeyError
+
+    assert Renamed.extended is not None

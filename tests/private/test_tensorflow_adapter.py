@@ -1,0 +1,65 @@
+"""Every private name of TensorFlow that is used is where it was, and does what it did."""
+
+import inspect
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import parameter_server_strategy_v2
+
+from kerasdist.private import tensorflow_adapter
+from tests import strategies
+
+EXTENDED = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+
+
+@pytest.mark.parametrize(
+    "name", ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"]
+)
+def test_a_strategy_of_parameter_servers_has_the_names_that_are_used(name):
+    source = "".join(inspect.getsource(each) for each in EXTENDED.__mro__[:-1])
+
+    assert name in source
+
+
+def test_dataset_is_the_same_from_its_graph():
+    dataset = tf.data.Dataset.range(3).map(lambda number: 2 * number)
+
+    graph = tensorflow_adapter.serialized(dataset)
+
+    again = tensorflow_adapter.deserialized(graph, dataset.element_spec)
+    assert [int(number) for number in again] == [0, 2, 4]
+
+
+def test_global_seed_is_asked_for_without_a_draw():
+    tf.random.set_seed(3)
+    expected = float(tf.random.uniform([]))
+
+    tf.random.set_seed(3)
+
+    assert tensorflow_adapter.global_seed() == 3
+    assert float(tf.random.uniform([])) == expected
+
+
+def test_iterator_begins_in_the_state_of_another_one():
+    def shuffled():
+        return tf.data.Dataset.range(20).shuffle(20, seed=1).batch(20)
+
+    dataset = shuffled()
+    first, second = ([next(iter(dataset)).numpy().tolist()] for _ in range(2))
+    dataset = shuffled()
+    iter(dataset)
+    state = tensorflow_adapter.state_of(iter(dataset))
+
+    again = [
+        batch.numpy().tolist() for batch in tensorflow_adapter.iterator_over(shuffled(), state)
+    ]
+
+    assert first != again == second
+
+
+def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
+    dataset = tf.data.Dataset.from_tensors(tf.zeros([4, 3]))
+    distributed = strategies.get("2 replicas").experimental_distribute_dataset(dataset)
+
+    for spec in (dataset.element_spec, distributed.element_spec):
+        assert tensorflow_adapter.batch_spec(spec).shape == (None, 3)
