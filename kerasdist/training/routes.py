@@ -267,7 +267,8 @@ def _make_variables(model):
         shares = batches.shares_of(batch, strategy)
         replica_step.run(strategy, step, shares, make_delivery=make_delivery)
 
-    with coordinator_adapter.traced_for_workers(strategy):
+    traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext
+    with traced(strategy):
         graph_function(run).get_concrete_function(spec)
 
 
