@@ -1,6 +1,7 @@
 """The function that `predict` calls for every batch where asynchronous workers run it."""
 
 import functools
+import itertools
 
 import tensorflow as tf
 
@@ -49,13 +50,13 @@ class PredictOnWorkers:
         def schedule():
             return self._coordinator.schedule(self._run, args=(batch,))
 
-        specs = function.structured_outputs
-        if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
+        outputs = function.structured_outputs
+        if not all(isinstance(output, tf.Tensor) for output in tf.nest.flatten(outputs)):
             return schedule().get()  # Ragged or sparse: no array.
         prediction = Prediction(schedule, self._watch)
         self._running.append(prediction)
-        positions = iter(range(len(tf.nest.flatten(specs))))
-        return tf.nest.map_structure(lambda _: Output(prediction, next(positions)), specs)
+        positions = itertools.count()
+        return tf.nest.map_structure(lambda _: Output(prediction, next(positions)), outputs)
 
 
 class Prediction:

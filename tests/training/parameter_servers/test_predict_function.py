@@ -45,6 +45,8 @@ def test_outputs_are_those_of_the_examples_in_order():
 
     assert np.asarray(outputs["twice"]).tolist() == [0, 2, 4, 6, 8]
     assert np.asarray(outputs["next"]).tolist() == [1, 2, 3, 4, 5]
+    # By the watch, which gives a worker up that is halted.
+    assert worker.num_fetched == 2
 
 
 def test_a_prediction_is_waited_for_when_it_is_read_and_once():
