@@ -5,11 +5,11 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import StepCallback
 from tests.strategies import each_strategy
 
 
-class Double(UpdateCallback):
+class Double(StepCallback):
     def change_logs(self, logs):
         return {name: 2 * value for name, value in logs.items()}
 

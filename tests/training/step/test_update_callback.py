@@ -3,7 +3,7 @@
 import keras
 
 from kerasdist.training.step import update_callback
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.step.update_callback import StepCallback, UpdateCallback
 
 
 class Add(UpdateCallback):
@@ -25,7 +25,7 @@ class Drop(UpdateCallback):
         pass
 
 
-class Observe(UpdateCallback):
+class Observe(StepCallback):
     def observe(self, losses):
         pass
 
