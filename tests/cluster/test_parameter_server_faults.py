@@ -117,7 +117,7 @@ def test_halted_worker_is_found_and_killed(outcome):
 @of(
     alone,
     """
-from kerasdist.training import worker_watch
+from kerasdist.lifetime import worker_watch
 
 worker_watch.is_here = lambda address: False  # As on another machine, where nobody can kill it.
 
