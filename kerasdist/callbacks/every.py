@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import keras
 
-from kerasdist.callbacks.wrapper import Wrapper
 from kerasdist.checks import check_int, check_secs
 from kerasdist.training.report.callback_list import is_overridden
+from kerasdist.training.report.wrapper import Wrapper
 
 
 class Every(Wrapper):
@@ -24,8 +24,9 @@ class Every(Wrapper):
         clock: Returns seconds.
 
     Raises:
-        TypeError, ValueError: Not one of `steps` and `secs` is given, or it is not positive;
-            `callback` is no Keras callback, or one that is part of the update.
+        TypeError, ValueError: None or both of `steps` and `secs` are given; `steps` is no int from
+            1 on, or `secs` no number from 0 on; `callback` is no Keras callback, or one that is
+            part of the update.
 
     Example:
         model.fit(dataset, callbacks=[OnChief(Every(WriteSamples("samples"), steps=1000))])

@@ -1,7 +1,7 @@
 """Callbacks that one worker runs for all."""
 
 from kerasdist import tasks
-from kerasdist.callbacks.wrapper import Wrapper
+from kerasdist.training.report.wrapper import Wrapper
 
 
 class OnChief(Wrapper):

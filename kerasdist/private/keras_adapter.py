@@ -88,10 +88,6 @@ ROUTABLE = {
     "next_seed": (keras.random.SeedGenerator, "next"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
     "assign_add": (keras.Variable, "assign_add"),
-    # Ask for methods that variables on several devices or in several parts do not have.
-    "as_array": (keras.Variable, "__array__"),
-    "as_float": (keras.Variable, "__float__"),
-    "as_int": (keras.Variable, "__int__"),
     # Has no gradient for a variable in several parts.
     "gradient": (tf.GradientTape, "gradient"),
     # Reads a whole table, of another machine, for a few rows.

@@ -22,7 +22,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.data.ops import options as options_lib
-from tensorflow.python.distribute import collective_all_reduce_strategy, sharded_variable
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    sharded_variable,
+    values,
+)
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import (
@@ -105,6 +109,26 @@ def adapt_parameter_servers(
         return stock(next_creator, **kwargs)
 
     extended._create_variable = functools.partial(create, create_on)
+
+
+def let_variables_be_numbers() -> None:
+    """Lets variables of several devices, or in several parts, be arrays and numbers.
+
+    As variables of one device are: `float(optimizer.learning_rate.value)`. TensorFlow has them
+    raise TypeError and ValueError, so that nothing becomes different where it worked.
+    """
+
+    def as_array(variable, dtype=None, copy=None):
+        return np.array(variable.numpy(), dtype, copy=copy)
+
+    methods = {
+        "__array__": as_array,
+        "__float__": lambda variable: float(variable.numpy()),
+        "__int__": lambda variable: int(variable.numpy()),
+    }
+    for kind in (values.DistributedVariable, ShardedVariable):
+        for name, method in methods.items():
+            setattr(kind, name, method)
 
 
 def num_parameter_servers(strategy) -> int:

@@ -9,7 +9,6 @@ import inspect
 import weakref
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
@@ -104,11 +103,9 @@ def _lay():
         "assign_add": _assign_add,
         "gradient": _gradient,
         "embed": _embed,
-        "as_array": _as_array,
-        "as_float": functools.partial(_as_number, float),
-        "as_int": functools.partial(_as_number, int),
     }.items():
         keras_adapter.route(name, function)
+    tensorflow_adapter.let_variables_be_numbers()
 
 
 def _is_ours(model) -> bool:
@@ -313,22 +310,6 @@ def _embed(stock, layer, inputs):
     if is_plain and traits.has_remote_variables(tf.distribute.get_strategy()):
         return sharded_variables.embed(layer, inputs)
     return stock(layer, inputs)
-
-
-def _as_array(stock, variable, dtype=None, **kwargs):
-    if not _is_in_parts(variable):
-        return stock(variable, dtype, **kwargs)
-    return np.asarray(variable.value.numpy(), dtype)
-
-
-def _as_number(kind, stock, variable):
-    return kind(variable.value.numpy()) if _is_in_parts(variable) else stock(variable)
-
-
-def _is_in_parts(variable) -> bool:
-    """Whether a variable is one of several devices, or in several parts."""
-    value = variable.value
-    return isinstance(value, tf.distribute.DistributedValues) or sharded_variables.is_sharded(value)
 
 
 def _make_callback_list(stock, cls, *args, model=None, **kwargs):

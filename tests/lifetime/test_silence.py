@@ -6,24 +6,9 @@ import time
 import pytest
 
 from kerasdist.cluster import Task
-from kerasdist.lifetime import silence
 from kerasdist.lifetime.silence import Silence
-from tests.clock import Clock
 
 ZERO, ONE = Task("worker", 0), Task("worker", 1)
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def halted(monkeypatch):
-    """The addresses that do not answer."""
-    addresses = set()
-    monkeypatch.setattr(silence, "find_problem", lambda to: "no answer" if to in addresses else "")
-    return addresses
 
 
 @pytest.fixture

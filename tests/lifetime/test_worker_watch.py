@@ -11,7 +11,6 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure, silence
 from kerasdist.lifetime.worker_watch import WorkerWatch
 from kerasdist.private import coordinator_adapter
-from tests.clock import Clock
 
 # 192.0.2.0/24 is kept for examples: none of it is this machine, whose processes might be killed.
 WORKERS = ["192.0.2.1:1", "192.0.2.2:1"]
@@ -20,19 +19,6 @@ CLUSTER = Cluster(
     jobs={"chief": ["192.0.2.4:1"], "worker": WORKERS, "ps": [PS]}, task=Task("chief", 0)
 )
 ZERO, ONE = Task("worker", 0), Task("worker", 1)
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def halted(monkeypatch):
-    """The addresses that do not answer."""
-    addresses = set()
-    monkeypatch.setattr(silence, "find_problem", lambda to: "no answer" if to in addresses else "")
-    return addresses
 
 
 @pytest.fixture

@@ -57,9 +57,6 @@ SIGNATURES = {
     "global_seed_generator": [],
     "next_seed": ["self", "ordered"],
     "assign_add": ["self", "value"],
-    "as_array": ["self", "dtype"],
-    "as_float": ["self"],
-    "as_int": ["self"],
     "gradient": ["self", "target", "sources", "output_gradients", "unconnected_gradients"],
     "embed": ["self", "inputs"],
 }

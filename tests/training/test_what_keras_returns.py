@@ -154,12 +154,17 @@ def test_variables_are_numbers_in_callbacks(strategy):
         def on_train_batch_end(self, batch, logs=None):
             optimizer = self.model.optimizer
             seen.append((float(optimizer.learning_rate), int(optimizer.iterations)))
+            # In the scope of `fit`, and those of TensorFlow.
+            seen.append((float(optimizer.learning_rate.value), int(optimizer.iterations.value)))
+            assert np.array(optimizer.learning_rate.value).shape == ()
 
     model.fit(X, {"a": Y, "b": Y}, batch_size=4, verbose=0, callbacks=[Look()])
 
     kernel = model.weights[0]
-    assert seen == [(pytest.approx(0.01), step) for step in (1, 2, 3)]
+    assert seen == [(pytest.approx(0.01), step) for step in (1, 1, 2, 2, 3, 3)]
     assert f"{float(model.optimizer.learning_rate):.3f}" == "0.010"
-    for array in (np.array(kernel), np.asarray(kernel, "float64"), kernel.numpy()):
+    with strategy.scope():
+        arrays = [np.array(kernel.value), np.asarray(kernel.value, "float64")]
+    for array in (*arrays, np.array(kernel), np.asarray(kernel, "float64"), kernel.numpy()):
         assert isinstance(array, np.ndarray)
         np.testing.assert_allclose(array, model.get_weights()[0])

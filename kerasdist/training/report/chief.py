@@ -9,6 +9,7 @@ import keras
 from kerasdist.lifetime import notices
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, running_call
+from kerasdist.training.report.wrapper import Wrapper
 
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
 BEGIN_SECS = 60.0
@@ -28,13 +29,12 @@ def callbacks_for(callbacks: list, strategy) -> list:
     """
     if peers.is_chief(strategy):
         return callbacks
-    restored = [
-        _RestoreAlone(callback)
-        if isinstance(callback, keras.callbacks.BackupAndRestore)
-        else callback
-        for callback in callbacks
+    inner = [each.innermost if isinstance(each, Wrapper) else each for each in callbacks]
+    return [
+        _RestoreAlone(each) if isinstance(each, keras.callbacks.BackupAndRestore) else callback
+        for callback, each in zip(callbacks, inner, strict=True)
+        if not isinstance(each, _WRITERS)
     ]
-    return [callback for callback in restored if not isinstance(callback, _WRITERS)]
 
 
 def write(stock, model, *args, **kwargs):

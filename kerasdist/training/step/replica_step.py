@@ -264,7 +264,9 @@ def inlined(step_function, strategy):
     is_function = isinstance(step_function, tf.types.experimental.PolymorphicFunction)
     if not is_function or strategy.num_replicas_in_sync == 1:
         return step_function
-    return tf.autograph.to_graph(step_function.python_function)
+    inlined_step = tf.autograph.to_graph(step_function.python_function)
+    inlined_step.__name__ = step_function.__name__
+    return inlined_step
 
 
 def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool) -> list:

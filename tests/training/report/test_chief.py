@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
+from kerasdist.callbacks import Every, OnChief
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices
 from kerasdist.training.report import chief
@@ -20,15 +21,21 @@ def save(model, path):
     model.saved.append(path)
 
 
+def in_wrappers(callback):
+    return OnChief(Every(callback, steps=2))
+
+
 def test_the_chief_runs_all_callbacks_and_the_others_those_that_write_nothing(tmp_path):
-    own = keras.callbacks.Callback()
-    callbacks = [keras.callbacks.ModelCheckpoint(tmp_path / "x.keras"), own]
+    own = Every(keras.callbacks.Callback(), steps=2)
+    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "x.keras")
+    callbacks = [checkpoint, in_wrappers(keras.callbacks.CSVLogger(tmp_path / "log.csv")), own]
 
     assert chief.callbacks_for(callbacks, strategy_of_worker(0)) == callbacks
     assert chief.callbacks_for(callbacks, strategy_of_worker(1)) == [own]
 
 
-def test_the_others_restore_a_backup_and_make_none(tmp_path):
+@pytest.mark.parametrize("wrap", [lambda each: each, in_wrappers])
+def test_the_others_restore_a_backup_and_make_none(tmp_path, wrap):
     calls = []
 
     class Backup(keras.callbacks.BackupAndRestore):
@@ -38,7 +45,7 @@ def test_the_others_restore_a_backup_and_make_none(tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             calls.append("back up")
 
-    [callback] = chief.callbacks_for([Backup(tmp_path)], strategy_of_worker(1))
+    [callback] = chief.callbacks_for([wrap(Backup(tmp_path))], strategy_of_worker(1))
     callback.on_train_begin()
     callback.on_epoch_end(0)
 

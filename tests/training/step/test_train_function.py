@@ -4,17 +4,13 @@
 """
 
 import inspect
-from types import SimpleNamespace
-from typing import Any
 
 import keras
 import pytest
 
-from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.step_function import AsynchronousStep
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.train_function import LockstepFunction, TrainFunction
-from tests import strategies
 
 
 def members_of(protocol) -> set[str]:
@@ -23,21 +19,11 @@ def members_of(protocol) -> set[str]:
     return {name for name in names if name == "__call__" or not name.startswith("_")}
 
 
-@pytest.fixture
-def strategy(monkeypatch):
-    """One device, in the place of parameter servers too."""
-    strategy: Any = strategies.get("one device")
-    for name in ("coordinator", "watch"):
-        monkeypatch.setattr(strategy, name, SimpleNamespace(), raising=False)
-    monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)
-    return strategy
-
-
 @pytest.mark.parametrize(
     ("make", "protocol"), [(StepFunction, LockstepFunction), (AsynchronousStep, TrainFunction)]
 )
-def test_a_train_function_has_what_is_asked_of_one(strategy, make, protocol):
-    with strategy.scope():
+def test_a_train_function_has_what_is_asked_of_one(worker_in_process, make, protocol):
+    with worker_in_process.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
 

@@ -42,6 +42,12 @@ class Wrapper(keras.callbacks.Callback):
         for hook in HOOKS:
             self._hand_on(hook)
 
+    @property
+    def innermost(self) -> keras.callbacks.Callback:
+        """The callback that is no wrapper itself."""
+        inner = self.callback
+        return inner.innermost if isinstance(inner, Wrapper) else inner
+
     def _hand_on(self, hook: str) -> None:
         """Lets Keras call a hook of the callback as one of this; none that it does not have."""
         setattr(self, hook, getattr(self.callback, hook))

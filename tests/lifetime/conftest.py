@@ -1,0 +1,19 @@
+"""What the tests of silent tasks share."""
+
+import pytest
+
+from kerasdist.lifetime import silence
+from tests.clock import Clock
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def halted(monkeypatch):
+    """The addresses that do not answer."""
+    addresses = set()
+    monkeypatch.setattr(silence, "find_problem", lambda to: "no answer" if to in addresses else "")
+    return addresses
