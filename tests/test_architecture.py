@@ -4,6 +4,7 @@ All of them are read from the source; nothing is imported.
 """
 
 import ast
+import functools
 import graphlib
 import re
 import sys
@@ -157,8 +158,7 @@ def test_private_modules_of_keras_and_of_tensorflow_are_in_files_of_their_own():
 
 @each([path for path in LIBRARY + APPLICATION if PRIVATE not in path.parents])
 def test_private_attributes_of_others_are_in_one_folder_alone(path):
-    ours = set().union(*map(defined_names, LIBRARY + APPLICATION))
-    own = {f"{owner}.{name}" for owner in ("self", "cls", "super()") for name in ours}
+    own = {f"{owner}.{name}" for owner in ("self", "cls", "super()") for name in our_names()}
     # Its underscore warns of what it does: it ends the process at once.
     documented = {"os._exit"}
 
@@ -175,6 +175,7 @@ def test_every_file_says_why_it_exists(path):
 PRIVATE_MODULE = r"^(keras\.src|tensorflow\.python|tf\.python|tensorflow\.compiler)\b"
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
@@ -246,8 +247,14 @@ def private_attributes(path: Path) -> Iterator[str]:
             yield f"{ast.unparse(owner)}.{name}"
 
 
+@functools.cache
+def our_names() -> set[str]:
+    """Returns the names that our files define."""
+    return set().union(*map(defined_names, LIBRARY + APPLICATION))
+
+
 def defined_names(path: Path) -> set[str]:
-    """Returns the private names that a file defines: functions, attributes, class variables."""
+    """Returns the names that a file defines: functions, attributes, class variables."""
     names = set()
     for node in ast.walk(parse(path)):
         match node:

@@ -18,9 +18,9 @@ from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.byte_balance import ByteBalance
-from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochs
-from kerasdist.training.parameter_servers.predict_function import PredictOnWorkers
-from kerasdist.training.parameter_servers.step_function import AsynchronousStep
+from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
+from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
+from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 from kerasdist.training.report import chief
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
@@ -40,9 +40,6 @@ from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.step_logs import graph_function
 from kerasdist.training.step.train_function import TrainFunction
-
-# The shapes of the data, for models whose train_step makes their variables.
-_specs = weakref.WeakKeyDictionary()
 
 
 def adapt(strategy) -> None:
@@ -115,11 +112,13 @@ def _is_ours(model) -> bool:
 def _make_train_function(stock, model, force=False):
     if not _is_ours(model):
         return stock(model, force)
-    callbacks = running_call.update_callbacks_of(model)
+    training = running_call.training_of(model)
+    callbacks = training.update_callbacks if training else ()
     if force or not _fits(model.train_function, callbacks):
         scope_checks.check(model)
-        if callbacks and model in _specs and model.train_function is None:
-            _make_variables(model)
+        element_spec = training.element_spec if training else None
+        if callbacks and element_spec is not None and model.train_function is None:
+            _make_variables(model, element_spec)
         with model.distribute_strategy.scope():
             if keras_adapter.has_stock_steps(model):
                 keras_adapter.build_optimizer(model)
@@ -140,7 +139,7 @@ def _make_train_function(stock, model, force=False):
 
 def _make_step(model, step, *, is_rehearsed=False, **arguments) -> TrainFunction:
     if traits.keeps_own_pace(model.distribute_strategy):
-        return AsynchronousStep(model, step, **arguments)
+        return WorkerStepFunction(model, step, **arguments)
     return StepFunction(model, step, is_rehearsed=is_rehearsed, **arguments)
 
 
@@ -226,7 +225,7 @@ def _make_predict_function(stock, model, force=False):
     if model.predict_function is None or force:
         scope_checks.check_variables(model)
         is_asynchronous = traits.has_remote_variables(model.distribute_strategy)
-        make = PredictOnWorkers if is_asynchronous else PredictFunction
+        make = WorkerPredictFunction if is_asynchronous else PredictFunction
         model.predict_function = make(model)
     return model.predict_function
 
@@ -240,20 +239,20 @@ def _build(stock, model, iterator=None, data_batch=None):
     spec = data_batch if iterator is None else iterator.element_spec
     if not keras_adapter.has_stock_steps(model):
         # Whether such a step calls the model, and with what, is for its first trace to say.
-        if iterator is not None:
-            _specs[model] = spec
+        training = running_call.training_of(model)
+        if iterator is not None and training:
+            training.element_spec = spec
         return
     # What cannot be built now ends in the first trace, with the error of the user's own code.
     with contextlib.suppress(Exception), model.distribute_strategy.scope():
         keras_adapter.build_from_spec(model, spec)
 
 
-def _make_variables(model):
+def _make_variables(model, element_spec):
     """Traces the train_step of the user's for the variables that it makes."""
     strategy = model.distribute_strategy
     spec = tf.nest.map_structure(
-        lambda leaf: None if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype),
-        _specs[model],
+        lambda leaf: None if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype), element_spec
     )
 
     step = replica_step.inlined(model.train_step, strategy)
@@ -283,7 +282,7 @@ def _epoch_logs(stock, model, logs):
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     make = stock
     if traits.keeps_own_pace(distribute_strategy) and not running_call.reads_whole_data():
-        make = WorkerEpochs
+        make = WorkerEpochIterator
     elif tensorflow_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)

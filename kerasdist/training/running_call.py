@@ -12,7 +12,7 @@ from typing import Any
 _local = threading.local()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True, slots=True)
 class RunningCall:
     """A call that runs.
 
@@ -20,11 +20,14 @@ class RunningCall:
         method: "fit", "evaluate" or "predict".
         model: Whose.
         update_callbacks: Those of its callbacks that take part in the update, in list order.
+        element_spec: Shapes and dtypes of a batch, from when Keras looks at the data on; for models
+            whose train_step makes their variables.
     """
 
     method: str
     model: Any
     update_callbacks: tuple = ()
+    element_spec: Any = None
 
 
 @contextlib.contextmanager

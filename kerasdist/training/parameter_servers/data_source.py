@@ -27,7 +27,7 @@ _MOST_BYTES_SENT = 2**29
 _generations = itertools.count(1)
 
 
-class WorkerData:
+class WorkerDataSource:
     """The data of `fit` or `evaluate`, set up on every worker.
 
     Args:
@@ -111,7 +111,7 @@ class Pass:
         generation: A number that no other pass has.
     """
 
-    def __init__(self, data: WorkerData, iterator: Any):
+    def __init__(self, data: WorkerDataSource, iterator: Any):
         self.data = data
         self.generation = next(_generations)
         self._iterator = iterator

@@ -10,9 +10,14 @@ from kerasdist.training.step import replica_step
 
 
 class RemoteDelivery:
-    """Sends them: small ones in one message for each parameter server; see `LocalDelivery`."""
+    """Sends them: small ones in one message for each parameter server; see `LocalDelivery`.
 
-    def __init__(self):
+    Args:
+        copies: What the step reads in the place of small weights, if it does.
+    """
+
+    def __init__(self, copies: local_copies.LocalCopies | None = None):
+        self._copies = copies
         self._optimizer = None
         self._arrived: dict = {}  # By device, a gradient that has arrived there.
 
@@ -21,7 +26,7 @@ class RemoteDelivery:
         """Traces an update of the variables themselves, not of copies."""
         self._optimizer = optimizer
         try:
-            with local_copies.put_back():
+            with self._copies.put_back() if self._copies else contextlib.nullcontext():
                 yield
         finally:  # The step outlives its trace, whose graph they are of.
             self._optimizer, self._arrived = None, {}

@@ -13,7 +13,7 @@ from kerasdist.private import keras_adapter
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
-from kerasdist.training.parameter_servers.data_source import Pass, WorkerData
+from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
 
 # Of a call where the number of its steps is left to us: long beside the millisecond or less in
 # which the chief starts one, short for a person who watches.
@@ -144,7 +144,7 @@ class Calls:
         return max(1, min(round(num_steps), _MOST_STEPS, left // (2 * self._num_workers)))
 
 
-class WorkerEpochs(EpochIterator):
+class WorkerEpochIterator(EpochIterator):
     """Hands the user's data to `fit` and `evaluate` over asynchronous workers, epoch by epoch.
 
     Args: those of `EpochIterator`.
@@ -155,7 +155,7 @@ class WorkerEpochs(EpochIterator):
 
     def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
         self._function = None
-        self._data: WorkerData | None = None
+        self._data: WorkerDataSource | None = None
         if input_functions.is_function(x):
             self._function = x if class_weight is None else _weighed(x, class_weight)
         elif isinstance(x, tf.distribute.DistributedDataset):
@@ -190,7 +190,7 @@ class WorkerEpochs(EpochIterator):
 
     def _get_iterator(self) -> Iterator:
         if self._data is None:
-            self._data = WorkerData(
+            self._data = WorkerDataSource(
                 self._function or self._dataset,
                 self._strategy,
                 num_bytes=keras_adapter.num_bytes(self.data_adapter),

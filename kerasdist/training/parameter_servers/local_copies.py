@@ -16,8 +16,6 @@ from kerasdist.training.parameter_servers.worker_names import unique_name
 
 # Of a weight: copying a larger one takes longer than a message of its own.
 _MOST_BYTES = 2**16
-# Whose step is being traced; one at a time.
-_held: list["LocalCopies"] = []
 
 
 class LocalCopies:
@@ -45,12 +43,8 @@ class LocalCopies:
             values = _fetched([self._remote[position] for position in positions])
             for position, value in zip(positions, values, strict=True):
                 copies[position] = self._copy(position, value)
-        _held.append(self)
-        try:
-            with keras_adapter.standing_in(self._variables, copies):
-                yield
-        finally:
-            _held.pop()
+        with keras_adapter.standing_in(self._variables, copies):
+            yield
 
     def put_back(self) -> contextlib.AbstractContextManager:
         """Returns a context in which the variables are those of the parameter servers."""
@@ -61,11 +55,6 @@ class LocalCopies:
             return coordinator_adapter.copy_of_worker(
                 self._remote[position], f"{self._prefix}_{position}", value
             )
-
-
-def put_back() -> contextlib.AbstractContextManager:
-    """Returns a context in which no variable of the step that is being traced is a copy."""
-    return _held[-1].put_back() if _held else contextlib.nullcontext()
 
 
 def sent(gradients: list, variables: list) -> tuple[list, dict]:

@@ -14,7 +14,7 @@ from kerasdist.training.step.step_logs import graph_function
 _CALLS_PER_WORKER = 4
 
 
-class PredictOnWorkers:
+class WorkerPredictFunction:
     """Sends batches to the workers of a ParameterServerStrategy, and returns before they are done.
 
     The chief reads the data, whichever worker is free predicts, and the outputs keep their order:

@@ -32,7 +32,7 @@ _FORGET_SECS = 5.0
 _AT_ONCE = 4
 
 
-class AsynchronousStep:
+class WorkerStepFunction:
     """Runs the steps of a model on the workers of a ParameterServerStrategy.
 
     Args: those of `ModelStep`.
@@ -41,13 +41,14 @@ class AsynchronousStep:
     def __init__(self, model, step, **arguments):
         _check(model)
         self._strategy = model.distribute_strategy
-        self._step = ModelStep(model, step, make_delivery=RemoteDelivery, **arguments)
+        self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
+        make_delivery = functools.partial(RemoteDelivery, self._copies)
+        self._step = ModelStep(model, step, make_delivery=make_delivery, **arguments)
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
         self._is_first_call = True
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
-        self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
         self._traced_for = None  # The data, and below the functions traced for it.

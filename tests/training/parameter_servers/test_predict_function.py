@@ -10,7 +10,7 @@ import tensorflow as tf
 from kerasdist.training.parameter_servers.predict_function import (
     Output,
     Prediction,
-    PredictOnWorkers,
+    WorkerPredictFunction,
 )
 
 
@@ -41,7 +41,7 @@ def test_outputs_are_those_of_the_examples_in_order():
         distribute_strategy=strategy, predict_step=lambda x: {"twice": 2 * x, "next": x + 1}
     )
 
-    outputs = PredictOnWorkers(model)([np.arange(2), np.arange(2, 5)])
+    outputs = WorkerPredictFunction(model)([np.arange(2), np.arange(2, 5)])
 
     assert np.asarray(outputs["twice"]).tolist() == [0, 2, 4, 6, 8]
     assert np.asarray(outputs["next"]).tolist() == [1, 2, 3, 4, 5]

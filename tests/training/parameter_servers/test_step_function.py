@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.training.parameter_servers.step_function import AsynchronousStep
+from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 
 X = np.arange(10, dtype="float32").reshape(5, 2) / 10
 BATCH = (X, X[:, :1])
@@ -18,7 +18,7 @@ def make_model(strategy, **arguments):
 
 
 def make_step(model):
-    return AsynchronousStep(model, model.test_step, returns_metrics=True, weighs_loss=False)
+    return WorkerStepFunction(model, model.test_step, returns_metrics=True, weighs_loss=False)
 
 
 def test_examples_are_counted_from_the_restart_on(worker_in_process):

@@ -8,7 +8,7 @@ import inspect
 import keras
 import pytest
 
-from kerasdist.training.parameter_servers.step_function import AsynchronousStep
+from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.train_function import LockstepFunction, TrainFunction
 
@@ -20,7 +20,7 @@ def members_of(protocol) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("make", "protocol"), [(StepFunction, LockstepFunction), (AsynchronousStep, TrainFunction)]
+    ("make", "protocol"), [(StepFunction, LockstepFunction), (WorkerStepFunction, TrainFunction)]
 )
 def test_a_train_function_has_what_is_asked_of_one(worker_in_process, make, protocol):
     with worker_in_process.scope():
