@@ -1,7 +1,7 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-drawn test-keras keras-tests lint lock clean
+.PHONY: help demo test test-quick test-drawn test-keras keras-tests lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -25,6 +25,11 @@ test: lint keras-tests ## Check the style and the types, then run the whole test
 	@echo "Running the whole test suite, two files at a time"
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/programs
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile tests/programs
+
+test-quick: lint ## Check the style and the types, then run the tests that need no cluster (four minutes).
+	@echo "Running the tests that are quick, two files at a time"
+	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile \
+	  -m "not processes and not thorough"
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (half an hour).
 	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"
@@ -57,10 +62,12 @@ clean: ## Remove .venv, Keras' tests and the caches; runs/ and data/ stay.
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Rerun when the lock or pyproject.toml changes. The last step is the stamp: an interrupted
-# installation starts again.
+# installation starts again. Compiled at once: where PYTHONDONTWRITEBYTECODE is set, as in many
+# containers, every process would compile TensorFlow anew, which takes three times its import.
 $(INSTALLED): $(MADE) requirements.lock pyproject.toml
 	@echo "Installing the locked packages into .venv (the first time downloads about 1 GB)"
-	@$(UV) pip sync --quiet --python .venv --require-hashes requirements.lock
+	@$(UV) pip sync --quiet --python .venv --compile-bytecode --require-hashes \
+	  requirements.lock
 	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -1,5 +1,6 @@
-"""Fixtures of all tests."""
+"""Fixtures and marks of all tests."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,25 @@ def logical_cpus(request):
 def strategy(request):
     """The strategy of the deployment that `tests.strategies.each_strategy` names."""
     return strategies.get(request.param)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of whole folders."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here / "cluster"):
+            item.add_marker(pytest.mark.processes)
+        if item.path.is_relative_to(here / "programs"):
+            item.add_marker(pytest.mark.thorough)
+
+
+@pytest.fixture(autouse=True)
+def unmarked_tests_start_no_process(request, monkeypatch):
+    """Keeps `make test-quick` quick: it leaves out the tests that are marked."""
+    if request.node.get_closest_marker("processes"):
+        return
+
+    def refuse(*_, **__):
+        raise AssertionError("This test starts a process. Mark it: `@pytest.mark.processes`.")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)

@@ -22,6 +22,8 @@ DEPLOYMENTS = {
     "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
     "4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True),
 }
+# Left out by `make test-quick`.
+THOROUGH = ("4 replicas",)
 # A number that divides neither batches nor logical CPUs; for what is drawn at random.
 OTHER_DEPLOYMENTS = {"3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True)}
 # Arguments of `run_cluster`.
@@ -41,13 +43,24 @@ def get(name: str):
 
 
 def _each(names):
+    deployments = [
+        pytest.param(name, marks=[pytest.mark.thorough] if name in THOROUGH else [])
+        for name in names
+    ]
     # Made inside the test, so that collecting tests does not start TensorFlow.
-    return pytest.mark.parametrize("strategy", names, ids=names, indirect=True)
+    return pytest.mark.parametrize("strategy", deployments, ids=names, indirect=True)
+
+
+def _each_cluster(names):
+    marked = [pytest.param(name, marks=pytest.mark.processes) for name in names]
+    return pytest.mark.parametrize("workers", marked)
 
 
 each_strategy = _each(list(DEPLOYMENTS))
 each_replicated_strategy = _each([name for name in DEPLOYMENTS if name != "one device"])
-each_worker_deployment = pytest.mark.parametrize("workers", list(WORKER_DEPLOYMENTS))
+each_worker_deployment = _each_cluster(list(WORKER_DEPLOYMENTS))
+each_with_parameter_servers = _each_cluster(list(PARAMETER_SERVERS))
+each_cluster = _each_cluster([*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])
 
 
 def run_on_workers(function, workers: str, *, timeout_secs: float = 120) -> list:

@@ -62,6 +62,7 @@ def test_public_methods_are_documented(name):
     ]
 
 
+@pytest.mark.processes
 def test_config_and_cluster_load_without_tensorflow():
     loaded = run_python("""
         import sys
@@ -74,6 +75,7 @@ def test_config_and_cluster_load_without_tensorflow():
     assert not {"tensorflow", "keras", "numpy"} & set(loaded)
 
 
+@pytest.mark.processes
 def test_help_loads_no_tensorflow():
     loaded = run_python("""
         import runpy, sys
@@ -89,6 +91,7 @@ def test_help_loads_no_tensorflow():
     assert not {"tensorflow", "keras", "numpy"} & set(loaded)
 
 
+@pytest.mark.processes
 def test_help_answers_in_300_milliseconds():
     def seconds():
         start = processor_seconds()
@@ -105,6 +108,7 @@ def processor_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_another_keras_backend_fails_at_first_use(backend):
     error = error_of("import kerasdist; kerasdist.make_strategy()", KERAS_BACKEND=backend)
@@ -114,6 +118,7 @@ def test_another_keras_backend_fails_at_first_use(backend):
     assert "KERAS_BACKEND=tensorflow" in error
 
 
+@pytest.mark.processes
 def test_another_keras_backend_in_the_file_of_keras_fails_at_first_use(tmp_path):
     (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
 
@@ -123,6 +128,7 @@ def test_another_keras_backend_in_the_file_of_keras_fails_at_first_use(tmp_path)
     assert "KERAS_BACKEND=tensorflow" in error
 
 
+@pytest.mark.processes
 def test_importing_changes_nothing_of_keras_tensorflow_and_the_process():
     run_python("""
         import logging, os, signal, warnings

@@ -208,6 +208,7 @@ def test_custom_job_name_is_ignored_where_the_process_is_alone():
     assert choose_alone(worker_job_name="trainer").strategy == "OneDeviceStrategy"
 
 
+@pytest.mark.processes
 def test_choice_is_made_without_tensorflow():
     program = """
 import sys

@@ -330,6 +330,7 @@ def test_each_task_has_an_address():
     assert cluster.chief == Task("chief", 0)
 
 
+@pytest.mark.processes
 def test_what_needs_no_tensorflow_loads_none():
     program = (
         "import sys, kerasdist.config, kerasdist.cluster, kerasdist.preflight\n"

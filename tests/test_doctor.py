@@ -12,7 +12,10 @@ import pytest
 from kerasdist import __main__ as command
 from tests import doctor_programs as programs
 
-pytestmark = pytest.mark.timeout(600)  # Up to four runs, two of them with two processes.
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(600),
+]  # Up to four runs, two of them with two processes.
 
 
 @pytest.fixture

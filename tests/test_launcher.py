@@ -33,7 +33,7 @@ from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.task_log import LogReader, error_of, last_lines
 from tests.network import isolated_only
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 FOREVER = "import time; time.sleep(600)"
 

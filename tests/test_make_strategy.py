@@ -120,6 +120,7 @@ def test_left_over_tf_config_is_an_error_that_names_both(monkeypatch):
         kerasdist.make_strategy(DeploymentConfig(num_clones=2, clone_on_cpu=True))
 
 
+@pytest.mark.processes
 def test_tensorflow_that_has_started_is_an_error_with_the_remedy():
     result = run_python("""
         import tensorflow as tf
@@ -137,6 +138,7 @@ def test_tensorflow_that_has_started_is_an_error_with_the_remedy():
     assert "TensorFlow has started with 1. Call `make_strategy` before creating tensors" in result
 
 
+@pytest.mark.processes
 def test_models_outside_the_scope_train_as_in_a_process_without_kerasdist():
     printed = run_python("""
         import sys

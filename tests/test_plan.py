@@ -276,6 +276,7 @@ def test_layers_that_draw_nothing_are_not_noted(name):
     assert randomness.notes(model, num_replicas=2) == ()
 
 
+@pytest.mark.processes
 def test_plan_of_parameter_servers_says_what_lives_where():
     chief, *_ = run_cluster(plans_of_parameter_servers, num_workers=1, num_ps=2)
     assert chief.returncode == 0, chief.output

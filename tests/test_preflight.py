@@ -565,6 +565,7 @@ wait_for_peers(cluster, facts={}, timeout_secs=40)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_a_waiting_task(index, number):

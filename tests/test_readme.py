@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),

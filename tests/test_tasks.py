@@ -9,6 +9,8 @@ import pytest
 import kerasdist
 from kerasdist import testing
 
+pytestmark = pytest.mark.processes
+
 
 def test_a_process_alone_is_the_chief_and_waits_for_nobody():
     program = "import kerasdist, sys; kerasdist.barrier(); print(kerasdist.is_chief())"

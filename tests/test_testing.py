@@ -11,7 +11,7 @@ import pytest
 
 from kerasdist.testing import run_cluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 
 @pytest.fixture(autouse=True)

@@ -118,6 +118,7 @@ def looks_of_worker(strategy):
     return everywhere.seen, on_chief.seen
 
 
+@pytest.mark.processes
 def test_the_chief_alone_looks():
     seen = [3, "epoch 0", 2, "epoch 1"]
 

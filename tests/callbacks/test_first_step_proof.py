@@ -118,5 +118,6 @@ def prove(strategy):
     return proof.comparison and proof.comparison.is_equal
 
 
+@pytest.mark.processes
 def test_two_workers_prove_their_step():
     assert strategies.run_on_workers(prove, "2 workers") == [True, True]

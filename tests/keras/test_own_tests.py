@@ -5,6 +5,8 @@ import pytest
 from tests.keras.deployments import OURS, PLAIN, QUICK, run_all
 from tests.keras.verdict import findings, problems, read_expected
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def records():

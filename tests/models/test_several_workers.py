@@ -11,9 +11,12 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 
 from kerasdist.testing import run_cluster
 from models import evaluate, nets, train
+
+pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 STEPS_OF_AN_EPOCH = 5  # 150 examples in batches of 32.

@@ -66,6 +66,7 @@ def test_a_mistake_is_one_message_and_writes_nothing(argv, flag, message, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 def test_a_mistake_ends_the_process_with_code_2_and_no_traceback(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "models.train", "--model_name=lenett"],

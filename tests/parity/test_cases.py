@@ -9,8 +9,8 @@ import pytest
 
 from kerasdist.parity import CASES, difference, train
 from tests.strategies import (
-    PARAMETER_SERVERS,
     each_strategy,
+    each_with_parameter_servers,
     each_worker_deployment,
     run_on_workers,
 )
@@ -90,7 +90,7 @@ def test_equals_one_device_on_every_worker(index, workers, clusters):
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers", PARAMETER_SERVERS)
+@each_with_parameter_servers
 @pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
 def test_equals_one_device_on_parameter_servers(index, workers, clusters):
     (outcomes,) = clusters[workers].result()

@@ -5,13 +5,11 @@ import functools
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
 from tests.strategies import (
-    PARAMETER_SERVERS,
-    WORKER_DEPLOYMENTS,
+    each_cluster,
     each_strategy,
     run_on_workers,
 )
@@ -81,7 +79,7 @@ def test_everything_inside_the_scope_equals_plain_keras(strategy, tmp_path):
     check_equal_to_plain(run_inside_scope(strategy, tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("workers", [*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])
+@each_cluster
 def test_everything_inside_the_scope_equals_plain_keras_over_workers(workers, tmp_path):
     run = functools.partial(run_inside_scope, folder=tmp_path)
 

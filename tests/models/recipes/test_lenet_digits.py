@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.processes
 def test_lenet_learns_the_digits_on_two_replicas_and_says_what_it_did(tmp_path):
     # A process of its own: TensorFlow makes two CPUs out of one only before it starts.
     run = subprocess.run(

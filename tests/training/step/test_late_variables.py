@@ -12,8 +12,7 @@ from keras import layers
 from kerasdist import callbacks
 from tests import strategies
 from tests.strategies import (
-    PARAMETER_SERVERS,
-    WORKER_DEPLOYMENTS,
+    each_cluster,
     each_strategy,
     run_on_workers,
 )
@@ -175,7 +174,7 @@ def train_all(strategy) -> dict:
     return {name: train(strategy, name) for name in MODELS}
 
 
-@pytest.mark.parametrize("workers", [*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])
+@each_cluster
 def test_the_first_step_makes_what_plain_keras_makes_over_workers(workers):
     for results in run_on_workers(train_all, workers, timeout_secs=200):
         for name, result in results.items():

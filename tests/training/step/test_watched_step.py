@@ -72,6 +72,7 @@ def train_on_parts(strategy):
     return watch.seen
 
 
+@pytest.mark.processes
 def test_steps_with_parts_of_the_workers_are_counted():
     seen = strategies.run_on_workers(train_on_parts, "2 workers")
 
