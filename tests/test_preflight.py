@@ -272,6 +272,7 @@ def test_two_names_of_one_address_are_found(monkeypatch, twin, task):
     assert f"{task} answers at the address of worker 2 (localhost:" in told[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fact", ["KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT"])
 def test_task_of_another_run_is_not_counted_and_not_stopped(fact):
     jobs = workers(2)
@@ -315,6 +316,7 @@ def answer_as(server: socket.socket, jobs, task: Task) -> socket.socket:
     return caller
 
 
+@pytest.mark.thorough
 def test_task_that_has_gone_silent_is_not_counted_on(monkeypatch):
     monkeypatch.setattr(leader, "_HEARD_LATELY_SECS", 0.3)
     monkeypatch.setattr(connections, "_ANSWER_SECS", 0.5)
@@ -338,6 +340,7 @@ def answer_as_caller(jobs, task: Task) -> socket.socket:
     return call_and_send(jobs["worker"][0], json.dumps(hello).encode() + b"\n")
 
 
+@pytest.mark.thorough
 def test_task_that_cannot_reach_the_leader_is_named():
     jobs = workers(2)
     with socket.create_server(place_of(jobs["worker"][1])) as deaf:

@@ -85,6 +85,7 @@ def test_all_together_give_the_weights_of_the_hand_loop(strategy):
     check_everything(strategy)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [

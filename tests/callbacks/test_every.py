@@ -39,6 +39,7 @@ def fit(strategy, *callbacks, **arguments):
     return model
 
 
+@pytest.mark.thorough
 @each_strategy
 @pytest.mark.parametrize("kind", [Looks, LooksInTheOldWay])
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def fit(
     return history, [variable.numpy() for variable in model.weights]
 
 
+@pytest.mark.thorough
 @strategies.each_replicated_strategy
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 @pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])

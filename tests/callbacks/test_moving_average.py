@@ -150,6 +150,7 @@ def test_what_is_averaged_can_be_switched(arguments, number):
     assert len(average.get_state()) == number
 
 
+@pytest.mark.thorough
 @hand_loop.on_one_device_and_two_replicas
 def test_validation_uses_the_averages_when_asked(strategy):
     average = MovingAverage(0.9, num_updates=False, validate=True)
@@ -347,6 +348,7 @@ def bytes_of_new_variables():
     gc.unfreeze()
 
 
+@pytest.mark.thorough
 @hand_loop.on_one_device_and_two_replicas
 def test_memory_is_one_more_copy_of_the_averaged_variables_on_every_replica(
     strategy, bytes_of_new_variables

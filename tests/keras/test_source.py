@@ -14,6 +14,7 @@ def test_the_tests_are_those_of_the_locked_keras():
     ).read_text(encoding="utf-8")
 
 
+@pytest.mark.processes
 def test_an_index_that_cannot_be_reached_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CACHE", tmp_path)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")

@@ -83,6 +83,7 @@ def test_a_mistake_ends_the_process_with_code_2_and_no_traceback(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, tmp_path, capsys):
     run = tmp_path / "run"
     assert train.main(argv) == 0
@@ -118,6 +119,7 @@ def test_event_files_have_the_values_of_epochs_and_of_some_steps(argv, tmp_path)
     assert validation["epoch_accuracy"] == [0, 1]
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_model(argv, tmp_path):
     weights = []
     for seed in 0, 0, 1:

@@ -35,6 +35,7 @@ def truth(index: int):
     return train(CASES[index], is_reference=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.filterwarnings("ignore:.*jit_compile=True.*replicas:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")

@@ -195,6 +195,7 @@ def run(program, model):
     return history, scores, model.predict(x, batch_size=program["batch_size"], verbose=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(0 if EXAMPLES else 600)  # More take as long as they take.
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @SETTINGS

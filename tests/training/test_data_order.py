@@ -12,6 +12,7 @@ from tests.data_order import CASES, check_equal, draw, outcome_of, truth
 from tests.strategies import each_strategy
 
 
+@pytest.mark.thorough
 @each_strategy
 @pytest.mark.parametrize("name", CASES)
 def test_data_comes_as_in_plain_keras(name, strategy):

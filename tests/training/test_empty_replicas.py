@@ -53,6 +53,7 @@ def run_everything(x, y, batch_size=8):
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @each_replicated_strategy
 @pytest.mark.parametrize("hidden", HIDDEN)
@@ -125,6 +126,7 @@ def ragged():
     return model, tf.RaggedTensor.from_row_lengths(np.arange(17 * 18 // 2) % 7, np.arange(1, 18))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @each_replicated_strategy
 @pytest.mark.parametrize("make_with_data", [sparse, ragged])

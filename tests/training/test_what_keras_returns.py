@@ -92,6 +92,7 @@ def truth(is_eager):
     return run_all(None, run_eagerly=is_eager)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_eager", [False, True], ids=["compiled", "eager"])
 @each_strategy
 def test_methods_and_hooks_give_the_types_of_plain_keras(strategy, is_eager):

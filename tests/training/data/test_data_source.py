@@ -71,6 +71,7 @@ source = DataSource(iter([]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("program", [PROGRAM, ENDS_WITH_PYTHON])
 def test_process_ends_well(program):
     result = subprocess.run(

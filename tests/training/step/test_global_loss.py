@@ -30,6 +30,7 @@ def network(cls=keras.Model, **dense_arguments):
     return cls(inputs, layers.Dense(2)(hidden))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @each_strategy
 @pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
@@ -155,6 +156,7 @@ def test_a_loss_function_may_take_a_global_mean(strategy):
     check_as_plain(strategy, make, fit_and_evaluate)
 
 
+@pytest.mark.thorough
 @each_strategy
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 def test_a_loss_function_may_reduce_a_loss_of_keras(strategy, reduction):
@@ -205,6 +207,7 @@ def test_a_loss_called_in_the_scope_is_that_of_its_examples(strategy):
     assert float(own) == float(compiled) == 1
 
 
+@pytest.mark.thorough
 @each_strategy
 @pytest.mark.parametrize("between", ["weighted mean", "synchronized statistics", "mask"])
 def test_added_losses_stay_with_their_replica(strategy, between):

@@ -161,6 +161,7 @@ def check_equal_to_plain(result, name):
     np.testing.assert_allclose(result["history"], expected["history"], atol=1e-5)
 
 
+@pytest.mark.thorough
 @each_model
 @each_strategy
 def test_the_first_step_makes_what_plain_keras_makes_in_one_trace(strategy, name):

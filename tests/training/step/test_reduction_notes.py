@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 PROGRAM = """
     import logging
     import sys
@@ -34,6 +36,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.processes
 def test_notes_of_reductions_are_hidden_for_our_strategies_alone():
     printed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM)],

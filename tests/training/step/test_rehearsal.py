@@ -135,6 +135,7 @@ class Remembers(layers.Layer):
         return inputs + 0 * keras.random.normal(keras.ops.shape(inputs))
 
 
+@pytest.mark.thorough
 @each_replicated_strategy
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("data", ["arrays", "no end", "train_on_batch"])

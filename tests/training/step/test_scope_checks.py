@@ -35,6 +35,7 @@ def test_a_model_from_outside_the_scope(strategy, method):
         METHODS[method](model)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "make_optimizer",
     [
