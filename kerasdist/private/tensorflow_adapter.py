@@ -217,13 +217,34 @@ def differentiable_sum(tensor, weigh=None):
         weigh: Called with (function, gradient), to weigh the replicas' gradients where `function`
             adds them up; None leaves them as they are.
     """
-    (summed,) = sum_over_replicas([tf.identity(tensor)])
 
     def backward(gradient):
         return [weigh(differentiable_sum, gradient) if weigh else differentiable_sum(gradient)]
 
-    record.record_operation("SumOverReplicas", [summed], [tensor], backward)
+    with without_gradient():
+        (summed,) = sum_over_replicas([tf.identity(tensor)])
+    give_gradient([summed], [tensor], backward, name="SumOverReplicas")
     return summed
+
+
+def without_gradient() -> contextlib.AbstractContextManager:
+    """Returns a context in which no operation has a gradient; see `give_gradient`."""
+    return record.stop_recording()
+
+
+def give_gradient(outputs: list, inputs: list, backward: Callable, *, name: str) -> None:
+    """Gives outputs that were computed without one a gradient.
+
+    TensorFlow's public `custom_gradient` walks through the graph, of all replicas, for variables.
+
+    Args:
+        outputs: Tensors.
+        inputs: The tensors that they depend on.
+        backward: Called with the gradients of the outputs; returns those of the inputs. What it
+            computes with the outputs and inputs is differentiable in turn.
+        name: Of the operation, for TensorFlow's messages.
+    """
+    record.record_operation(name, outputs, inputs, backward)
 
 
 @contextlib.contextmanager

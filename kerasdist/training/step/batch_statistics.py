@@ -15,7 +15,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.step import replica_step
 
@@ -40,13 +40,44 @@ def moments(stock, layer, inputs, mask):
 
 
 def _moments(inputs, _, axes):
-    total, square = (tf.reduce_sum(each, axis=axes) for each in (inputs, tf.square(inputs)))
-    count = tf.size(inputs) // tf.size(total)
-    total, square, count = replica_step.sum_over_replicas(
-        [total, square, tf.cast(count, inputs.dtype)[tf.newaxis]]
-    )
-    mean, mean_square = (tf.math.divide_no_nan(each, count) for each in (total, square))
-    return mean, tf.maximum(mean_square - tf.square(mean), 0)
+    """Computes the statistics of all replicas' inputs, and gives them a gradient of their own.
+
+    That of the mean by an input x is 1 / n, that of the variance 2 (x - mean) / n. TensorFlow's own
+    has three operations for each of those below: half of the time of the first step.
+    """
+    (channel,) = (axis for axis in range(inputs.shape.rank) if axis not in axes)
+    with tensorflow_adapter.without_gradient():
+        total, square = (tf.reduce_sum(each, axis=axes) for each in (inputs, tf.square(inputs)))
+        total, square, count = replica_step.sum_over_replicas(
+            [total, square, _num_values(inputs, channel)]
+        )
+        mean, mean_square = (tf.math.divide_no_nan(each, count) for each in (total, square))
+        excess = mean_square - tf.square(mean)
+        variance = tf.maximum(excess, 0)
+
+    def backward(of_mean, of_variance):
+        of_variance = tf.where(excess < 0, tf.zeros_like(of_variance), 2 * of_variance)
+        gradient = tf.concat([of_mean, of_variance], axis=0)
+        gradient = tf.math.divide_no_nan(replica_step.sum_gradient_over_replicas(gradient), count)
+        of_mean, of_variance = tf.split(gradient, 2)
+        if channel == inputs.shape.rank - 1:
+            return [of_mean + of_variance * (inputs - mean)]
+        shape = [-1 if axis == channel else 1 for axis in range(inputs.shape.rank)]
+        of_mean, of_variance, shift = (
+            tf.reshape(each, shape) for each in (of_mean, of_variance, mean)
+        )
+        return [of_mean + of_variance * (inputs - shift)]
+
+    tensorflow_adapter.give_gradient([mean, variance], [inputs], backward, name="GlobalMoments")
+    return mean, variance
+
+
+def _num_values(inputs, channel):
+    """Returns how many values of a channel there are, in the shape (1,)."""
+    number = inputs.shape.num_elements()
+    if number is None:
+        return tf.cast(tf.reshape(tf.size(inputs) // tf.shape(inputs)[channel], [1]), inputs.dtype)
+    return tf.constant([number // inputs.shape[channel]], inputs.dtype)
 
 
 def _masked_moments(inputs, mask, axes):

@@ -142,13 +142,30 @@ def sum_over_replicas(tensors: list) -> list:
     flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
     if step and step.may_be_empty:
         flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
-    weigh = None if step is None or step.weighs_loss else functools.partial(_weigh, step)
-    summed = tensorflow_adapter.differentiable_sum(flat, weigh)
+    summed = tensorflow_adapter.differentiable_sum(flat, _weigh_by(step))
     parts = tf.split(summed, [_size(each) for each in tensors])
     return [
         part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
         for part, tensor in zip(parts, tensors, strict=True)
     ]
+
+
+def sum_gradient_over_replicas(gradient):
+    """Returns the gradient by this replica's addend of a sum; zeros where it has no examples.
+
+    Args:
+        gradient: That of the sum, as this replica knows it.
+    """
+    step, add_up = current(), tensorflow_adapter.differentiable_sum
+    weigh = _weigh_by(step)
+    gradient = weigh(add_up, gradient) if weigh else add_up(gradient)
+    if step and step.may_be_empty:
+        gradient = tf.where(step.num_examples > 0, gradient, tf.zeros_like(gradient))
+    return gradient
+
+
+def _weigh_by(step):
+    return None if step is None or step.weighs_loss else functools.partial(_weigh, step)
 
 
 def _weigh(step, add_up, gradient):

@@ -142,6 +142,43 @@ def test_a_gradient_through_synchronized_statistics_knows_every_share(strategy):
     check_as_plain(strategy, make, fit)
 
 
+class OwnStepWithPenalty(keras.Model):
+    """A model whose loss knows how its output changes with its input."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                predictions = self(x, training=True)
+            slopes = tf.reduce_sum(tf.square(inner.gradient(predictions, x)), axis=-1)
+            errors = tf.reduce_mean(tf.square(predictions - y), axis=-1)
+            loss = kerasdist.global_mean(errors + 0.1 * slopes)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@each_strategy
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_a_gradient_of_a_gradient_goes_through_synchronized_statistics(strategy, axis):
+    def make():
+        inputs = keras.Input((3,))
+        hidden = layers.Reshape((2, 3))(layers.Dense(6, "tanh")(inputs))
+        hidden = layers.BatchNormalization(axis=axis, synchronized=True)(hidden)
+        outputs = layers.Dense(2, "tanh")(layers.Flatten()(hidden))
+        model = OwnStepWithPenalty(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    # Batches of one size: the inner gradient is of a sum, which is not weighed by the shares.
+    check_as_plain(
+        strategy,
+        make,
+        lambda model: model.fit(X[:16], Y[:16], batch_size=8, shuffle=False, verbose=0).history,
+    )
+
+
 @each_strategy
 def test_a_loss_function_may_take_a_global_mean(strategy):
     def loss(y, predictions):
