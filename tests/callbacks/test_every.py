@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.callbacks import Every, GradientClipping, OnChief
+from kerasdist.callbacks import Every, OnChief
 from tests import strategies
 from tests.strategies import each_strategy
 
@@ -103,14 +103,6 @@ def test_arguments_are_checked(arguments, error, message):
         Every(Looks(), **arguments)
 
     assert message in str(raised.value)
-
-
-@pytest.mark.parametrize("wrap", [OnChief, lambda callback: Every(callback, steps=1)])
-def test_callbacks_of_the_update_are_refused(wrap):
-    with pytest.raises(TypeError, match="GradientClipping is part of every step on every worker"):
-        wrap(GradientClipping(norm=1.0))
-    with pytest.raises(TypeError, match=r"`callback` must be a Keras callback\. Received: 3"):
-        wrap(3)
 
 
 def looks_of_worker(strategy):
