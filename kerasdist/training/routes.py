@@ -224,8 +224,8 @@ def _make_predict_function(stock, model, force=False):
     batch_statistics.synchronize(model)
     if model.predict_function is None or force:
         scope_checks.check_variables(model)
-        is_asynchronous = traits.has_remote_variables(model.distribute_strategy)
-        make = WorkerPredictFunction if is_asynchronous else PredictFunction
+        is_remote = traits.has_remote_variables(model.distribute_strategy)
+        make = WorkerPredictFunction if is_remote else PredictFunction
         model.predict_function = make(model)
     return model.predict_function
 
