@@ -29,10 +29,8 @@ def pytest_collection_modifyitems(items):
     """Marks the tests of whole folders."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here / "cluster"):
+        if any(item.path.is_relative_to(here / name) for name in ("cluster", "programs")):
             item.add_marker(pytest.mark.processes)
-        if item.path.is_relative_to(here / "programs"):
-            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)

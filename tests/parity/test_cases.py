@@ -16,7 +16,10 @@ from tests.strategies import (
 )
 
 # Keras says so by default of all data that it cannot shuffle.
-pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored"),
+    pytest.mark.processes,  # Clusters run beside all of them.
+]
 CASE_NAMES = [case.name for case in CASES]
 # What parameter servers refuse, by the error.
 IS_DISTRIBUTED = "Received: a distributed dataset"
@@ -35,7 +38,6 @@ def truth(index: int):
     return train(CASES[index], is_reference=True)
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.filterwarnings("ignore:.*jit_compile=True.*replicas:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
