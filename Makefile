@@ -66,8 +66,8 @@ clean: ## Remove .venv, Keras' tests and the caches; runs/ and data/ stay.
 # containers, every process would compile TensorFlow anew, which takes three times its import.
 $(INSTALLED): $(MADE) requirements.lock pyproject.toml
 	@echo "Installing the locked packages into .venv (the first time downloads about 1 GB)"
-	@$(UV) pip sync --quiet --python .venv --compile-bytecode --require-hashes \
-	  requirements.lock
+	@$(UV) pip sync --quiet --python .venv --compile-bytecode \
+	  --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@
 

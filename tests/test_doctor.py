@@ -14,8 +14,8 @@ from tests import doctor_programs as programs
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(600),
-]  # Up to four runs, two of them with two processes.
+    pytest.mark.timeout(600),  # Up to four runs, two of them with two processes.
+]
 
 
 @pytest.fixture

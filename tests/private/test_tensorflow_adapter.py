@@ -1,7 +1,9 @@
 """Every private name of TensorFlow that is used is where it was, and does what it did."""
 
 import inspect
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import parameter_server_strategy_v2
@@ -55,6 +57,22 @@ def test_iterator_begins_in_the_state_of_another_one():
     ]
 
     assert first != again == second
+
+
+@pytest.mark.parametrize("kind", ["of two devices", "in two parts"])
+def test_variables_are_numbers_and_arrays_inside_a_scope_too(kind):
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        variable: Any = tf.Variable([2.5])
+    if kind == "in two parts":
+        halves = [tf.Variable([value]) for value in (2.5, 3.5)]
+        variable = tensorflow_adapter.ShardedVariable(halves)
+
+    with strategy.scope():
+        np.testing.assert_array_equal(np.array(variable), variable.numpy())
+        assert np.asarray(variable, "float64").dtype == "float64"
+        scalar: Any = tf.Variable(2.5)
+        assert (float(scalar), int(scalar), np.array(scalar).shape) == (2.5, 2, ())
 
 
 def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():

@@ -1,11 +1,15 @@
-"""Batch normalization that is not synchronized: the mean over the replicas, everywhere the same."""
+"""Batch normalization over replicas: what is not synchronized, and what synchronizing costs."""
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
+from kerasdist.training.data import batches
+from kerasdist.training.step import replica_step
+from tests import strategies
 from tests.strategies import each_replicated_strategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:Batch normalization:UserWarning")
@@ -71,3 +75,35 @@ def test_a_replica_without_examples_does_not_make_nan(strategy):
 def test_training_says_that_statistics_are_per_replica(strategy):
     with pytest.warns(UserWarning, match="uses the statistics of each of"):
         train(strategy)
+
+
+def num_operations(strategy, num_layers):
+    """Returns how many operations layers and their gradient have, in the graph of all replicas."""
+    with strategy.scope():
+        normalize = [keras.layers.BatchNormalization(synchronized=True) for _ in range(num_layers)]
+        for layer in normalize:
+            layer.build((None, 4))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for layer in normalize:
+                y = layer(y, training=True)
+        return tape.gradient(y, x)
+
+    @tf.function
+    def run(x):
+        return replica_step.run(strategy, step, batches.shares_of(x, strategy)).outputs
+
+    return len(run.get_concrete_function(tf.zeros((8, 4))).graph.get_operations())
+
+
+def test_a_synchronized_layer_has_few_operations():
+    """The first step takes as long as its graph is large."""
+    of_layer = {}
+    for name in ("one device", "2 replicas"):
+        strategy = strategies.get(name)
+        of_layer[name] = num_operations(strategy, 4) - num_operations(strategy, 3)
+
+    assert of_layer["2 replicas"] <= 2 * of_layer["one device"]

@@ -85,3 +85,14 @@ def test_a_replica_without_examples_leaves_its_states_as_they_are():
 def test_a_step_that_updates_without_the_optimizer_is_refused_with_callbacks(strategy):
     with pytest.raises(RuntimeError, match="UpdateCallback takes part in"):
         replica_step.run(strategy, tf.identity, shares_of(strategy), callbacks=(UpdateCallback(),))
+
+
+def test_a_step_that_is_a_function_keeps_its_name_where_it_is_inlined():
+    @tf.function
+    def my_step(data):
+        return data
+
+    inlined = replica_step.inlined(my_step, strategies.get("2 replicas"))
+
+    assert inlined is not my_step
+    assert inlined.__name__ == "my_step"
