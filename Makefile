@@ -31,7 +31,7 @@ test-quick: lint ## Check the style and the types, then run the tests that need 
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile \
 	  -m "not processes and not thorough"
 
-test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (half an hour).
+test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).
 	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"
 	@.venv/bin/python -m tests.keras
 

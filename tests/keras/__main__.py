@@ -1,6 +1,6 @@
 """Runs Keras' own tests under our deployments and prints what is not as expected.
 
-    python -m tests.keras           # everything: about half an hour on two cores
+    python -m tests.keras           # everything: about a quarter of an hour on two cores
     python -m tests.keras --quick   # what `make test` runs
 
 Four runs, of which the first is the truth: plain Keras, which has never seen kerasdist; `routes`,

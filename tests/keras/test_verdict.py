@@ -62,5 +62,17 @@ def test_a_failure_is_a_problem_where_a_difference_is_expected():
     assert "b::x fails" in problems("two", found, ["b::x"], EXPECTED)[0]
 
 
+@pytest.mark.parametrize(("outcome", "num_problems"), [("passed", 0), ("failed", 1)])
+@pytest.mark.parametrize("loss", [1.0, 1.1])
+def test_what_may_differ_may_hold_and_may_not_fail(outcome, num_problems, loss):
+    expected = [Expected(reason="threads", deployments=["one"], may_differ=["c::*"])]
+    plain = Record(outcomes={"c::x": "passed"}, calls={"c::x": [("fit", {"loss": 1.0})]})
+    ours = Record(outcomes={"c::x": outcome}, calls={"c::x": [("fit", {"loss": loss})]})
+
+    found = findings("one", ours, plain)
+
+    assert len(problems("one", found, ["c::x"], expected)) == num_problems
+
+
 def test_an_entry_without_a_test_is_stale():
     assert stale(EXPECTED, ["a::x"]) == ["expected.toml: no test is called b::*"]
