@@ -6,6 +6,7 @@ import keras
 from absl import flags
 
 import kerasdist
+from models.number_flag import NOT_NEGATIVE, POSITIVE, define_number
 from models.usage_error import check_name
 
 Schedule = float | keras.optimizers.schedules.LearningRateSchedule
@@ -13,9 +14,7 @@ Schedule = float | keras.optimizers.schedules.LearningRateSchedule
 
 def define_flags(values: flags.FlagValues) -> None:
     """Define --learning_rate and the flags of its decay."""
-    flags.DEFINE_float(
-        "learning_rate", 0.01, "The first learning rate.", lower_bound=0, flag_values=values
-    )
+    define_number(values, "learning_rate", 0.01, "The first learning rate.", NOT_NEGATIVE)
     flags.DEFINE_string(
         "learning_rate_decay_type",
         "exponential",
@@ -24,20 +23,16 @@ def define_flags(values: flags.FlagValues) -> None:
         "straight line to --end_learning_rate within --num_epochs_per_decay epochs.",
         flag_values=values,
     )
-    flags.DEFINE_float(
-        "end_learning_rate", 0.0001, "Where polynomial decay ends.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "learning_rate_decay_factor", 0.94, "Of exponential decay.", flag_values=values
-    )
-    flags.DEFINE_float(
+    define_number(values, "end_learning_rate", 0.0001, "Where polynomial decay ends.", NOT_NEGATIVE)
+    define_number(values, "learning_rate_decay_factor", 0.94, "Of exponential decay.", POSITIVE)
+    define_number(
+        values,
         "num_epochs_per_decay",
         2.0,
         "Epochs of one clone, as if it read the data alone: with two clones, the learning rate "
         "falls after twice as many epochs of the whole data. Workers share the epochs, unless "
         "there are parameter servers: then each step of any worker counts.",
-        lower_bound=0,
-        flag_values=values,
+        POSITIVE,
     )
 
 

@@ -41,6 +41,7 @@ from models import (
     command,
     datasets,
     deployment,
+    divergence,
     input_pipeline,
     learning_rates,
     nets,
@@ -49,6 +50,7 @@ from models import (
 )
 from models.chief_first import chief_first
 from models.learning_curve import write_learning_curve
+from models.number_flag import NOT_NEGATIVE, SHARE, define_number
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
@@ -74,16 +76,11 @@ def _define_flags(values: flags.FlagValues) -> None:
     count("max_number_of_steps", None, "Global steps. Default: train until Ctrl-C (one process).")
     count("log_every_n_steps", 10, "Global steps between two points in the event files.")
     count("seed", 0, "Draws weights, batches and distortions.", at_least=0)
-    flags.DEFINE_float(
-        "weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", 0, flag_values=values
+    define_number(
+        values, "weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", NOT_NEGATIVE
     )
-    flags.DEFINE_float(
-        "label_smoothing",
-        0.0,
-        "How much of each label all classes share.",
-        0,
-        1,
-        flag_values=values,
+    define_number(
+        values, "label_smoothing", 0.0, "How much of each label all classes share.", SHARE
     )
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
@@ -243,6 +240,7 @@ def _fit(
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
     )
+    checks = [divergence.FiniteGradients(), divergence.FiniteLoss()]
     interrupted = False
     try:
         with warnings.catch_warnings():
@@ -257,11 +255,13 @@ def _fit(
                     initial_epoch=part.first_epoch,
                     epochs=part.end_epoch,
                     steps_per_epoch=part.steps_per_epoch,
-                    callbacks=[history, tensorboard],
+                    callbacks=[history, tensorboard, *checks],
                     shuffle=False,  # The pipeline shuffles; Keras warns about the default.
                 )
     except KeyboardInterrupt:
         interrupted = True
+    except tf.errors.InvalidArgumentError as error:
+        raise divergence.as_diverged(error, model) or error from None
     step = int(model.optimizer.iterations.numpy())
     return _Run(history=history.history, step=step, interrupted=interrupted)
 

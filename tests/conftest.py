@@ -1,5 +1,6 @@
 """Fixtures and marks of all tests."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -17,6 +18,22 @@ def logical_cpus(request):
     """
     if any(item.path.parent != Path(__file__).parent for item in request.session.items):
         strategies.get("one device")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def lean_processes(request):
+    """Spares processes of ours what Keras imports wherever it finds it: a quarter of their start.
+
+    The application uses these packages; tests of what the pages say give a path of their own.
+    """
+    here = Path(__file__).parent
+    if request.path.is_relative_to(here / "models"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [str(here / "absent"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        yield
 
 
 @pytest.fixture

@@ -20,12 +20,13 @@ from kerasdist import testing
 DEPLOYMENTS = {
     "one device": kerasdist.DeploymentConfig(),
     "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
-    "4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True),
+    # A number that divides neither batches nor logical CPUs.
+    "3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True),
 }
 # Left out by `make test-quick`.
-THOROUGH = ("4 replicas",)
-# A number that divides neither batches nor logical CPUs; for what is drawn at random.
-OTHER_DEPLOYMENTS = {"3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True)}
+THOROUGH = ("3 replicas",)
+# For what is drawn at random, and for more replicas than examples.
+OTHER_DEPLOYMENTS = {"4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True)}
 # Arguments of `run_cluster`.
 WORKER_DEPLOYMENTS: dict[str, Any] = {
     "2 workers": {"num_workers": 2},
@@ -58,6 +59,8 @@ def _each_cluster(names):
 
 each_strategy = _each(list(DEPLOYMENTS))
 each_replicated_strategy = _each([name for name in DEPLOYMENTS if name != "one device"])
+# Where shares differ and some are empty: for what takes long, or concerns no other.
+on_three_replicas = _each(["3 replicas"])
 each_worker_deployment = _each_cluster(list(WORKER_DEPLOYMENTS))
 each_with_parameter_servers = _each_cluster(list(PARAMETER_SERVERS))
 each_cluster = _each_cluster([*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])

@@ -87,6 +87,22 @@ def _check_split(name: str, split: str, sizes: dict[str, int]) -> None:
             raise UsageError(
                 f"Unknown --dataset_split_name {split!r} of {name!r}. Valid splits: {valid}."
             )
+    infos = {
+        key: tfds.core.SplitInfo(name=key, shard_lengths=[size], num_bytes=0)
+        for key, size in sizes.items()
+    }
+    try:
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
+    except (ValueError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"--dataset_split_name {split!r} of {name!r} cannot be read: {reason} Write a slice as "
+            "train[:100] or train[10%:20%]."
+        ) from error
+    # None is the beginning or the end.
+    ends = [sizes[part.splitname] if part.to is None else part.to for part in parts]
+    if all(end <= (part.from_ or 0) for part, end in zip(parts, ends, strict=True)):
+        raise UsageError(f"--dataset_split_name {split!r} of {name!r} has no examples.")
 
 
 def _prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:

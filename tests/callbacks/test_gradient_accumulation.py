@@ -178,7 +178,7 @@ def check_larger_batches(strategy, *, tolerance=1e-5, **arguments):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("arguments", LOSSES.values(), ids=LOSSES)
-@each_strategy
+@hand_loop.on_one_device_and_two_replicas
 def test_every_batch_counts_with_the_divisor_of_its_loss(strategy, arguments):
     check_larger_batches(strategy, **arguments)
 

@@ -1,6 +1,7 @@
 """`python -m models.train`: its mistakes, its files and its end."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,14 @@ def argv(tmp_path, data_dir):
         ("--num_ps_tasks=1", "`python -m kerasdist launch --workers 1 --ps 1 --` before"),
         ("--task_id=1", "--task_id=1 needs --worker_hosts"),
         ("--labels_offset=10", "Received: 10"),
+        ("--learning_rate=nan", "flag --learning_rate=nan: must be a number, 0 or more"),
+        ("--end_learning_rate=-1", "must be a number, 0 or more"),
+        ("--learning_rate_decay_factor=0", "must be a number, more than 0"),
+        ("--num_epochs_per_decay=0", "must be a number, more than 0"),
+        ("--weight_decay=nan", "must be a number, 0 or more"),
+        ("--label_smoothing=nan", "must be a number, from 0 to 1"),
+        ("--dataset_split_name=train[:abc]", "'train[:abc]'"),
+        ("--dataset_split_name=train[40:40]", "'train[40:40]' of 'digits' has no examples"),
         ("--train_image_size=2", "cannot take images of 2 x 2 pixels"),
     ],
 )
@@ -128,6 +137,17 @@ def test_the_same_seed_gives_the_same_model(argv, tmp_path):
 
     assert abs(weights[0] - weights[1]).max() < 1e-5
     assert abs(weights[0] - weights[2]).max() > 1e-2
+
+
+def test_a_training_that_diverges_ends_with_code_1_and_without_a_model(argv, tmp_path, capsys):
+    diverging = ["--optimizer=sgd", "--learning_rate=1e8", "--num_clones=2", "--clone_on_cpu"]
+
+    assert train.main([*argv, *diverging, "--max_number_of_steps=20"]) == 1
+
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"error: The gradient of step \d+ is not finite: .*\n", printed.err)
+    assert "Test accuracy" not in printed.out
+    assert not (tmp_path / "run/model.keras").exists()
 
 
 class InterruptingHistory(keras.callbacks.History):

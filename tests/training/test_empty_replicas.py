@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy
+from tests.strategies import each_replicated_strategy, on_three_replicas
 
 RNG = np.random.default_rng(4)
 IMAGES = RNG.normal(size=(17, 8, 8, 3)).astype("float32")
@@ -55,7 +55,7 @@ def run_everything(x, y, batch_size=8):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
 def test_layers_that_fail_on_no_example_compute(strategy, hidden, eagerly):
@@ -108,7 +108,7 @@ def test_it_leaves_the_state_of_layers_as_it_is(strategy):
 
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0)  # The last batch has one example.
 
-    share = 8 // strategy.num_replicas_in_sync
+    share = -(-8 // strategy.num_replicas_in_sync)
     values = strategy.experimental_local_results(layer.mean.value)
     np.testing.assert_allclose(values[0], x[8])
     np.testing.assert_allclose(values[1], x[share : 2 * share].mean(axis=0), rtol=1e-5)
@@ -128,7 +128,7 @@ def ragged():
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("make_with_data", [sparse, ragged])
 @pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
 def test_sparse_and_ragged_data_takes_part(strategy, eagerly, make_with_data):

@@ -36,6 +36,25 @@ def test_an_unknown_split_is_answered_with_the_splits_before_anything_is_written
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("train[:abc]", r"'train\[:abc\]' of 'digits' cannot be read: .*\[10%:20%\]\.$"),
+        ("train[:2000]", "cannot be read: .* incompatible with 1437 examples"),
+        ("train[5:5]", "has no examples"),
+        ("test[90:80]+test[360:]", "has no examples"),
+    ],
+)
+def test_a_slice_that_cannot_be_read_is_refused_before_anything_is_written(
+    tmp_path, split, message
+):
+    with pytest.raises(UsageError, match=message) as raised:
+        datasets.load("digits", split=split, data_dir=tmp_path)
+
+    assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_slice_of_a_split_can_be_read(tmp_path):
     dataset = datasets.load("digits", split="train[:10]+test[:5]", data_dir=tmp_path)
 

@@ -45,7 +45,7 @@ def test_one_step_gives_the_mean_of_the_replicas_batch_means(strategy):
     x, _ = examples(16)
     model.fit(x, x, batch_size=16, shuffle=False, verbose=0)
 
-    variances = [share.var(axis=0) for share in np.split(x, strategy.num_replicas_in_sync)]
+    variances = [share.var(axis=0) for share in np.array_split(x, strategy.num_replicas_in_sync)]
     np.testing.assert_allclose(
         model.layers[0].moving_variance.numpy(), 0.5 + 0.5 * np.mean(variances, axis=0), rtol=1e-5
     )

@@ -43,18 +43,18 @@ def make_stateful(batch_size):
 @each_replicated_strategy
 def test_a_model_for_one_batch_size_says_what_size_it_is_given(strategy):
     with strategy.scope():
-        model = make_stateful(16)
+        model = make_stateful(12)
 
-    with pytest.raises(ValueError, match=r"batches of 16 examples, and each of \d replicas"):
-        model.fit(X, Y, batch_size=16, verbose=0)
+    with pytest.raises(ValueError, match=r"batches of 12 examples, and each of \d replicas"):
+        model.fit(X[:24], Y[:24], batch_size=12, verbose=0)
 
 
 @each_replicated_strategy
 def test_a_model_for_the_batch_of_a_replica_trains(strategy):
     with strategy.scope():
-        model = make_stateful(16 // strategy.num_replicas_in_sync)
+        model = make_stateful(12 // strategy.num_replicas_in_sync)
 
-    history = model.fit(X, Y, batch_size=16, shuffle=False, verbose=0).history
+    history = model.fit(X[:24], Y[:24], batch_size=12, shuffle=False, verbose=0).history
 
     assert np.isfinite(history["loss"]).all()
 
@@ -66,11 +66,11 @@ def test_any_other_error_of_such_a_model_is_shown_as_it_is(strategy):
         raise LookupError("of the loss")
 
     with strategy.scope():
-        model = make_stateful(16 // strategy.num_replicas_in_sync)
+        model = make_stateful(12 // strategy.num_replicas_in_sync)
         model.compile("sgd", broken)
 
     with pytest.raises(LookupError, match="of the loss"):
-        model.fit(X, Y, batch_size=16, verbose=0)
+        model.fit(X[:24], Y[:24], batch_size=12, verbose=0)
 
 
 class Pairs(keras.Model):

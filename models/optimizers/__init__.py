@@ -1,8 +1,7 @@
-"""The optimizers of the legacy trainer, by their legacy names and flags, as Keras has them.
+"""The optimizers of the legacy trainer, by their legacy names and flags: TensorFlow 1's steps.
 
-adadelta, adagrad, adam, ftrl and sgd make the steps of TensorFlow 1. Two differ: rmsprop starts its
-mean of squares at zero, where TensorFlow 1 started at one, and momentum remembers steps instead of
-gradients, which shows while the learning rate falls.
+Where Keras' own makes them, it is that one; `Momentum` and `RMSProp` are ours. A model that is
+saved with one of ours loads with `compile=False` where this package is not imported.
 """
 
 from collections.abc import Callable
@@ -11,30 +10,39 @@ import keras
 from absl import flags
 
 from models.learning_rates import Schedule
+from models.number_flag import (
+    DECAY,
+    NOT_NEGATIVE,
+    NOT_POSITIVE,
+    POSITIVE,
+    define_number,
+)
+from models.optimizers.momentum import Momentum as Momentum
+from models.optimizers.rmsprop import RMSProp as RMSProp
 from models.usage_error import check_name
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Define --optimizer and the flags of each optimizer."""
 
-    def number(name: str, default: float, help: str) -> None:
-        flags.DEFINE_float(name, default, help, flag_values=values)
+    def number(name: str, default: float, help: str, range) -> None:
+        define_number(values, name, default, help, range)
 
     flags.DEFINE_string(
         "optimizer", "rmsprop", f"One of {', '.join(OPTIMIZERS)}.", flag_values=values
     )
-    number("adadelta_rho", 0.95, "Decay of adadelta.")
-    number("adagrad_initial_accumulator_value", 0.1, "Where adagrad's sums of squares start.")
-    number("adam_beta1", 0.9, "Decay of adam's mean of gradients.")
-    number("adam_beta2", 0.999, "Decay of adam's mean of squares.")
-    number("opt_epsilon", 1.0, "Epsilon of adadelta, adam and rmsprop.")
-    number("ftrl_learning_rate_power", -0.5, "Power of ftrl's learning rate.")
-    number("ftrl_initial_accumulator_value", 0.1, "Where ftrl's sums of squares start.")
-    number("ftrl_l1", 0.0, "L1 of ftrl.")
-    number("ftrl_l2", 0.0, "L2 of ftrl.")
-    number("momentum", 0.9, "Momentum of the momentum optimizer.")
-    number("rmsprop_momentum", 0.9, "Momentum of rmsprop.")
-    number("rmsprop_decay", 0.9, "Decay of rmsprop's mean of squares.")
+    number("adadelta_rho", 0.95, "Decay of adadelta.", DECAY)
+    number("adagrad_initial_accumulator_value", 0.1, "Where adagrad's sums start.", POSITIVE)
+    number("adam_beta1", 0.9, "Decay of adam's mean of gradients.", DECAY)
+    number("adam_beta2", 0.999, "Decay of adam's mean of squares.", DECAY)
+    number("opt_epsilon", 1.0, "Epsilon of adadelta, adam and rmsprop.", NOT_NEGATIVE)
+    number("ftrl_learning_rate_power", -0.5, "Power of ftrl's learning rate.", NOT_POSITIVE)
+    number("ftrl_initial_accumulator_value", 0.1, "Where ftrl's sums start.", NOT_NEGATIVE)
+    number("ftrl_l1", 0.0, "L1 of ftrl.", NOT_NEGATIVE)
+    number("ftrl_l2", 0.0, "L2 of ftrl.", NOT_NEGATIVE)
+    number("momentum", 0.9, "Momentum of the momentum optimizer.", DECAY)
+    number("rmsprop_momentum", 0.9, "Momentum of rmsprop.", DECAY)
+    number("rmsprop_decay", 0.9, "Decay of rmsprop's mean of squares.", DECAY)
 
 
 def check(values: flags.FlagValues) -> None:
@@ -55,7 +63,9 @@ def _adadelta(values: flags.FlagValues, learning_rate: Schedule) -> keras.optimi
 
 def _adagrad(values: flags.FlagValues, learning_rate: Schedule) -> keras.optimizers.Optimizer:
     return keras.optimizers.Adagrad(
-        learning_rate, initial_accumulator_value=values.adagrad_initial_accumulator_value
+        learning_rate,
+        initial_accumulator_value=values.adagrad_initial_accumulator_value,
+        epsilon=0.0,  # TensorFlow 1 has none.
     )
 
 
@@ -79,11 +89,11 @@ def _ftrl(values: flags.FlagValues, learning_rate: Schedule) -> keras.optimizers
 
 
 def _momentum(values: flags.FlagValues, learning_rate: Schedule) -> keras.optimizers.Optimizer:
-    return keras.optimizers.SGD(learning_rate, momentum=values.momentum)
+    return Momentum(learning_rate, momentum=values.momentum)
 
 
 def _rmsprop(values: flags.FlagValues, learning_rate: Schedule) -> keras.optimizers.Optimizer:
-    return keras.optimizers.RMSprop(
+    return RMSProp(
         learning_rate,
         rho=values.rmsprop_decay,
         momentum=values.rmsprop_momentum,

@@ -1,0 +1,47 @@
+"""Gradient descent with momentum, as TensorFlow 1 makes its steps."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable("models")
+class Momentum(keras.optimizers.Optimizer):
+    """Remembers gradients, where Keras' SGD remembers steps.
+
+    The mean of gradients becomes `momentum * mean + gradient`, and the weight falls by
+    `learning_rate * mean`. While the learning rate stays, both make the same steps; where it falls,
+    this one slows down at once, and Keras' keeps the speed of the steps before.
+
+    Args:
+        learning_rate: Number or schedule.
+        momentum: How much of the mean stays, from 0 to less than 1.
+        **arguments: Further ones of Keras' optimizers.
+
+    Example:
+        model.compile(Momentum(0.01, momentum=0.9), "mse")
+
+    Source: tf.compat.v1.train.MomentumOptimizer.
+    """
+
+    def __init__(self, learning_rate=0.01, *, momentum: float = 0.9, **arguments):
+        super().__init__(learning_rate, **arguments)
+        self.momentum = momentum
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._means = [
+            self.add_variable_from_reference(variable, name="momentum") for variable in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Makes the step of one variable."""
+        rate = keras.ops.cast(learning_rate, variable.dtype)
+        gradient = keras.ops.cast(gradient, variable.dtype)
+        kept = keras.ops.cast(self.momentum, variable.dtype)
+        mean = self._means[self._get_variable_index(variable)]
+        self.assign(mean, keras.ops.add(keras.ops.multiply(mean, kept), gradient))
+        self.assign_sub(variable, keras.ops.multiply(mean, rate))
+
+    def get_config(self):
+        return {**super().get_config(), "momentum": self.momentum}

@@ -1,0 +1,23 @@
+"""RMSProp, as TensorFlow 1 makes its steps."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable("models")
+class RMSProp(keras.optimizers.RMSprop):
+    """Starts its mean of squares at one, where Keras' starts at zero.
+
+    With an epsilon of 1, which the legacy trainers have, Keras' first step is a third larger.
+
+    Args: those of `keras.optimizers.RMSprop`.
+
+    Example:
+        model.compile(RMSProp(0.045, rho=0.9, momentum=0.9, epsilon=1.0), "mse")
+
+    Source: tf.compat.v1.train.RMSPropOptimizer.
+    """
+
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        """Makes a variable of the optimizer that is like a weight."""
+        initializer = "ones" if name == "velocity" else initializer
+        return super().add_variable_from_reference(reference_variable, name, initializer)
