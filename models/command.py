@@ -11,6 +11,7 @@ from absl import flags
 
 import kerasdist
 from models.divergence import DivergedError
+from models.input_pipeline import UnreadableDataError
 from models.usage_error import UsageError
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
@@ -27,8 +28,8 @@ def run(
 ) -> int:
     """Parse `argv` and return the exit code of `action`.
 
-    Or 1 where the cluster does not come together or training diverges, 2 for a mistake, 130 for
-    Ctrl-C.
+    Or 1 where the cluster does not come together, an example cannot be used or training diverges; 2
+    for a mistake, 130 for Ctrl-C.
     """
     values = flags.FlagValues()
     define_flags(values)
@@ -45,7 +46,7 @@ def run(
     except (flags.Error, UsageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _MISTAKE
-    except (kerasdist.ClusterStartError, DivergedError) as error:
+    except (kerasdist.ClusterStartError, DivergedError, UnreadableDataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _FAILURE
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 from absl import flags
 
 import kerasdist
@@ -68,6 +69,7 @@ def _evaluate(values: flags.FlagValues) -> int:
         labels_offset=values.labels_offset,
         global_batch_size=global_batch_size,
         num_threads=values.num_preprocessing_threads,
+        ignore_other_labels=values.ignore_other_labels,
     )
     num_examples = dataset.num_examples
     if values.max_num_batches:
@@ -77,12 +79,15 @@ def _evaluate(values: flags.FlagValues) -> int:
     with strategy.scope():
         model.compile(
             loss=keras.losses.CategoricalCrossentropy(from_logits=True),
-            metrics=[
+            weighted_metrics=[
                 keras.metrics.CategoricalAccuracy(name="Accuracy"),
                 keras.metrics.TopKCategoricalAccuracy(5, name="Recall_5"),
             ],
         )
-    results = model.evaluate(batches, return_dict=True)
+    try:
+        results = model.evaluate(batches, return_dict=True)
+    except tf.errors.InvalidArgumentError as error:
+        raise input_pipeline.unread(error, values) or error from None
     if cluster.is_chief:
         _print_results(values, path, num_examples, results)
     return 0

@@ -1,11 +1,18 @@
 """From a dataset's examples to the batches that `fit` and `evaluate` take."""
 
+import re
+
 import tensorflow as tf
 from absl import flags
 
 from models.datasets import Dataset
 from models.preprocessing import Preprocess
 from models.usage_error import UsageError
+
+
+class UnreadableDataError(Exception):
+    """An example cannot be used; the message names it."""
+
 
 _SHUFFLE_BUFFER = 10_000  # Examples; a smaller dataset is shuffled as a whole.
 
@@ -24,6 +31,12 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
     text("dataset_split_name", split, "Which part of the dataset to read.")
     text("preprocessing_name", None, "How images are prepared. Default: as the net wants it.")
     count("labels_offset", 0, "Subtracted from labels; those below are no class.", at_least=0)
+    flags.DEFINE_bool(
+        "ignore_other_labels",
+        False,
+        "Let examples whose label is no class count for nothing. Default: they end the run.",
+        flag_values=values,
+    )
     count("batch_size", batch_size, "Examples per step and clone.", at_least=1)
     count("num_preprocessing_threads", 4, "Threads that prepare images.", at_least=1)
 
@@ -61,6 +74,7 @@ def train_batches(
     global_batch_size: int,
     num_threads: int,
     seed: int,
+    ignore_other_labels: bool = False,
 ) -> tf.data.Dataset:
     """Return one epoch in batches of the global size, shuffled and distorted anew each time.
 
@@ -68,17 +82,25 @@ def train_batches(
 
     Returns:
         Pairs of images float32 [global_batch_size, image_size, image_size, channels] and labels
-        float32 [global_batch_size, classes], one-hot. The last batch holds what is left over.
+        float32 [global_batch_size, classes], one-hot. The last batch holds what is left over. With
+        `ignore_other_labels` also the weights float32 [global_batch_size], 0 or 1.
+
+    Raises:
+        tf.errors.InvalidArgumentError: While it is read: a label is no class; see `unread`.
     """
     seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).batch(2)
 
-    def prepare(example, seed):
-        image, label = example
+    def prepare(numbered, seed):
+        number, (image, label) = numbered
         image = preprocess(image, image_size=image_size, seed=seed)
-        return image, _one_hot(label, dataset, labels_offset)
+        return image, *target(label, number)
+
+    target = _Target(dataset, labels_offset, ignore_other_labels)
 
     buffer_size = min(dataset.num_examples, _SHUFFLE_BUFFER)
-    examples = dataset.examples.shuffle(buffer_size, seed=seed, reshuffle_each_iteration=True)
+    examples = dataset.examples.enumerate().shuffle(
+        buffer_size, seed=seed, reshuffle_each_iteration=True
+    )
     examples = tf.data.Dataset.zip(examples, seeds).map(prepare, num_parallel_calls=num_threads)
     return examples.batch(global_batch_size).prefetch(tf.data.AUTOTUNE)
 
@@ -91,16 +113,52 @@ def test_batches(
     labels_offset: int,
     global_batch_size: int,
     num_threads: int,
+    ignore_other_labels: bool = False,
 ) -> tf.data.Dataset:
     """Return each example once, in the stored order, in the shapes of `train_batches`."""
 
-    def prepare(image, label):
+    def prepare(number, example):
+        image, label = example
         image = preprocess(image, image_size=image_size, seed=None)
-        return image, _one_hot(label, dataset, labels_offset)
+        return image, *target(label, number)
 
-    examples = dataset.examples.map(prepare, num_parallel_calls=num_threads)
+    target = _Target(dataset, labels_offset, ignore_other_labels)
+    examples = dataset.examples.enumerate().map(prepare, num_parallel_calls=num_threads)
     return examples.batch(global_batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def _one_hot(label, dataset: Dataset, labels_offset: int):
-    return tf.one_hot(label - labels_offset, dataset.num_classes - labels_offset)
+class _Target:
+    """Turns a label into what the model is to say of it, in the graph of the pipeline."""
+
+    def __init__(self, dataset: Dataset, offset: int, ignores_others: bool):
+        self._num_classes, self._offset = dataset.num_classes - offset, offset
+        self._ignores_others = ignores_others
+
+    def __call__(self, label, number) -> tuple:
+        """Return the one-hot label, and a weight where other labels count for nothing.
+
+        Args:
+            label: int64 scalar, as it is stored.
+            number: int64 scalar, of the example in its split, from 0.
+        """
+        position = label - self._offset
+        is_class = (position >= 0) & (position < self._num_classes)
+        one_hot = tf.one_hot(position, self._num_classes)
+        if self._ignores_others:
+            return one_hot, tf.cast(is_class, tf.float32)
+        text = tf.strings.format("Label {} of example {}", (label, number))
+        with tf.control_dependencies([tf.debugging.Assert(is_class, [text])]):
+            return (tf.identity(one_hot),)
+
+
+def unread(error: Exception, values: flags.FlagValues) -> UnreadableDataError | None:
+    """Return what an error of `fit` or `evaluate` says of the data; None where it is another."""
+    found = re.search(r"Label (-?\d+) of example (\d+)", str(error))
+    if not isinstance(error, tf.errors.InvalidArgumentError) or not found:
+        return None
+    return UnreadableDataError(
+        f"Label {found[1]} of example {found[2]} (from 0, in the stored order of the split) of "
+        f"--dataset_name {values.dataset_name!r} is none of the classes that --labels_offset="
+        f"{values.labels_offset} leaves. Mend the data, or give --ignore_other_labels, and such "
+        "examples count for nothing."
+    )

@@ -194,7 +194,8 @@ def _build(
         loss=keras.losses.CategoricalCrossentropy(
             from_logits=True, label_smoothing=values.label_smoothing
         ),
-        metrics=["accuracy"],
+        # By the weights of the examples, where there are any.
+        weighted_metrics=["accuracy"],
     )
     return model
 
@@ -233,6 +234,7 @@ def _fit(
         "labels_offset": values.labels_offset,
         "global_batch_size": global_batch_size,
         "num_threads": values.num_preprocessing_threads,
+        "ignore_other_labels": values.ignore_other_labels,
     }
     last_step = values.max_number_of_steps or sys.maxsize
     steps_per_epoch = min(math.ceil(train.num_examples / global_batch_size), last_step)
@@ -261,7 +263,8 @@ def _fit(
     except KeyboardInterrupt:
         interrupted = True
     except tf.errors.InvalidArgumentError as error:
-        raise divergence.as_diverged(error, model) or error from None
+        told = divergence.as_diverged(error, model) or input_pipeline.unread(error, values)
+        raise told or error from None
     step = int(model.optimizer.iterations.numpy())
     return _Run(history=history.history, step=step, interrupted=interrupted)
 
@@ -329,9 +332,10 @@ def _finish(
 
 def _evaluate_command(values: flags.FlagValues, train_dir: TrainDir) -> list[str]:
     words = [_program("python"), "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
-    for name in "dataset_name", "dataset_dir", "preprocessing_name", "labels_offset":
-        if values[name].present:
-            words.append(f"--{name}={values[name].value}")
+    names = ("dataset_name", "dataset_dir", "preprocessing_name", "labels_offset")
+    words += [f"--{name}={values[name].value}" for name in names if values[name].present]
+    if values.ignore_other_labels:
+        words.append("--ignore_other_labels")
     return words
 
 

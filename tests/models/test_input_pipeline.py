@@ -78,16 +78,33 @@ def test_test_batches_are_in_the_stored_order_and_offset_labels():
         dataset(),
         preprocess=preprocess,
         image_size=4,
-        labels_offset=1,
-        global_batch_size=4,
+        labels_offset=2,
+        global_batch_size=NUM_EXAMPLES,
         num_threads=2,
+        ignore_other_labels=True,
     )
 
-    np.testing.assert_array_equal(images(batches), range(NUM_EXAMPLES))
-    _, labels = next(iter(batches))
-    np.testing.assert_array_equal(labels, np.eye(5)[:4, 1:])  # The label 0 is no class.
+    ((numbers, labels, weights),) = batches
+
+    np.testing.assert_array_equal(numbers[:, 0, 0, 0], range(NUM_EXAMPLES))
+    np.testing.assert_array_equal(labels, np.tile(np.eye(5)[:, 2:], [2, 1]))
+    np.testing.assert_array_equal(weights, [0, 0, 1, 1, 1] * 2)
 
 
 def test_an_offset_that_leaves_no_class_is_refused():
     with pytest.raises(UsageError, match=r"less than the number of classes, 5. Received: 5"):
         input_pipeline.num_classes(dataset(), labels_offset=5)
+
+
+def test_a_label_that_is_no_class_names_its_example():
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Label 0 of example [05]"):
+        for _ in input_pipeline.train_batches(
+            dataset(),
+            preprocess=preprocess,
+            image_size=4,
+            labels_offset=1,
+            global_batch_size=4,
+            num_threads=1,
+            seed=0,
+        ):
+            pass

@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import pytest
 
-from models import datasets, evaluate, train
+from models import datasets, evaluate, nets, train
 from tests.event_files import scalars
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +148,23 @@ def test_a_training_that_diverges_ends_with_code_1_and_without_a_model(argv, tmp
     assert re.fullmatch(r"error: The gradient of step \d+ is not finite: .*\n", printed.err)
     assert "Test accuracy" not in printed.out
     assert not (tmp_path / "run/model.keras").exists()
+
+
+@pytest.mark.parametrize("command", [train, evaluate])
+def test_a_label_that_is_no_class_is_named_with_the_way_out(command, argv, tmp_path, capsys):
+    if command is evaluate:
+        keras.utils.set_random_seed(0)
+        path = tmp_path / "model.keras"
+        nets.build("lenet", num_classes=9, weight_decay=0).save(path)
+        argv = [*argv[1:3], "--dataset_split_name=train[:40]", f"--checkpoint_path={path}"]
+
+    assert command.main([*argv, "--labels_offset=1"]) == 1
+
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"error: Label 0 of example \d+ .* --ignore_other_.*\n", printed.err)
+    assert not (tmp_path / "run/model.keras").exists()
+
+    assert command.main([*argv, "--labels_offset=1", "--ignore_other_labels"]) == 0
 
 
 class InterruptingHistory(keras.callbacks.History):
