@@ -1,8 +1,8 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-drawn test-keras test-versions keras-tests lint
-.PHONY: lock clean
+.PHONY: help demo test test-quick test-drawn test-keras test-versions keras-tests docs dist
+.PHONY: lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -48,6 +48,15 @@ test-versions: $(INSTALLED) ## Run the promises on older Keras and TensorFlow (P
 keras-tests: $(INSTALLED)
 	@.venv/bin/python -m tests.keras.source
 
+docs: .venvs/docs/installed ## Build the documentation into site/; a warning is an error.
+	@NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --quiet --strict --clean
+	@echo "Written: site/index.html"
+
+dist: $(INSTALLED) ## Build what is released into dist/, and try it in empty environments.
+	@rm -rf dist
+	@.venv/bin/python -m build --no-isolation --outdir dist
+	@.venv/bin/python -m tests.distribution
+
 lint: $(INSTALLED) ## Check the style and the types.
 	@echo "Checking the style (ruff) and the types (ty)"
 	@.venv/bin/ruff check --quiet
@@ -72,7 +81,7 @@ lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes n
 
 clean: ## Remove .venv, .venvs, Keras' tests and the caches; runs/ and data/ stay.
 	@echo "Removing .venv, .venvs, Keras' tests and the caches"
-	@rm -rf .venv .venvs .keras-tests .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .venvs .keras-tests .pytest_cache .ruff_cache build dist site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Rerun when the lock or pyproject.toml changes. The last step is the stamp: an interrupted
@@ -83,6 +92,12 @@ $(INSTALLED): $(MADE) requirements.lock pyproject.toml
 	@$(UV) pip sync --quiet --python .venv --compile-bytecode \
 	  --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venvs/docs/installed: $(MADE) locks/docs.lock
+	@echo "Installing what builds the documentation into .venvs/docs"
+	@$(UV) venv --quiet --clear --python .venv/bin/python .venvs/docs
+	@$(UV) pip sync --quiet --python .venvs/docs --require-hashes locks/docs.lock
 	@touch $@
 
 $(MADE):

@@ -29,7 +29,7 @@ QUICK = (
     "activity regularizer",
     "global_clipnorm",
     "gradient_accumulation_steps=2",
-    "masks",
+    "loss reduction: mean_with_sample_weight",
     "last batch of 1 example",
     "tf.data of unknown length",
     "train_on_batch",
