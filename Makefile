@@ -1,7 +1,8 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-drawn test-keras keras-tests lint lock clean
+.PHONY: help demo test test-quick test-drawn test-keras test-versions keras-tests docs dist
+.PHONY: lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -12,7 +13,7 @@ MADE := .venv/.made-by-$(notdir $(PYTHON))
 INSTALLED := $(MADE)-installed
 
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "The first run installs into .venv. Another Python: PYTHON=python3.12 make test"
 
@@ -40,9 +41,21 @@ test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (E
 	@EXAMPLES=$(or $(EXAMPLES),200) .venv/bin/python -m pytest tests/parity/test_drawn_programs.py \
 	  --timeout 0 --override-ini faulthandler_timeout=0
 
+test-versions: $(INSTALLED) ## Run the promises on older Keras and TensorFlow (PAIRS=..., NEXT=1: the next one).
+	@.venv/bin/python -m tests.versions $(if $(NEXT),--next,$(PAIRS))
+
 # Not a file of make's: the folder is named after the version in the lock.
 keras-tests: $(INSTALLED)
 	@.venv/bin/python -m tests.keras.source
+
+docs: .venvs/docs/installed ## Build the documentation into site/; a warning is an error.
+	@NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --quiet --strict --clean
+	@echo "Written: site/index.html"
+
+dist: $(INSTALLED) ## Build what is released into dist/, and try it in empty environments.
+	@rm -rf dist
+	@.venv/bin/python -m build --no-isolation --outdir dist
+	@.venv/bin/python -m tests.distribution
 
 lint: $(INSTALLED) ## Check the style and the types.
 	@echo "Checking the style (ruff) and the types (ty)"
@@ -50,15 +63,25 @@ lint: $(INSTALLED) ## Check the style and the types.
 	@.venv/bin/ruff format --check --quiet
 	@.venv/bin/ty check --quiet --python .venv
 
-lock: $(MADE) ## Write requirements.lock anew (UPGRADE=1 also takes newer versions).
-	@echo "Resolving pyproject.toml into requirements.lock"
+lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes newer versions).
+	@echo "Resolving pyproject.toml into requirements.lock and locks/"
 	@$(UV) pip compile pyproject.toml --group app --group build --group lint --group test \
 	  --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
 	  $(if $(UPGRADE),--upgrade) --quiet --output-file requirements.lock
+	@for lock in locks/keras-*-tensorflow-*.lock; do \
+	  pair=$$(basename $$lock .lock | sed -E 's/keras-(.*)-tensorflow-(.*)/keras==\1.* tensorflow==\2.*/'); \
+	  $(UV) pip compile pyproject.toml --group build --group promises \
+	    --constraints <(printf '%s\n' $$pair) --no-annotate \
+	    --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
+	    $(if $(UPGRADE),--upgrade) --quiet --output-file $$lock || exit 1; \
+	done
+	@$(UV) pip compile --group docs --no-annotate \
+	  --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
+	  $(if $(UPGRADE),--upgrade) --quiet --output-file locks/docs.lock
 
-clean: ## Remove .venv, Keras' tests and the caches; runs/ and data/ stay.
-	@echo "Removing .venv, Keras' tests and the caches"
-	@rm -rf .venv .keras-tests .pytest_cache .ruff_cache build dist
+clean: ## Remove .venv, .venvs, Keras' tests and the caches; runs/ and data/ stay.
+	@echo "Removing .venv, .venvs, Keras' tests and the caches"
+	@rm -rf .venv .venvs .keras-tests .pytest_cache .ruff_cache build dist site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Rerun when the lock or pyproject.toml changes. The last step is the stamp: an interrupted
@@ -69,6 +92,12 @@ $(INSTALLED): $(MADE) requirements.lock pyproject.toml
 	@$(UV) pip sync --quiet --python .venv --compile-bytecode \
 	  --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venvs/docs/installed: $(MADE) locks/docs.lock
+	@echo "Installing what builds the documentation into .venvs/docs"
+	@$(UV) venv --quiet --clear --python .venv/bin/python .venvs/docs
+	@$(UV) pip sync --quiet --python .venvs/docs --require-hashes locks/docs.lock
 	@touch $@
 
 $(MADE):

@@ -98,6 +98,9 @@ def _add_doctor_arguments(parser):
         help="let all examples draw the same random numbers, and batch statistics be global",
     )
     parser.add_argument("--only", metavar="TEXT", help="of the table: rows whose title holds this")
+    parser.add_argument(
+        "--quick", action="store_true", help="of the table: a few rows, in half a minute"
+    )
     parser.add_argument("--markdown", metavar="FILE", help="write the table to this file, too")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
 
@@ -171,7 +174,7 @@ def _may_have_gpus(devices: Path = Path("/dev")) -> bool:
 def _run_doctor(parsed) -> int:
     # What fails is said in words; stock Keras does in many rows.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    of_table = {"only": parsed.only, "markdown": parsed.markdown}
+    of_table = {"only": parsed.only, "quick": parsed.quick, "markdown": parsed.markdown}
     of_program = {name: getattr(parsed, name) for name in ("steps", "clones", "workers", "alike")}
     if command := _command_of(parsed):
         _refuse(of_table, "is for the table, which takes no program")
@@ -187,7 +190,7 @@ def _run_doctor(parsed) -> int:
     _refuse(of_program, "needs a program to examine, as in `doctor --clones 2 -- python train.py`")
     from kerasdist.doctor import table
 
-    return table.main(only=parsed.only or "", markdown=parsed.markdown)
+    return table.main(only=parsed.only or "", is_quick=parsed.quick, markdown=parsed.markdown)
 
 
 def _refuse(options, reason):
@@ -260,9 +263,12 @@ class _PrintVersions(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None):
         """Prints them and ends the program."""
-        versions = [
-            f"{name} {importlib.metadata.version(name.lower())}"
-            for name in ("kerasdist", "Keras", "TensorFlow")
+        # A nightly, or TensorFlow for CPUs, comes in a distribution of another name.
+        names = importlib.metadata.packages_distributions()
+        versions = [f"kerasdist {importlib.metadata.version('kerasdist')}"]
+        versions += [
+            f"{name} {importlib.metadata.version(names[name.lower()][0])}"
+            for name in ("Keras", "TensorFlow")
         ]
         print(", ".join([*versions, f"Python {platform.python_version()}"]))
         parser.exit()

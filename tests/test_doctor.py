@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from kerasdist import __main__ as command
+from kerasdist.doctor import table
+from kerasdist.parity import CASES
 from tests import doctor_programs as programs
 
 pytestmark = [
@@ -126,6 +128,8 @@ def test_a_program_without_make_strategy_cannot_be_examined(doctor):
         (["--", sys.executable, "-W", "ignore"], "There is no program to run"),
         (["--clones=2"], "`--clones` needs a program to examine"),
         (["--only=x", "--", "python", "train.py"], "`--only` is for the table"),
+        (["--quick", "--", "python", "train.py"], "`--quick` is for the table"),
+        (["--quick", "--only=Adagrad"], "`--only` matches no row. Received: 'Adagrad'. Rows: Adam"),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -137,3 +141,7 @@ def test_a_mistake_in_the_arguments_is_one_line(arguments, message, capsys, tmp_
     printed = capsys.readouterr().err
     assert printed.startswith("error: ")
     assert message in printed
+
+
+def test_the_quick_rows_are_rows_of_the_table():
+    assert set(table.QUICK) <= {case.name for case in CASES}

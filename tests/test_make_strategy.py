@@ -1,11 +1,14 @@
 """make_strategy: what it makes, what it refuses, and that nobody else notices."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -185,3 +188,19 @@ def run_python(program: str) -> str:
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def test_keras_that_is_imported_a_second_time_is_one_error(monkeypatch):
+    anew: Any = types.ModuleType("keras")
+    anew.config, anew.Model = keras.config, type("Model", (keras.Model,), {})
+    monkeypatch.setitem(sys.modules, "keras", anew)
+
+    with pytest.raises(RuntimeError, match=r"Keras was imported a second time.*restart the kernel"):
+        make_strategy(clone_on_cpu=True)
+
+
+def test_keras_that_is_reloaded_trains_as_before():
+    importlib.reload(keras)
+
+    strategy = make_strategy(num_clones=2, clone_on_cpu=True)
+    np.testing.assert_allclose(train(strategy.scope()), train(without_strategy()), atol=1e-6)

@@ -5,6 +5,7 @@ Every ```python block of a page runs, in one process from top to bottom, and eve
 `train.py`, which is what the README calls its first script.
 """
 
+import json
 import os
 import re
 import shlex
@@ -14,12 +15,25 @@ from pathlib import Path
 
 import pytest
 
+from kerasdist import callbacks, schedules
+from tests.test_api import PUBLIC_NAMES
+
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),
+    "docs/versions.md",
 ]
+# One page for each public name.
+REFERENCE = sorted(path.stem for path in (ROOT / "docs/reference").glob("*.md"))
+# Runs each of some programs by itself: one import of TensorFlow is enough for all.
+RUN_EACH = """
+import json, sys
+for name, program in json.load(sys.stdin).items():
+    print(name, flush=True)
+    exec(program, {"__name__": "__main__"})
+"""
 
 # Each with the reason.
 NOT_RUN = {
@@ -55,6 +69,37 @@ def test_python_blocks_run(page, tmp_path):
     run([sys.executable, "-c", "\n".join(blocks(page, "python"))], cwd=tmp_path)
 
 
+def test_the_documentation_begins_with_the_example_of_the_readme():
+    assert blocks("docs/index.md", "python") == blocks("README.md", "python")[:1]
+
+
+def test_every_public_name_has_a_page():
+    names = [*PUBLIC_NAMES]
+    for module in (callbacks, schedules):
+        own = (name for name, value in vars(module).items() if _is_public_of(module, name, value))
+        names += [f"{module.__name__.removeprefix('kerasdist.')}.{name}" for name in own]
+
+    assert sorted(names) == REFERENCE
+    for name in REFERENCE:
+        assert f"\n::: kerasdist.{name}\n" in (ROOT / f"docs/reference/{name}.md").read_text()
+
+
+def _is_public_of(module, name, value):
+    is_own = module is callbacks or getattr(value, "__module__", None) == module.__name__
+    return callable(value) and is_own and not name.startswith("_")
+
+
+# The one that joins a cluster wants TensorFlow as it was before any other.
+@pytest.mark.parametrize("names", [REFERENCE[:2], REFERENCE[2:]], ids=["cluster", "the others"])
+def test_the_example_of_every_public_name_runs(names, tmp_path):
+    assert ("ClusterStartError" in names) == (names == REFERENCE[:2])
+    programs = {name: blocks(f"docs/reference/{name}.md", "python") for name in names}
+
+    assert all(len(each) == 1 for each in programs.values())
+    given = json.dumps({name: program for name, (program,) in programs.items()})
+    run([sys.executable, "-c", RUN_EACH], cwd=tmp_path, given=given)
+
+
 @pytest.mark.timeout(600)  # Each command loads TensorFlow.
 @pytest.mark.parametrize("block", BASH.keys(), ids=BASH.values())
 def test_commands_work(block, tmp_path):
@@ -77,13 +122,14 @@ def test_commands_work(block, tmp_path):
                 assert shlex.join(command) in NOT_RUN, f"This test cannot check `{line}`."
 
 
-def run(command: list[str], *, cwd: Path) -> None:
+def run(command: list[str], *, cwd: Path, given: str = "") -> None:
     environ = {key: os.environ[key] for key in os.environ if not key.startswith("MAKE")}
     environ["PYTHONPATH"] = str(ROOT)
     # As in an environment that is activated: `launch -- python train.py` finds this Python.
     environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     result = subprocess.run(
         command,
+        input=given,
         cwd=cwd,
         env=environ,
         timeout=240,

@@ -161,7 +161,7 @@ class Probe:
         if self._is_laid:
             return
         self._is_laid = True
-        keras_adapter.route("make_train_function", self._make_train_function)
+        keras_adapter.route({"make_train_function": self._make_train_function})
 
     def _make_train_function(self, stock, model, force=False):
         if isinstance(model.train_function, WatchedStep):

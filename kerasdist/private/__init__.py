@@ -1,1 +1,9 @@
 """Private names of Keras and TensorFlow, with the reason why each is needed."""
+
+from kerasdist.private import names
+
+# Whoever needs one of them needs the others, and should hear of one error, not of a line in here.
+with names.told_where_moved():
+    from kerasdist.private import coordinator_adapter as coordinator_adapter
+    from kerasdist.private import keras_adapter as keras_adapter
+    from kerasdist.private import tensorflow_adapter as tensorflow_adapter

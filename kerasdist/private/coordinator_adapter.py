@@ -4,7 +4,7 @@ The coordinator sends the chief's functions to the workers of parameter servers;
 which tasks of a cluster live, and carries short messages between them.
 
 tests/private/test_coordinator_adapter.py fails when one of these names moves, tests/cluster when
-one does something else. Written against TensorFlow 2.21.
+one does something else. Written against TensorFlow 2.20 and 2.21.
 """
 
 import contextlib

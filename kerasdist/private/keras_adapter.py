@@ -5,16 +5,19 @@ Keras 3 offers no place for what a strategy must change in `fit`, so a few of it
 optimizer or layer is not one of our strategies'. Importing this file changes nothing; the routes
 are laid when the first strategy is made (`kerasdist.training.routes`).
 
-tests/private/test_keras_adapter.py fails when one of these names moves. Written against Keras
-3.15.1.
+tests/private/test_keras_adapter.py fails when one of these names moves. Written against Keras 3.12
+to 3.15; `names.KERAS` stands where they differ.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+import inspect
+import sys
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
@@ -24,38 +27,46 @@ from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import compile_utils
 from keras.src.trainers import epoch_iterator as keras_epoch_iterator
-from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
 
-from kerasdist.private import names, tensorflow_adapter
+from kerasdist.private import names, signatures, tensorflow_adapter
+
+if names.KERAS < (3, 16):
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras.src.trainers.trainer import Trainer as BaseTrainer
+else:
+    from keras.src.backend.tensorflow.trainer import (
+        Trainer as TensorFlowTrainer,  # ty: ignore[missing-module-member]
+    )
+    from keras.src.trainers.trainer import BaseTrainer  # ty: ignore[missing-module-member]
 
 # What can be routed: (owner, name), each with the reason why Keras' own does not do.
 ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
-    "make_train_function": (keras_trainer.TensorFlowTrainer, "make_train_function"),
-    "make_test_function": (keras_trainer.TensorFlowTrainer, "make_test_function"),
+    "make_train_function": (TensorFlowTrainer, "make_train_function"),
+    "make_test_function": (TensorFlowTrainer, "make_test_function"),
     # Makes metrics and an optimizer, which are to be variables of the model's strategy.
-    "compile": (base_trainer.Trainer, "compile"),
+    "compile": (BaseTrainer, "compile"),
     # What its callbacks do to the update ends with it, also after an error.
-    "fit": (keras_trainer.TensorFlowTrainer, "fit"),
+    "fit": (TensorFlowTrainer, "fit"),
     # Every worker predicts all data.
-    "predict": (keras_trainer.TensorFlowTrainer, "predict"),
+    "predict": (TensorFlowTrainer, "predict"),
     # What these make inside of a scope becomes a variable of the strategy.
-    "train_on_batch": (keras_trainer.TensorFlowTrainer, "train_on_batch"),
-    "test_on_batch": (keras_trainer.TensorFlowTrainer, "test_on_batch"),
-    "predict_on_batch": (keras_trainer.TensorFlowTrainer, "predict_on_batch"),
+    "train_on_batch": (TensorFlowTrainer, "train_on_batch"),
+    "test_on_batch": (TensorFlowTrainer, "test_on_batch"),
+    "predict_on_batch": (TensorFlowTrainer, "predict_on_batch"),
     # Validation during `fit` may use other weights, which must go out again after an error.
-    "evaluate": (keras_trainer.TensorFlowTrainer, "evaluate"),
+    "evaluate": (TensorFlowTrainer, "evaluate"),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
-    "make_predict_function": (keras_trainer.TensorFlowTrainer, "make_predict_function"),
+    "make_predict_function": (TensorFlowTrainer, "make_predict_function"),
     # Every worker would write the same file at the same time.
     "save": (keras.Model, "save"),
     "save_weights": (keras.Model, "save_weights"),
     "export": (keras.Model, "export"),
     # Builds from a batch: one more pull from generators, a crash where a batch does not divide.
-    "symbolic_build": (keras_trainer.TensorFlowTrainer, "_maybe_symbolic_build"),
+    "symbolic_build": (TensorFlowTrainer, "_maybe_symbolic_build"),
     # Tests for `dict`, which logs that are not computed yet are not.
-    "epoch_logs": (base_trainer.Trainer, "_get_metrics_result_or_logs"),
+    "epoch_logs": (BaseTrainer, "_get_metrics_result_or_logs"),
     # Runs over the end of data of unknown length; `class_weight` fails on distributed data.
     "epoch_iterator": (keras_trainer, "TFEpochIterator"),
     # Turns all logs of every step into numbers.
@@ -95,22 +106,49 @@ ROUTABLE = {
 }
 # Knows when an epoch ends, and when data begins anew; TensorFlow's subclass of it distributes.
 EpochIterator = keras_epoch_iterator.EpochIterator
+# What Keras calls it in the state of a thread; there is no constant in 3.12.
+GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 
-def route(name: str, function: Callable) -> None:
-    """Routes one of `ROUTABLE` through `function(stock, *args, **kwargs)`.
+def route(functions: Mapping[str, Callable]) -> None:
+    """Routes some of `ROUTABLE` through `function(stock, *args, **kwargs)`.
+
+    All of them or, where the installed version has another function, none.
+
+    Args:
+        functions: The function by the name in `ROUTABLE`.
 
     Raises:
         AttributeError: The installed version has no such function; see `names.find`.
+        RuntimeError: It takes something else; see `signatures.check`.
     """
-    owner, attribute = ROUTABLE[name]
-    stock = names.find(owner, attribute)
+    stock = {name: names.find(*ROUTABLE[name]) for name in functions}
+    for name, function in stock.items():
+        owner, attribute = ROUTABLE[name]
+        signatures.check(name, f"{names.place_of(owner)}.{attribute}", function)
+    for name, function in functions.items():
+        setattr(*ROUTABLE[name], _routed(stock[name], function))
 
+
+def _routed(stock, function):
     @functools.wraps(stock)
     def routed(*args, **kwargs):
         return function(stock, *args, **kwargs)
 
-    setattr(owner, attribute, routed)
+    return routed
+
+
+def check_is_loaded_once() -> None:
+    """Checks that the program makes its models with the Keras whose functions are routed.
+
+    Raises:
+        RuntimeError: It was imported anew since, as by a notebook that clears `sys.modules`.
+    """
+    if getattr(sys.modules.get("keras"), "Model", None) is not keras.Model:
+        raise RuntimeError(
+            "Keras was imported a second time, and its models would train without kerasdist, which "
+            "knows the first one. Start the program anew (in a notebook: restart the kernel)."
+        )
 
 
 def strategy_of(model_or_optimizer):
@@ -162,7 +200,7 @@ def is_stock_step(step: Any) -> bool:
 
     That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
     """
-    stock = keras_trainer.TensorFlowTrainer
+    stock = TensorFlowTrainer
     return getattr(step, "__func__", None) in (stock.train_step, stock.test_step)
 
 
@@ -173,17 +211,14 @@ def has_stock_steps(model) -> bool:
 
 def has_stock_total_loss(model) -> bool:
     """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
-    return (
-        is_stock_step(model.train_step)
-        and type(model).compute_loss is base_trainer.Trainer.compute_loss
-    )
+    return is_stock_step(model.train_step) and type(model).compute_loss is BaseTrainer.compute_loss
 
 
 def returns_stock_metrics(model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
         is_stock_step(getattr(model, step_name))
-        and type(model).compute_metrics is base_trainer.Trainer.compute_metrics
+        and type(model).compute_metrics is BaseTrainer.compute_metrics
     )
 
 
@@ -210,9 +245,33 @@ def _is_stock(thing) -> bool:
 
 def metrics_of(model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model`, also what its own `metrics` property leaves out."""
-    metrics = [*model.metrics, *base_trainer.Trainer.metrics.fget(model)]
+    metrics = [*model.metrics, *BaseTrainer.metrics.fget(model)]
     inner = [each for metric in metrics for each in getattr(metric, "metrics", ())]
     return list({id(metric): metric for metric in (*metrics, *inner)}.values())
+
+
+def logs_of_batch(logs: dict, *, is_eager: bool = False) -> dict:
+    """Returns the logs of a step in the form that `train_on_batch` and `test_on_batch` expect.
+
+    Keras 3.12 and 3.13 make an array of each, with a function that sees plain dicts alone.
+    """
+    if names.KERAS >= (3, 14):
+        return logs
+    return {name: np.asarray(log, None if is_eager else "float32") for name, log in logs.items()}
+
+
+def is_sum_over_batch(layer) -> bool:
+    """Whether Keras is calling `add_loss` of `layer` with a sum over the examples.
+
+    That of an activity regularizer is one in Keras 3.12 and 3.13; later ones take the mean. Ask it
+    in the function to which `add_loss` is routed.
+    """
+    if names.KERAS >= (3, 14) or layer.activity_regularizer is None:
+        return False
+    # Above this function are the one that asks, `routed`, and who called `add_loss`: `call` of the
+    # layer may do so too, with losses of the user's.
+    caller = sys._getframe(3)
+    return caller.f_code is inspect.unwrap(keras.layers.Layer.__call__).__code__
 
 
 def masked_weights(sample_weight, mask):
@@ -356,9 +415,9 @@ def inherit(state: dict) -> None:
 
 def global_seed_generator_of(state: dict, make: Callable):
     """Returns the generator of numbers without a seed of a thread; makes it where there is none."""
-    if state.get(seed_generator.GLOBAL_SEED_GENERATOR) is None:
-        state[seed_generator.GLOBAL_SEED_GENERATOR] = make()
-    return state[seed_generator.GLOBAL_SEED_GENERATOR]
+    if state.get(GLOBAL_SEED_GENERATOR) is None:
+        state[GLOBAL_SEED_GENERATOR] = make()
+    return state[GLOBAL_SEED_GENERATOR]
 
 
 def next_call_of(epoch_iterator: EpochIterator) -> tuple[int, int, Any]:

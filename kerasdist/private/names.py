@@ -11,7 +11,9 @@ import keras
 import tensorflow as tf
 
 # As in pyproject.toml.
-REQUIREMENTS = {"Keras": "keras>=3.15.1,<3.16", "TensorFlow": "tensorflow==2.21.*"}
+REQUIREMENTS = {"Keras": "keras>=3.12,<3.16", "TensorFlow": "tensorflow>=2.20,<2.22"}
+# (major, minor) of the installed one, for what differs between those.
+KERAS = tuple(int(number) for number in keras.__version__.split(".")[:2])
 
 
 def find(owner, name: str):
@@ -22,15 +24,52 @@ def find(owner, name: str):
     """
     if hasattr(owner, name):
         return getattr(owner, name)
-    place = owner if inspect.isclass(owner) or inspect.ismodule(owner) else type(owner)
-    module = place.__name__ if inspect.ismodule(place) else place.__module__
+    place = place_of(owner)
     # A strategy of ours is a class of TensorFlow's, too.
-    library = "Keras" if module.startswith("keras.") else "TensorFlow"
-    version = {"Keras": keras.__version__, "TensorFlow": tf.__version__}[library]
+    library = "Keras" if place.startswith("keras.") else "TensorFlow"
     raise AttributeError(
-        f"`{place.__name__}.{name}` is not in {library} {version}, and kerasdist needs it. Install "
-        f"the version of {library} that kerasdist was written for: "
-        f'`pip install "{REQUIREMENTS[library]}"`.'
+        f"`{place}.{name}` is not in {library} {version_of(library)}, and kerasdist needs it. "
+        f"{remedy_for(library)}"
+    )
+
+
+def place_of(owner) -> str:
+    """Returns the full name of a module, of a class, or of the class of an object."""
+    if inspect.ismodule(owner):
+        return owner.__name__
+    owner = owner if inspect.isclass(owner) else type(owner)
+    return f"{owner.__module__}.{owner.__qualname__}"
+
+
+@contextlib.contextmanager
+def told_where_moved() -> Generator[None]:
+    """Says what to do where an import inside finds no private module, or no name in one.
+
+    Raises:
+        RuntimeError: A module of Keras or TensorFlow, or a name in one, is gone.
+    """
+    try:
+        yield
+    except (ImportError, AttributeError) as error:
+        # A part of Keras is called tensorflow, too.
+        library = "Keras" if "keras." in str(error) else "TensorFlow"
+        raise RuntimeError(
+            f"{library} {version_of(library)} has moved what kerasdist needs: {error}. "
+            f"{remedy_for(library)}"
+        ) from error
+
+
+def version_of(library: str) -> str:
+    """Returns the installed version of "Keras" or "TensorFlow"."""
+    return {"Keras": keras.__version__, "TensorFlow": tf.__version__}[library]
+
+
+def remedy_for(library: str) -> str:
+    """Returns what to do where "Keras" or "TensorFlow" is not what kerasdist knows."""
+    return (
+        f"Install a version of {library} that kerasdist was tested with: "
+        f'`pip install "{REQUIREMENTS[library]}"`. Where yours is newer, please report this '
+        "message at kerasdist's issue tracker."
     )
 
 

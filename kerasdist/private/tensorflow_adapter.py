@@ -4,7 +4,7 @@ A strategy of ours is one of TensorFlow's, of which `adapt` changes how it makes
 updates them. The rest is asked for where TensorFlow has no public way.
 
 tests/private/test_tensorflow_adapter.py fails when one of these names moves. Written against
-TensorFlow 2.21.
+TensorFlow 2.20 and 2.21.
 """
 
 import contextlib

@@ -170,9 +170,14 @@ def _describe_missing_cluster(choice: Choice) -> str:
 
 def _facts(num_clones: str) -> dict[str, str]:
     """Returns what all tasks of a cluster must agree on, by its name in their error message."""
+    import keras
+    import tensorflow as tf
+
     names = ("KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT")
     return {
-        **{name: importlib.metadata.version(name) for name in ("kerasdist", "keras", "tensorflow")},
+        "kerasdist": importlib.metadata.version("kerasdist"),
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
         "number of clones": num_clones,
         **{name: os.environ[name] for name in names if name in os.environ},
     }

@@ -44,6 +44,7 @@ from kerasdist.training.step.train_function import TrainFunction
 
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
+    keras_adapter.check_is_loaded_once()
     _lay()
     reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
@@ -62,7 +63,7 @@ def adapt(strategy) -> None:
 
 @functools.cache
 def _lay():
-    for name, function in {
+    functions = {
         "make_train_function": _make_train_function,
         "make_test_function": _make_test_function,
         "compile": _compile,
@@ -100,8 +101,8 @@ def _lay():
         "assign_add": _assign_add,
         "gradient": _gradient,
         "embed": _embed,
-    }.items():
-        keras_adapter.route(name, function)
+    }
+    keras_adapter.route(functions)
     tensorflow_adapter.let_variables_be_numbers()
 
 

@@ -242,7 +242,7 @@ def test_different_divisors_are_told_once_and_batches_count_with_their_examples(
         ours = train_two([GradientAccumulation(steps=7)])
     truth = train_two([GradientAccumulation(steps=7)], make=AveragesItself)
 
-    assert len(warnings) == 1
+    assert [each.category for each in warnings].count(UserWarning) == 1
     hand_loop.assert_same(ours, truth.get_weights())
 
 
@@ -254,7 +254,7 @@ def test_regularizers_beside_a_sum_are_told_once_with_the_way_out(strategy):
     truth = train(strategies.get("one device"), batch_size=101, **SUM | divided)
 
     hand_loop.assert_same(ours, truth.get_weights())
-    assert len(warnings) == 1
+    assert [each.category for each in warnings].count(UserWarning) == 1
 
 
 def test_a_group_that_is_all_masked_changes_nothing():

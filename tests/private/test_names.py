@@ -18,9 +18,9 @@ class Renamed:
 def test_a_route_that_keras_has_no_more_is_an_error(monkeypatch):
     monkeypatch.setitem(keras_adapter.ROUTABLE, "gone", (keras.Model, "_gone"))
 
-    expected = rf'`Model._gone` is not in Keras {keras.__version__}.*pip install "keras>=3'
+    expected = rf'Model._gone` is not in Keras {keras.__version__}.*pip install "keras>=3'
     with pytest.raises(AttributeError, match=expected):
-        keras_adapter.route("gone", print)
+        keras_adapter.route({"gone": print})
 
 
 def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():
@@ -29,7 +29,7 @@ def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():
 
 
 def test_a_name_that_tensorflow_has_no_more_is_an_error():
-    expected = rf"`Renamed\._collective_key_base` is not in TensorFlow {re.escape(tf.__version__)}"
+    expected = rf"Renamed\._collective_key_base` is not in TensorFlow {re.escape(tf.__version__)}"
     with pytest.raises(AttributeError, match=expected):
         tensorflow_adapter.separate_collectives(Renamed())
     with (
@@ -37,6 +37,17 @@ def test_a_name_that_tensorflow_has_no_more_is_an_error():
         coordinator_adapter.traced_for_workers(Renamed()),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("library", "moved"),
+    [("Keras", "from keras.src import gone"), ("TensorFlow", "import tensorflow.python.gone")],
+)
+def test_an_import_that_finds_nothing_is_one_error(library, moved):
+    version = re.escape(names.version_of(library))
+    expected = rf"^{library} {version} has moved .*gone.*pip install \"{library.lower()}>="
+    with pytest.raises(RuntimeError, match=expected), names.told_where_moved():
+        exec(moved)
 
 
 def test_what_to_install_is_what_kerasdist_depends_on():

@@ -75,12 +75,15 @@ class WorkerStepFunction:
         self._step.restart()
         self._is_first_call = True
 
-    def __call__(self, data) -> RecentLogs:
+    def __call__(self, data) -> dict:
         """Runs the steps that `data` asks for.
 
         Args:
             data: `Calls`, of which the oldest ends; or (from `train_on_batch`) an iterator over
                 batches, which run one after the other.
+
+        Returns:
+            `RecentLogs`; for `train_on_batch` what Keras expects there.
 
         Raises:
             StopIteration: There was no batch left.
@@ -102,9 +105,10 @@ class WorkerStepFunction:
         if num_taken == 0:
             self.finish()
             raise StopIteration
-        return RecentLogs(
+        logs = RecentLogs(
             self._read_recent, read_exact=self._read_exact, nesting=self._step.logs.nesting
         )
+        return logs if isinstance(data, Calls) else keras_adapter.logs_of_batch(logs)
 
     def finish(self) -> None:
         """Waits for the steps that still run."""

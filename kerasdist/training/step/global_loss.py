@@ -133,6 +133,8 @@ def add_loss(stock, layer, loss):
     step = replica_step.current()
     if step is None:
         return stock(layer, loss)
+    if not step.is_only_replica and keras_adapter.is_sum_over_batch(layer):
+        loss = _divide(loss, step.share)
     added = keras_adapter.losses_added_by(layer)
     num_before = len(added)
     stock(layer, loss)

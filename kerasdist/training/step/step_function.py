@@ -65,11 +65,14 @@ class StepFunction:
         """Whether a worker wanted to stop before the last step; the same on every worker."""
         return float(tf.convert_to_tensor(self._num_stop_requests)) > 0
 
-    def __call__(self, data) -> LazyLogs:
+    def __call__(self, data) -> dict:
         """Runs the steps that `data` asks for.
 
         Args:
             data: `GlobalBatches`, or (from `train_on_batch`) an iterator over batches.
+
+        Returns:
+            `LazyLogs`; for `train_on_batch` what Keras expects there.
 
         Raises:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
@@ -96,11 +99,14 @@ class StepFunction:
             self._is_first_call = False
             self._check_first_batch()
         is_alone = peers.count(self._strategy) == 1
-        return LazyLogs(
+        logs = LazyLogs(
             self._step.logs.read,
             read_of_worker=None if is_alone else self._step.logs.read_of_worker,
             nesting=self._step.logs.nesting,
         )
+        if isinstance(data, GlobalBatches):
+            return logs
+        return keras_adapter.logs_of_batch(logs, is_eager=self._model.run_eagerly)
 
     def _check_first_batch(self):
         if peers.count(self._strategy) > 1:
