@@ -86,8 +86,8 @@ def _evaluate(values: flags.FlagValues) -> int:
         )
     try:
         results = model.evaluate(batches, return_dict=True)
-    except tf.errors.InvalidArgumentError as error:
-        raise input_pipeline.unread(error, values) or error from None
+    except tf.errors.OpError as error:
+        raise input_pipeline.unread(error, values, dataset) or error from None
     if cluster.is_chief:
         _print_results(values, path, num_examples, results)
     return 0

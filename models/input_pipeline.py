@@ -151,11 +151,24 @@ class _Target:
             return (tf.identity(one_hot),)
 
 
-def unread(error: Exception, values: flags.FlagValues) -> UnreadableDataError | None:
-    """Return what an error of `fit` or `evaluate` says of the data; None where it is another."""
+def unread(
+    error: Exception, values: flags.FlagValues, *read: Dataset | None
+) -> UnreadableDataError | None:
+    """Return what an error of `fit` or `evaluate` says of the data; None where it is another.
+
+    Args:
+        error: from TensorFlow.
+        values: the flags.
+        *read: the datasets that may be the cause.
+    """
     found = re.search(r"Label (-?\d+) of example (\d+)", str(error))
-    if not isinstance(error, tf.errors.InvalidArgumentError) or not found:
-        return None
+    if not found:
+        # Reading all once more is the one way to say where.
+        damages = (dataset.damage() for dataset in read if dataset)
+        text = next(filter(None, damages), "")
+        return (
+            UnreadableDataError(f"--dataset_name {values.dataset_name!r}: {text}") if text else None
+        )
     return UnreadableDataError(
         f"Label {found[1]} of example {found[2]} (from 0, in the stored order of the split) of "
         f"--dataset_name {values.dataset_name!r} is none of the classes that --labels_offset="

@@ -262,9 +262,9 @@ def _fit(
                 )
     except KeyboardInterrupt:
         interrupted = True
-    except tf.errors.InvalidArgumentError as error:
-        told = divergence.as_diverged(error, model) or input_pipeline.unread(error, values)
-        raise told or error from None
+    except tf.errors.OpError as error:
+        diverged = divergence.as_diverged(error, model)
+        raise diverged or input_pipeline.unread(error, values, train, test) or error from None
     step = int(model.optimizer.iterations.numpy())
     return _Run(history=history.history, step=step, interrupted=interrupted)
 

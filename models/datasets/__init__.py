@@ -6,10 +6,13 @@ A new dataset of our own is an import and a row; its builder says its SPLIT_SIZE
 """
 
 import difflib
+import functools
 from pathlib import Path
 
+import numpy as np
 import tensorflow_datasets as tfds
 
+from models.datasets.damage import first_damage
 from models.datasets.dataset import Dataset as Dataset
 from models.datasets.digits import Digits
 from models.usage_error import UsageError
@@ -54,6 +57,7 @@ def load(name: str, *, split: str, data_dir: str) -> Dataset:
         num_classes=builder.info.features["label"].num_classes,
         channels=builder.info.features["image"].shape[-1],
         split_names=tuple(sizes),
+        damage=functools.partial(first_damage, builder, split),
     )
 
 
@@ -77,6 +81,14 @@ def _check_features(name: str, builder: tfds.core.DatasetBuilder) -> None:
             f"--dataset_name {name!r} is not for image classification: a pair of image and label "
             f"is needed. Its features: {', '.join(builder.info.features)}."
         )
+    image, label = (builder.info.features[key] for key in ("image", "label"))
+    if image.np_dtype != np.uint8 or len(image.shape) != 3 or image.shape[-1] not in (1, 3):
+        raise UsageError(
+            f"--dataset_name {name!r} has images {image}: uint8 of [height, width, 1 or 3] are "
+            "needed."
+        )
+    if not isinstance(label, tfds.features.ClassLabel) or not label.num_classes:
+        raise UsageError(f"--dataset_name {name!r} has labels {label}: a ClassLabel is needed.")
 
 
 def _check_split(name: str, split: str, sizes: dict[str, int]) -> None:

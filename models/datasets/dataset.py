@@ -1,5 +1,6 @@
 """One split of a dataset, ready to be read."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -15,6 +16,8 @@ class Dataset:
         num_classes: labels are 0 to num_classes - 1.
         channels: of the images.
         split_names: all splits of the dataset.
+        damage: says which record of which file cannot be read, after reading has failed; "" where
+            all can.
     """
 
     examples: tf.data.Dataset
@@ -22,3 +25,4 @@ class Dataset:
     num_classes: int
     channels: int
     split_names: tuple[str, ...]
+    damage: Callable[[], str] = lambda: ""
