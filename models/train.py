@@ -99,23 +99,36 @@ def _train(values: flags.FlagValues) -> int:
     keras.utils.set_random_seed(values.seed)
     with strategy.scope():
         model = _build(values, train, cluster)
-    global_batch_size = values.batch_size * strategy.num_replicas_in_sync
     plan = kerasdist.plan_training(
         model,
-        global_batch_size=global_batch_size,
+        global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
         num_examples=train.num_examples,
         files=train_dir.files(),
     )
-    if cluster.is_chief:
-        train_dir.create()
+    if not cluster.is_chief:
+        return _train_and_finish(values, cluster, model, train, test, train_dir)
+    with train_dir.taken():
+        train_dir.clear()
         print(plan, flush=True)
+        return _train_and_finish(values, cluster, model, train, test, train_dir)
+
+
+def _train_and_finish(
+    values: flags.FlagValues,
+    cluster: kerasdist.Cluster,
+    model: keras.Model,
+    train: datasets.Dataset,
+    test: datasets.Dataset | None,
+    train_dir: TrainDir,
+) -> int:
+    strategy = model.distribute_strategy
     run = _fit(
         values,
         model,
         train,
         test,
         train_dir,
-        global_batch_size=global_batch_size,
+        global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
         is_asynchronous=cluster.num_ps > 0,
     )
     if run.interrupted:

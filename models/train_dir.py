@@ -1,8 +1,12 @@
 """The directory of a training run: what is in it, and how each file gets there in one piece."""
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import keras
 
@@ -15,7 +19,7 @@ class TrainDir:
     """Where a run writes.
 
     Args:
-        path: the directory; made by `create`.
+        path: the directory; made by `taken`.
     """
 
     path: Path
@@ -66,20 +70,44 @@ class TrainDir:
                 "one, or add --overwrite to replace it."
             )
 
-    def create(self) -> None:
-        """Make the directory and take an earlier run's curves out of TensorBoard's sight.
-
-        The earlier model and picture stay until the new ones replace them.
+    @contextlib.contextmanager
+    def taken(self) -> Generator[None]:
+        """Make the directory and keep other runs out of it, until the end or the process's death.
 
         Raises:
-            UsageError: the file system refuses.
+            UsageError: the file system refuses, or a run is going on there.
         """
+        with self._open_lock() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                lock.seek(0)
+                raise UsageError(
+                    f"--train_dir {str(self.path)!r} is that of a run that is going on: process "
+                    f"{lock.read()}. Choose another one, or end that run."
+                ) from error
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            try:
+                yield
+            finally:
+                os.unlink(lock.name)
+
+    def _open_lock(self) -> TextIO:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            return open(self.path / ".running", "a+")
         except OSError as error:
             raise UsageError(
                 f"--train_dir {str(self.path)!r} cannot be created: {error}"
             ) from error
+
+    def clear(self) -> None:
+        """Take an earlier run's curves out of TensorBoard's sight.
+
+        The earlier model and picture stay until the new ones replace them.
+        """
         event_files = [
             file
             for part in ("train", "validation")  # As keras.callbacks.TensorBoard names them.

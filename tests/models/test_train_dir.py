@@ -1,5 +1,6 @@
 """Where a run writes, and what is left when it fails."""
 
+import os
 from pathlib import Path
 
 import keras
@@ -37,8 +38,33 @@ def test_a_path_below_a_file_is_refused(tmp_path):
 
 
 def test_a_file_system_that_refuses_is_a_message():
-    with pytest.raises(UsageError, match=r"--train_dir '/proc/run' cannot be created"):
-        TrainDir(Path("/proc/run")).create()
+    with (
+        pytest.raises(UsageError, match=r"--train_dir '/proc/run' cannot be created"),
+        TrainDir(Path("/proc/run")).taken(),
+    ):
+        pass
+
+
+def test_a_directory_that_is_taken_is_refused_with_the_process_and_free_afterwards(tmp_path):
+    train_dir = TrainDir(tmp_path / "run")
+
+    with (
+        train_dir.taken(),
+        pytest.raises(UsageError, match=rf"going on: process {os.getpid()}\."),
+        train_dir.taken(),
+    ):
+        pass
+    with train_dir.taken():
+        pass
+
+    assert list(train_dir.path.iterdir()) == []
+
+
+def test_a_directory_whose_run_was_killed_is_free(tmp_path):
+    (tmp_path / ".running").write_text("1")
+
+    with TrainDir(tmp_path).taken():
+        assert (tmp_path / ".running").read_text() == str(os.getpid())
 
 
 def test_an_earlier_model_is_replaced_only_when_asked(tmp_path):
@@ -50,7 +76,7 @@ def test_an_earlier_model_is_replaced_only_when_asked(tmp_path):
         train_dir.check(overwrite=False)
 
 
-def test_creating_takes_away_old_event_files_alone(tmp_path, capsys):
+def test_clearing_takes_away_old_event_files_alone(tmp_path, capsys):
     train_dir = TrainDir(tmp_path)
     events = tmp_path / "train/events.out.tfevents.1"
     events.parent.mkdir()
@@ -60,7 +86,7 @@ def test_creating_takes_away_old_event_files_alone(tmp_path, capsys):
     other_run.write_text("")
     train_dir.model.write_text("old")
 
-    train_dir.create()
+    train_dir.clear()
 
     assert not events.exists()
     assert other_run.exists()
