@@ -109,8 +109,10 @@ class Data:
         """As `distributed`, of which each replica reads batches of its own: 96 examples."""
 
         def dataset(context):
-            per_replica = self.batch_size // context.num_replicas_in_sync
-            batches = tf.data.Dataset.from_tensor_slices(examples(EVEN)).batch(per_replica)
+            number = context.num_replicas_in_sync
+            sizes = [len(part) for part in np.array_split(range(self.batch_size), number)]
+            whole = tf.data.Dataset.from_tensor_slices(examples(EVEN)).batch(self.batch_size)
+            batches = whole.rebatch(sizes)
             # Keras cannot count such data, and would end with it in the second epoch.
             return batches.shard(context.num_input_pipelines, context.input_pipeline_id).repeat()
 

@@ -171,11 +171,11 @@ def test_a_gradient_of_a_gradient_goes_through_synchronized_statistics(strategy,
         model.compile(keras.optimizers.SGD(0.1))
         return model
 
-    # Batches of one size: the inner gradient is of a sum, which is not weighed by the shares.
+    # Shares of one size: the inner gradient is of a sum, which is not weighed by them.
     check_as_plain(
         strategy,
         make,
-        lambda model: model.fit(X[:16], Y[:16], batch_size=8, shuffle=False, verbose=0).history,
+        lambda model: model.fit(X[:18], Y[:18], batch_size=6, shuffle=False, verbose=0).history,
     )
 
 
