@@ -1,5 +1,6 @@
 """Fixtures and marks of all tests."""
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -34,6 +35,14 @@ def lean_processes(request):
         paths = [str(here / "absent"), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept_objects_are_left_alone():
+    """Lets garbage be looked for among what is new: TensorFlow keeps the graphs of a whole run."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
