@@ -4,12 +4,16 @@ import contextlib
 import importlib.metadata
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kerasdist import tasks
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies.choice import Choice, choose
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def make_strategy(
@@ -23,7 +27,7 @@ def make_strategy(
     communication_options=None,
     steps_per_call: int | None = None,
     variable_partitioner=None,
-):
+) -> "tf.distribute.Strategy":
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
     Call it first in the program: TensorFlow fixes its devices with the first tensor. Over several
