@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from absl import flags
 
 import kerasdist
+from models import legacy_flags
 from models.divergence import DivergedError
 from models.input_pipeline import UnreadableDataError
 from models.usage_error import UsageError
@@ -41,7 +42,9 @@ def run(
             return 0
         return action(values)
     except flags.UnrecognizedFlagError as error:
-        print(f"error: {error}\n`--help` lists the flags.", file=sys.stderr)
+        answer = legacy_flags.ANSWERS.get(error.flagname)
+        told = f"There is no --{error.flagname} here: {answer}." if answer else str(error)
+        print(f"error: {told}\n`--help` lists the flags.", file=sys.stderr)
         return _MISTAKE
     except (flags.Error, UsageError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,10 +1,12 @@
 """How a command ends: its exit code and the one message."""
 
+import re
+
 import pytest
 from absl import flags
 
 import kerasdist
-from models import command
+from models import command, evaluate, legacy_flags, train
 from models.usage_error import UsageError
 
 
@@ -21,6 +23,11 @@ def run(argv, action=lambda values: 0):
     [
         (["--batchsize=1"], "Unknown command line flag 'batchsize'. Did you mean: batch_size ?"),
         (["--bogus=1"], "Unknown command line flag 'bogus'\n`--help` lists the flags."),
+        (
+            ["--sync_replicas"],
+            "There is no --sync_replicas here: workers without parameter servers",
+        ),
+        (["--max_steps=9"], "There is no --max_steps here: --max_number_of_steps says"),
         (["--batch_size=0"], "flag --batch_size=0: 0 is not a positive integer"),
         (["--batch_size=many"], "flag --batch_size=many"),
         (["32"], "Unexpected argument '32'."),
@@ -32,6 +39,16 @@ def test_a_mistake_ends_with_one_message_and_code_2(argv, message, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
+
+
+def test_answers_are_of_flags_that_are_not_there_and_name_flags_that_are():
+    known = set()
+    for module in (train, evaluate):
+        module._define_flags(values := flags.FlagValues())
+        known |= set(values)
+
+    assert not set(legacy_flags.ANSWERS) & known
+    assert set(re.findall(r"--(\w+)", " ".join(legacy_flags.ANSWERS.values()))) <= known
 
 
 def test_a_mistake_found_by_the_action_ends_with_code_2(capsys):

@@ -1,0 +1,48 @@
+"""Flags of the legacy trainers that have no counterpart here, each with what to do instead."""
+
+_CLUSTER = "TF_CONFIG, Slurm, or --worker_hosts and --ps_hosts say where the other tasks are"
+_STEPS = "--max_number_of_steps says for how long to train"
+_RATE = "--learning_rate says where the learning rate begins"
+_SYNCHRONOUS = "workers without parameter servers are synchronous, and those beside them are not"
+_EVENTS = "--log_every_n_steps says how often the event files get values"
+_AVERAGES = "give kerasdist.callbacks.MovingAverage to `fit` in a script of your own"
+_FINE_TUNING = "load the weights in a script of your own, and give `fit` TrainableScopes"
+_CHECKPOINTS = "the model is saved at the end of training and after Ctrl-C"
+
+ANSWERS = {
+    # train_image_classifier
+    "master": _CLUSTER,
+    "num_readers": "tf.data reads files side by side by itself",
+    "save_summaries_secs": _EVENTS,
+    "save_interval_secs": _CHECKPOINTS,
+    "sync_replicas": _SYNCHRONOUS,
+    "replicas_to_aggregate": _SYNCHRONOUS,
+    "moving_average_decay": _AVERAGES,
+    "trainable_scopes": _FINE_TUNING,
+    "checkpoint_exclude_scopes": _FINE_TUNING,
+    "ignore_missing_vars": _FINE_TUNING,
+    "quantize_delay": "nets are trained with the numbers they are evaluated with",
+    "use_grayscale": "nets take the channels that the images of the dataset have",
+    # eval_image_classifier
+    "eval_dir": "the results are printed",
+    "eval_image_size": "a model takes images of the size it was trained with",
+    "quantize": "nets are evaluated with the numbers they were trained with",
+    # The Inception trainers
+    "max_steps": _STEPS,
+    "num_gpus": "--num_clones says how many GPUs each worker uses",
+    "subset": "--dataset_split_name says which part of the dataset to read",
+    "data_dir": "--dataset_dir says where the datasets are",
+    "image_size": "--train_image_size says how large the images are",
+    "initial_learning_rate": _RATE,
+    "num_preprocess_threads": "--num_preprocessing_threads says how many threads there are",
+    "input_queue_memory_factor": "--batch_size and the dataset decide how much is read ahead",
+    "fine_tune": _FINE_TUNING,
+    "pretrained_model_checkpoint_path": _FINE_TUNING,
+    "checkpoint_dir": "--checkpoint_path of models.evaluate says which model to measure",
+    "num_replicas_to_aggregate": _SYNCHRONOUS,
+    "protocol": "TensorFlow speaks gRPC, over whatever network there is",
+    "log_device_placement": "the plan at the beginning says which devices are used",
+    "eval_interval_secs": "call models.evaluate whenever a model is there",
+    "run_once": "models.evaluate runs once",
+    "num_examples": "--max_num_batches of models.evaluate says how much is read",
+}
