@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 from absl import flags
 
 import kerasdist
@@ -86,8 +85,11 @@ def _evaluate(values: flags.FlagValues) -> int:
         )
     try:
         results = model.evaluate(batches, return_dict=True)
-    except tf.errors.OpError as error:
-        raise input_pipeline.unread(error, values, dataset) or error from None
+    except input_pipeline.READ_ERRORS as error:
+        told = input_pipeline.unread(error, values, dataset)
+        if told is None:
+            raise
+        raise told from error
     if cluster.is_chief:
         _print_results(values, path, num_examples, results)
     return 0

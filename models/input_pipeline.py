@@ -9,12 +9,17 @@ from models.datasets import Dataset
 from models.preprocessing import Preprocess
 from models.usage_error import UsageError
 
+# How TensorFlow says that an example cannot be used; a peer that is lost is another matter.
+READ_ERRORS = (
+    tf.errors.DataLossError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+)
+_SHUFFLE_BUFFER = 10_000  # Examples; a smaller dataset is shuffled as a whole.
+
 
 class UnreadableDataError(Exception):
     """An example cannot be used; the message names it."""
-
-
-_SHUFFLE_BUFFER = 10_000  # Examples; a smaller dataset is shuffled as a whole.
 
 
 def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> None:
@@ -157,7 +162,7 @@ def unread(
     """Return what an error of `fit` or `evaluate` says of the data; None where it is another.
 
     Args:
-        error: from TensorFlow.
+        error: one of `READ_ERRORS`.
         values: the flags.
         *read: the datasets that may be the cause.
     """

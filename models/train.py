@@ -275,9 +275,12 @@ def _fit(
                 )
     except KeyboardInterrupt:
         interrupted = True
-    except tf.errors.OpError as error:
-        diverged = divergence.as_diverged(error, model)
-        raise diverged or input_pipeline.unread(error, values, train, test) or error from None
+    except input_pipeline.READ_ERRORS as error:
+        told = divergence.as_diverged(error, model)
+        told = told or input_pipeline.unread(error, values, train, test)
+        if told is None:
+            raise
+        raise told from error
     step = int(model.optimizer.iterations.numpy())
     return _Run(history=history.history, step=step, interrupted=interrupted)
 
