@@ -6,7 +6,6 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import keras
 
@@ -77,31 +76,29 @@ class TrainDir:
         Raises:
             UsageError: the file system refuses, or a run is going on there.
         """
-        with self._open_lock() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                lock.seek(0)
-                raise UsageError(
-                    f"--train_dir {str(self.path)!r} is that of a run that is going on: process "
-                    f"{lock.read()}. Choose another one, or end that run."
-                ) from error
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
-            try:
-                yield
-            finally:
-                os.unlink(lock.name)
-
-    def _open_lock(self) -> TextIO:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            return open(self.path / ".running", "a+")
+            directory = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise UsageError(
                 f"--train_dir {str(self.path)!r} cannot be created: {error}"
             ) from error
+        try:
+            self._lock(directory)
+            yield
+        finally:
+            os.close(directory)
+
+    def _lock(self, directory: int) -> None:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"--train_dir {str(self.path)!r} is that of a run that is going on. Choose another "
+                "one, or end that run."
+            ) from error
+        except OSError:  # A file system without locks.
+            pass
 
     def clear(self) -> None:
         """Take an earlier run's curves out of TensorBoard's sight.
