@@ -101,7 +101,7 @@ def plan_deployment(
 def plan_training(
     model,
     *,
-    global_batch_size: int,
+    global_batch_size: int | None = None,
     num_examples: int | None = None,
     callbacks: Sequence = (),
     files: Mapping[str, str] | None = None,
@@ -111,7 +111,7 @@ def plan_training(
     Args:
         model: A compiled Keras model, created in the scope of its strategy.
         global_batch_size: Examples of one optimizer step, over all replicas; beside parameter
-            servers, over those of one worker.
+            servers, over those of one worker; None if unknown.
         num_examples: Examples of an epoch, over all workers; None if unknown.
         callbacks: Those that `fit` will get; the plan says in which order they act on the update.
         files: Where files go, by what they are: {"model": "runs/1/model.keras"}.

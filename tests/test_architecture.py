@@ -35,7 +35,7 @@ MAY_IMPORT = {
         *("config", "cluster", "cluster_resolver", "lifetime", "preflight", "private", "tasks"),
         "training",
     },
-    "callbacks": {"checks", "doctor", "gradients", "private", "tasks", "training"},
+    "callbacks": {"checks", "doctor", "gradients", "plan", "private", "tasks", "training"},
     "launcher": {"checks", "cluster", "exit_codes"},
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},

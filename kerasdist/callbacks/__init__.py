@@ -8,5 +8,8 @@ from kerasdist.callbacks.gradient_multipliers import GradientMultipliers as Grad
 from kerasdist.callbacks.loss_averages import LossAverages as LossAverages
 from kerasdist.callbacks.moving_average import MovingAverage as MovingAverage
 from kerasdist.callbacks.on_chief import OnChief as OnChief
+from kerasdist.callbacks.stop_on_non_finite import StopOnNonFinite as StopOnNonFinite
+from kerasdist.callbacks.summaries import Summaries as Summaries
+from kerasdist.callbacks.throughput import Throughput as Throughput
 from kerasdist.callbacks.trainable_scopes import TrainableScopes as TrainableScopes
 from kerasdist.training.step.update_callback import UpdateCallback as UpdateCallback

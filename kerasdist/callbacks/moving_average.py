@@ -1,6 +1,5 @@
 """Moving averages of the weights."""
 
-import collections
 import contextlib
 from collections.abc import Generator
 from typing import Any
@@ -9,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.callbacks import patterns
 from kerasdist.checks import check_decay, check_int
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits
@@ -134,10 +134,9 @@ class MovingAverage(StepCallback):
             )
         self._trained = {id(variable) for variable in model.trainable_variables}
         self._main = id(keras_adapter.variables_trained_by(model.optimizer)[0])
-        names = _unique_names(variables)
         self._averages = [
             (variable, self._make_average(variable, name))
-            for variable, name in zip(variables, names, strict=True)
+            for name, variable in patterns.by_unique_path(variables).items()
         ]
 
     def after_update(self, variables):
@@ -210,7 +209,7 @@ class MovingAverage(StepCallback):
         )
 
     def _named(self) -> dict[str, tuple]:
-        names = _unique_names([variable for variable, _ in self._averages])
+        names = patterns.by_unique_path(variable for variable, _ in self._averages)
         return dict(zip(names, self._averages, strict=True))
 
     def _check_knows(self, model):
@@ -239,17 +238,6 @@ def _move_towards(average, value, share) -> None:
 def _read(variable) -> np.ndarray:
     # `.numpy()` of a variable with a value per replica is the mean over them.
     return variable.numpy() if is_sharded(variable) else variable.read_value().numpy()
-
-
-def _unique_names(variables) -> list[str]:
-    """Returns the paths; of variables with one path, all but the first get a number."""
-    seen = collections.Counter()
-    names = []
-    for variable in variables:
-        seen[variable.path] += 1
-        count = seen[variable.path]
-        names.append(variable.path if count == 1 else f"{variable.path}#{count}")
-    return names
 
 
 def _checked(state, name, variable):

@@ -1,5 +1,6 @@
 """Variables by their paths: regular expressions, and help where one matches nothing."""
 
+import collections
 import difflib
 import re
 
@@ -49,9 +50,35 @@ def check_matches_something(argument: str, pattern, variables) -> None:
     if any(matches(pattern, variable) for variable in variables):
         return
     paths = [variable.path for variable in variables]
-    text = name_of(pattern)
-    close = difflib.get_close_matches(text, paths, n=4, cutoff=0) or paths[:4]
     raise ValueError(
-        f"`{argument}` holds {text!r}, which matches no trainable variable as a whole. Closest "
-        f"paths: {', '.join(close)}."
+        f"`{argument}` holds {name_of(pattern)!r}, which matches no trainable variable as a whole. "
+        f"Closest paths: {_closest(name_of(pattern), paths)}."
     )
+
+
+def check_matches_a_name(argument: str, pattern: str, names: list[str]) -> None:
+    """Checks that `pattern` matches one of `names` as a whole.
+
+    Raises:
+        ValueError: It matches none; lists the closest names.
+    """
+    if not any(re.fullmatch(pattern, name) for name in names):
+        raise ValueError(
+            f"`{argument}` holds {pattern!r}, which matches none of the names as a whole. Closest: "
+            f"{_closest(pattern, names) or 'there are none'}."
+        )
+
+
+def by_unique_path(variables) -> dict[str, keras.Variable]:
+    """Returns variables by their paths; of those with one path, all but the first get a number."""
+    seen = collections.Counter()
+    named = {}
+    for variable in variables:
+        seen[variable.path] += 1
+        count = seen[variable.path]
+        named[variable.path if count == 1 else f"{variable.path}#{count}"] = variable
+    return named
+
+
+def _closest(text: str, names: list[str]) -> str:
+    return ", ".join(difflib.get_close_matches(text, names, n=4, cutoff=0) or names[:4])

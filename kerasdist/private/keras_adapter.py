@@ -327,6 +327,11 @@ def layers_of(layer) -> list[keras.layers.Layer]:
     return list(layer._flatten_layers())
 
 
+def layers_beside(model) -> list[keras.layers.Layer]:
+    """Returns the layers that a model holds itself, and not those that they hold."""
+    return list(model._flatten_layers(include_self=False, recursive=False))
+
+
 def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
     """Returns the BatchNormalization layers of `model`, those of nested models included."""
     layers = model._flatten_layers(include_self=False)

@@ -46,6 +46,7 @@ class WorkerStepFunction:
         self._step = ModelStep(model, step, make_delivery=make_delivery, **arguments)
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
+        self.input_secs = self._step.input_secs
         self._is_first_call = True
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch

@@ -96,21 +96,26 @@ def _in_range(value, dtype):
     return tf.cast(tf.clip_by_value(value, tf.float16.min, tf.float16.max), dtype)
 
 
-def states_of_replicas(model) -> list[tf.Variable]:
-    """Returns the variables of `model` that each replica sets by its own examples.
+def states_of(model) -> list[tf.Variable]:
+    """Returns the variables of `model` that a step sets by its examples: metrics, statistics."""
+    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+    # A compiled metric is one of others, which have the same variables.
+    variables = {id(each): each for each in (*of_metrics, *model.non_trainable_weights)}.values()
+    return [variable.value for variable in variables]
 
-    Those of metrics, and the statistics of layers but for synchronized ones.
+
+def states_of_replicas(model) -> list[tf.Variable]:
+    """Returns those of `states_of` that each replica sets by its own examples.
+
+    All but the statistics of synchronized layers.
     """
     synchronized = {
-        id(variable)
+        id(variable.value)
         for layer in keras_adapter.batch_normalizations_of(model)
         if layer.synchronized
         for variable in layer.variables
     }
-    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
-    # A compiled metric is one of others, which have the same variables.
-    variables = {id(each): each for each in (*of_metrics, *model.non_trainable_weights)}.values()
-    values = [variable.value for variable in variables if id(variable) not in synchronized]
+    values = [value for value in states_of(model) if id(value) not in synchronized]
     return [value for value in values if _is_of_replicas(value)]
 
 

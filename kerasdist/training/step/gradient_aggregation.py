@@ -41,6 +41,9 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        for callback in update_callback.of_step(step.callbacks):
+            step.riders.update(callback.riders(gradients))
     gradients = aggregate(gradients, step)
     with _local_updates(), step.delivery.updating(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
@@ -65,6 +68,7 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
         step: The step they were computed in.
     """
     if step.is_only_replica:
+        step.sums.update(step.riders)
         return gradients
     present = [gradient for gradient in gradients if gradient is not None]
     if not present:
@@ -133,7 +137,11 @@ def _update(stock, optimizer, gradients, variables, step):
     step.updates.append(optimizer)
     scale = optimizer.loss_scale_factor or 1.0
 
+    observers = update_callback.of_step(step.callbacks)
+
     def apply(pairs):
+        for observer in observers:
+            observer.observe_update(pairs)
         if pairs:
             scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
             updated = [variable for _, variable in pairs]
@@ -142,9 +150,10 @@ def _update(stock, optimizer, gradients, variables, step):
             callback.after_update(variables)
 
     unscaled = [_scaled(gradient, 1 / scale) for gradient in gradients]
-    update_callback.apply_in_order(
-        step.callbacks, list(zip(unscaled, variables, strict=True)), apply
-    )
+    pairs = list(zip(unscaled, variables, strict=True))
+    for observer in observers:
+        observer.observe_gradients(pairs)
+    update_callback.apply_in_order(step.callbacks, pairs, apply)
     return None
 
 

@@ -33,6 +33,8 @@ class ModelStep:
         step: As it runs on a replica.
         logs: What the last step reports.
         num_examples: int64 variable, the examples of all steps since it was set to 0.
+        input_secs: float64 variable, how long this worker's steps have waited for their batches; it
+            counts where a callback measures it.
     """
 
     def __init__(
@@ -51,19 +53,37 @@ class ModelStep:
         self._returns_metrics = returns_metrics
         self._weighs_loss = weighs_loss
         self._make_delivery = make_delivery
-        self._observers = update_callback.observers(callbacks)
+        self._observers = update_callback.overriding("observe", callbacks)
+        self._part_observers = update_callback.overriding("observe_part", callbacks)
+        of_step = update_callback.of_step(callbacks)
+        self._measures_input = any(callback.measures_input for callback in of_step)
+        self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
+        with tf.device("CPU:0"):
+            self.input_secs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         _warn_of_differences(model)
 
     def restart(self) -> None:
         """Counts examples from 0 again, and looks at the first batch again."""
         self.num_examples.assign(0)
         self._has_infinite.assign([False, False])
+
+    def timed(self, read: Callable):
+        """Returns what `read()` gives; counts how long it took where a callback measures that."""
+        if not self._measures_input:
+            return read()
+        start = tf.timestamp()
+        with tf.control_dependencies([start]):
+            batch = read()
+        # Ragged tensors and distributed values too.
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            self.input_secs.assign_add(tf.timestamp() - start)
+        return batch
 
     def look_at(self, batch, *, is_first) -> list:
         """Looks for infinite numbers in the first batch; returns checks for `run`."""
@@ -87,6 +107,9 @@ class ModelStep:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(self.logs.watched())
+            states = batch_statistics.states_of_replicas
+            if self._may_discard:
+                states = batch_statistics.states_of
             result = replica_step.run(
                 self._strategy,
                 self._compiled(self._step_with_losses),
@@ -95,26 +118,37 @@ class ModelStep:
                 checks=checks,
                 callbacks=self.callbacks,
                 riders=riders,
-                states=batch_statistics.states_of_replicas(self._model),
+                states=states(self._model),
+                may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
             )
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))
-            self._observe([losses for _, losses in result.outputs], result.shares)
+            self._observe([losses for _, losses in result.outputs], result)
         if not self._returns_metrics:
             self.logs.keep([logs for logs, _ in result.outputs], result.shares)
         return result
 
-    def _observe(self, losses, shares):
-        if not self._observers:
+    def _observe(self, losses, result):
+        if not self._observers and not self._part_observers:
             return
-        losses = mean_over_examples(losses, shares)
-        losses = tf.nest.map_structure(
-            lambda loss: peers.sum_in_graph(self._strategy, loss), losses
-        )
-        for observer in self._observers:
-            observer.observe(losses)
+        part = mean_over_examples(losses, result.shares)
+        losses = part
+        if self._observers and part:
+            summed = peers.sum_in_graph(self._strategy, tf.stack(list(part.values())))
+            losses = dict(zip(part, tf.unstack(summed), strict=True))
+
+        def observe():
+            for observer in self._part_observers:
+                observer.observe_part(part)
+            for observer in self._observers:
+                observer.observe(losses)
+
+        if result.is_discarded is None:
+            observe()
+        else:
+            tf.cond(result.is_discarded, lambda: None, observe)
 
     def _step_with_losses(self, data):
         """Runs the step on one replica; returns its own logs and its losses, or {} for unused."""
@@ -122,7 +156,8 @@ class ModelStep:
         if self._returns_metrics:
             data_checks.check_metrics(self._model, logs)
             logs = {}
-        return logs, replica_step.losses() if self._observers else {}
+        is_observed = self._observers or self._part_observers
+        return logs, replica_step.losses() if is_observed else {}
 
     def _compiled(self, function):
         is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
@@ -130,7 +165,20 @@ class ModelStep:
         )
         if not self._model.jit_compile or not is_on_one_device:
             return function
-        return graph_function(function, jit_compile=True)
+
+        def traced(data):
+            outputs = function(data)
+            return outputs, replica_step.take_discards()
+
+        compiled = graph_function(traced, jit_compile=True)
+
+        def run(data):
+            # What belongs to its graph cannot be used outside but as its output.
+            outputs, discards = compiled(data)
+            replica_step.discard_if(*discards)
+            return outputs
+
+        return run
 
 
 def _warn_of_differences(model):

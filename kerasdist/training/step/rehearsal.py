@@ -155,6 +155,8 @@ def _compare(expected: list, found: list, tolerance: float, num_replicas: int) -
         for variable, whole, shared in pairs
         if np.isfinite(whole).all() or np.isfinite(shared).all()
     }
+    if not differences:  # On one device they are not finite either.
+        return None
     worst = max(differences, key=lambda path: np.nan_to_num(differences[path], nan=np.inf))
     if differences[worst] <= tolerance:
         return None

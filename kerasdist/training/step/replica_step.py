@@ -44,6 +44,7 @@ class ReplicaStep:
             which saves one multiplication for every gradient after it.
         keras_state: What Keras keeps for the thread of the program.
         callbacks: The update callbacks of the `fit` that runs.
+        data: The batch of this replica.
         delivery: How the aggregated gradients reach the variables.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
@@ -53,6 +54,8 @@ class ReplicaStep:
             device only where there are callbacks.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
+        discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
+            in metrics, no moving statistics. They are the same on all replicas.
         rehearsed: In a rehearsal, the variables and gradients of each update, which is then not
             made; None in a step that counts.
     """
@@ -66,6 +69,7 @@ class ReplicaStep:
     weighs_loss: bool
     keras_state: dict
     callbacks: tuple = ()
+    data: Any = None
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     riders: dict = dataclasses.field(default_factory=dict)
     added_losses: dict = dataclasses.field(default_factory=dict)
@@ -73,6 +77,7 @@ class ReplicaStep:
     divisors: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
+    discards: list = dataclasses.field(default_factory=list)
     rehearsed: list | None = None
 
 
@@ -100,12 +105,14 @@ class GlobalStep:
         shares: The share of each of them in the global batch.
         num_examples: The examples of the global batch.
         sums: The sums of the riders over all replicas; empty where no gradients were summed.
+        is_discarded: Bool scalar, whether it leaves nothing behind; None where it always does.
     """
 
     outputs: tuple
     shares: list
     num_examples: Any
     sums: dict
+    is_discarded: Any = None
 
 
 def current() -> ReplicaStep | None:
@@ -130,6 +137,23 @@ def divisors() -> list[Divisor]:
     step = current()
     different = {(each.name, id(each.weights)): each for each in step.divisors} if step else {}
     return list(different.values())
+
+
+def discard_if(*reasons) -> None:
+    """Lets the step of this thread leave nothing behind where one of these bool scalars is true."""
+    step = current()
+    if step is not None:
+        step.discards.extend(reasons)
+
+
+def take_discards() -> list:
+    """Returns what `discard_if` was told in the step of this thread, and forgets it."""
+    step = current()
+    if step is None:
+        return []
+    taken = list(step.discards)
+    step.discards.clear()
+    return taken
 
 
 def sum_over_replicas(tensors: list) -> list:
@@ -203,6 +227,7 @@ def run(
     callbacks=(),
     riders=(),
     states=(),
+    may_discard=False,
     make_delivery=delivery.LocalDelivery,
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
@@ -217,7 +242,9 @@ def run(
         riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
             workers together with the gradients.
         states: Variables with a value for each replica (metrics, moving statistics), which a
-            replica without examples leaves as they are.
+            replica without examples leaves as they are, and all of them do in a step that is
+            discarded.
+        may_discard: Whether a callback may discard the step.
         make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
     """
     is_only_replica = strategy.num_replicas_in_sync == 1
@@ -226,6 +253,7 @@ def run(
     ]
     first, *_ = peers.local_replicas(strategy)
     keras_state = keras_adapter.thread_state()
+    states = [strategy.experimental_local_results(state) for state in states]
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
@@ -241,6 +269,7 @@ def run(
             weighs_loss=weighs_loss,
             keras_state=keras_state,
             callbacks=callbacks,
+            data=data,
             delivery=make_delivery(),
             riders={
                 name: value if replica_id == first else tf.zeros_like(value)
@@ -250,7 +279,7 @@ def run(
         with (
             entered(replica_step),
             after(data, checks),
-            _kept_without_examples(states, replica_step),
+            _put_back([copies[replica_id - first] for copies in states], replica_step, may_discard),
         ):
             outputs = step_function(data)
         if callbacks and not replica_step.updates:
@@ -259,15 +288,16 @@ def run(
                 "train_step does not call. Apply the gradients with the optimizer, or leave the "
                 "callback out."
             )
-        return outputs, replica_step.sums
+        return outputs, replica_step.sums, _is_discarded(replica_step)
 
     with late_variables.made_at_once(strategy):
         replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(
-        outputs=tuple(outputs for outputs, _ in replicas),
+        outputs=tuple(outputs for outputs, *_ in replicas),
         shares=fractions,
         num_examples=shares.total,
         sums=replicas[0][1],
+        is_discarded=replicas[0][2],
     )
 
 
@@ -332,9 +362,10 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
 
 
 @contextlib.contextmanager
-def _kept_without_examples(states, step: ReplicaStep) -> Generator[None]:
-    """Lets what is traced inside leave `states` as they are on a replica without examples."""
-    if not step.may_be_empty or step.is_only_replica:
+def _put_back(states, step: ReplicaStep, may_discard: bool) -> Generator[None]:
+    """Lets what is traced inside leave `states` as they are where the step counts for nothing."""
+    may_be_empty = step.may_be_empty and not step.is_only_replica
+    if not may_be_empty and not may_discard:
         yield
         return
     before = [state.read_value() for state in states]
@@ -344,7 +375,14 @@ def _kept_without_examples(states, step: ReplicaStep) -> Generator[None]:
         for state, value in zip(states, before, strict=True):
             state.assign(value)
 
-    tf.cond(tf.equal(step.num_examples, 0), put_back, lambda: None)
+    reasons = [tf.equal(step.num_examples, 0)] if may_be_empty else []
+    reasons += step.discards
+    if reasons:
+        tf.cond(tf.reduce_any(reasons), put_back, lambda: None)
+
+
+def _is_discarded(step: ReplicaStep):
+    return tf.reduce_any(step.discards) if step.discards else None
 
 
 def after(data, checks=()):

@@ -35,6 +35,7 @@ class StepFunction:
         self._step = ModelStep(model, step, **arguments)
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
+        self.input_secs = self._step.input_secs
         with tf.device("CPU:0"):
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
@@ -199,19 +200,22 @@ class StepFunction:
     # use in those without outputs, and then writes sums in another order.
 
     def _next_step(self, iterator):
-        return self._one_step(next(iterator))
+        return self._one_step(self._step.timed(lambda: next(iterator)))
 
     def _exact_steps(self, iterator, num_steps):
         def body(step):
-            self._one_step(next(iterator))
+            self._one_step(self._step.timed(lambda: next(iterator)))
             return step + 1
 
         return tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
 
     def _steps_while_data(self, iterator, num_steps):
-        def body(step, _):
+        def read():
             batch = iterator.get_next_as_optional()
-            has_value = batch.has_value()
+            return batch, batch.has_value()
+
+        def body(step, _):
+            batch, has_value = self._step.timed(read)
             tf.cond(
                 has_value,
                 lambda: tf.cast(self._one_step(batch.get_value()), tf.int32),
@@ -229,7 +233,7 @@ class StepFunction:
 
     def _own_steps(self, iterator, num_steps, size):
         def body(step, size):
-            batch, own_size, next_size = next(iterator)
+            batch, own_size, next_size = self._step.timed(lambda: next(iterator))
             return step + 1, self._one_own_step(batch, own_size, size, next_size)
 
         return tf.while_loop(

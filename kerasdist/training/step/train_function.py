@@ -11,10 +11,13 @@ class TrainFunction(Protocol):
     Attributes:
         callbacks: The update callbacks that are compiled into it, in list order.
         num_examples: int64 variable, the examples over all replicas since `restart`.
+        input_secs: float64 variable, the seconds that the steps of this worker have waited for
+            their batches, where a callback measures them.
     """
 
     callbacks: tuple
     num_examples: tf.Variable
+    input_secs: tf.Variable
 
     def __call__(self, data) -> dict:
         """Runs the steps that `data` asks for, and answers it; returns logs to be read later.

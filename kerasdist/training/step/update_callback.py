@@ -73,7 +73,15 @@ class UpdateCallback(keras.callbacks.Callback):
 
 
 class StepCallback(UpdateCallback):
-    """An update callback that also takes part in the rest of the step: statistics, losses, logs."""
+    """An update callback that also takes part in the rest of the step: statistics, losses, logs.
+
+    Attributes:
+        measures_input: Whether the step is to measure how long it waits for its batches.
+        guards_update: Whether it stands before all others, wherever it is in the list.
+    """
+
+    measures_input = False
+    guards_update = False
 
     def tracing(self, model) -> contextlib.AbstractContextManager:
         """Returns a context in which the step is traced."""
@@ -88,6 +96,28 @@ class StepCallback(UpdateCallback):
 
         Traced once for all replicas, only where it is overridden.
         """
+
+    def observe_part(self, losses: dict) -> None:
+        """Looks at this worker's part of the losses; the sum over the workers is `observe`'s.
+
+        Traced once for all replicas of a worker, only where it is overridden. It sends no message.
+        """
+
+    def riders(self, gradients: list) -> dict:
+        """Returns float32 tensors of this replica to be summed with the gradients, by unique names.
+
+        Traced once per replica and update. `replica_step.current().sums` then holds the sums.
+
+        Args:
+            gradients: Of this replica alone: tensors, IndexedSlices or None.
+        """
+        return {}
+
+    def observe_gradients(self, gradients_and_variables: list) -> None:
+        """Looks at the gradients of the global batch before any callback has changed them."""
+
+    def observe_update(self, gradients_and_variables: list) -> None:
+        """Looks at the gradients as the optimizer is about to get them."""
 
     def change_logs(self, logs: dict) -> dict:
         """Returns the logs of a step, as numbers, with what this callback adds."""
@@ -113,7 +143,12 @@ def among(callbacks) -> tuple[UpdateCallback, ...]:
             f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them "
             "once."
         )
-    return found
+    return tuple(sorted(found, key=_position))
+
+
+def _position(callback) -> int:
+    # Sorting keeps the order of the others.
+    return 0 if isinstance(callback, StepCallback) and callback.guards_update else 1
 
 
 def of_step(callbacks) -> list[StepCallback]:
@@ -121,9 +156,10 @@ def of_step(callbacks) -> list[StepCallback]:
     return [each for each in callbacks if isinstance(each, StepCallback)]
 
 
-def observers(callbacks) -> list[StepCallback]:
-    """Returns the callbacks that look at the losses."""
-    return [each for each in of_step(callbacks) if type(each).observe is not StepCallback.observe]
+def overriding(method: str, callbacks) -> list[StepCallback]:
+    """Returns the callbacks that do something in a method of `StepCallback`."""
+    stock = getattr(StepCallback, method)
+    return [each for each in of_step(callbacks) if getattr(type(each), method) is not stock]
 
 
 def apply_in_order(callbacks, gradients_and_variables: list, apply) -> None:

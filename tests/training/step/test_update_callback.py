@@ -52,5 +52,5 @@ def test_those_that_take_part_are_found_in_list_order_among_others():
     found = update_callback.among([first, keras.callbacks.Callback(), second])
 
     assert found == (first, second)
-    assert update_callback.observers(found) == [second]
+    assert update_callback.overriding("observe", found) == [second]
     assert update_callback.among(None) == ()

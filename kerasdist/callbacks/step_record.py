@@ -1,0 +1,224 @@
+"""What one step did, recorded on the device now and then and read by the chief afterwards.
+
+The record is a part of every step, behind a condition that is false in those between: they cost the
+condition. It is made by the first replica of the chief alone, for the gradients of the global batch
+and the updated weights are the same on all of them; of a layer's output it sees its own share.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import tensorflow_adapter
+from kerasdist.training import peers, traits
+from kerasdist.training.parameter_servers.sharded_variables import parts_of
+from kerasdist.training.step import layer_outputs, replica_step, statistics
+
+
+class StepRecord:
+    """Statistics of gradients, weights, updates and outputs of layers, of one step.
+
+    Args:
+        strategy: A strategy of ours.
+        variables: Keras variables that are trained, by the names that they have in the record.
+        weights: The names of those whose values are recorded.
+        gradients: The names of those whose gradients are recorded; norms are of all.
+        layers: Layers whose outputs are recorded, by name.
+    """
+
+    def __init__(self, strategy, *, variables: Mapping, weights: set, gradients: set, layers: dict):
+        self._strategy = strategy
+        self._names = list(variables)
+        self._index = {id(variable): index for index, variable in enumerate(variables.values())}
+        self._variables = list(variables.values())
+        self._weights, self._gradients = weights, gradients
+        self._layers = layers
+        self._outputs: dict = {}
+        self._seen: tuple = ([], {})
+        self._updated: tuple | None = None
+        num = len(self._names)
+        with tensorflow_adapter.outside_scopes(), traits.shared_scope(strategy):
+            # The step at which a record is due, and that of the last record.
+            self._due = tf.Variable(tf.int64.max, trainable=False)
+            self._step: Any = tf.Variable(-1, dtype=tf.int64, trainable=False)
+            self._norms = _zeros(num)
+            self._applied_norms = _zeros(num)
+            self._ratios = _zeros(num)
+            self._of_gradients = _zeros(num, statistics.NUM_COLUMNS)
+            self._of_weights = _zeros(num, statistics.NUM_COLUMNS)
+            self._of_outputs = _zeros(len(layers), statistics.NUM_COLUMNS)
+        self._read_at = -1
+
+    def plan(self, step: int) -> None:
+        """Asks for a record of the update that is the `step`th of the optimizer, from 1."""
+        self._due.assign(step)
+
+    def read(self) -> "Record | None":
+        """Returns the last record; None where there is no new one."""
+        step = int(self._step.numpy())
+        if step == self._read_at or step < 0:
+            return None
+        self._read_at = step
+        return Record(
+            step=step,
+            norms=dict(zip(self._names, self._norms.numpy(), strict=True)),
+            applied_norms=dict(zip(self._names, self._applied_norms.numpy(), strict=True)),
+            update_ratios=dict(zip(self._names, self._ratios.numpy(), strict=True)),
+            gradients=self._statistics(self._of_gradients, self._gradients),
+            weights=self._statistics(self._of_weights, self._weights),
+            outputs=dict(
+                zip(self._layers, map(statistics.read, self._of_outputs.numpy()), strict=True)
+            ),
+        )
+
+    def _statistics(self, rows, names):
+        pairs = zip(self._names, rows.numpy(), strict=True)
+        return {name: statistics.read(row) for name, row in pairs if name in names}
+
+    # What follows is traced.
+
+    def watching(self):
+        """Returns a context in which the outputs of the layers are seen."""
+        self._outputs = {}
+        return layer_outputs.watched(list(self._layers.values()), self._note)
+
+    def _note(self, layer, output):
+        # Every replica is traced in a thread of its own.
+        self._outputs[threading.get_ident(), id(layer)] = layer_outputs.first_number_of(output)
+
+    def see_gradients(self, pairs: list) -> None:
+        """Remembers the gradients of the global batch, and what layers gave, for `see_update`."""
+        if self._is_recorder():
+            self._seen = self._present(pairs), self._own_outputs()
+
+    def see_update(self, pairs: list) -> None:
+        """Records gradients, as they were and as the optimizer gets them, and layers' outputs."""
+        if not self._is_recorder():
+            return
+        applied = self._present(pairs)
+        (gradients, outputs), self._seen = self._seen, ([], {})
+        is_due, count = self._due_update()
+
+        def record():
+            self._record_gradients(gradients, applied)
+            rows = [statistics.row_of(output) for output in outputs.values()]
+            _set(self._of_outputs, list(outputs), rows)
+            return [tf.identity(_flat(variable)) for _, _, variable in applied]
+
+        before = tf.cond(is_due, record, lambda: [tf.zeros([0]) for _ in applied])
+        self._updated = is_due, count, applied, before
+
+    def _record_gradients(self, gradients, applied):
+        wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
+        rows = [statistics.row_of(_values_of(gradient)) for _, gradient, _ in wanted]
+        _set(self._of_gradients, [index for index, _, _ in wanted], rows)
+        for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
+            _set(variable, [index for index, _, _ in present], _norms(present))
+
+    def see_weights(self) -> None:
+        """Records the weights after their update, and how large it was beside them."""
+        if self._updated is None:
+            return
+        is_due, count, present, before = self._updated
+        self._updated = None
+
+        def record():
+            ratios, rows, indices = [], [], []
+            for (index, _, variable), old in zip(present, before, strict=True):
+                new = _flat(variable)
+                ratios.append(
+                    tf.math.divide_no_nan(statistics.norm_of(new - old), statistics.norm_of(old))
+                )
+                if self._names[index] in self._weights:
+                    indices.append(index)
+                    rows.append(statistics.row_of(new))
+            _set(self._ratios, [index for index, _, _ in present], ratios)
+            _set(self._of_weights, indices, rows)
+            self._step.assign(count)
+
+        tf.cond(is_due, record, lambda: None)
+
+    def _present(self, pairs) -> list[tuple]:
+        return [
+            (self._index[id(variable)], gradient, variable)
+            for gradient, variable in pairs
+            if gradient is not None and id(variable) in self._index
+        ]
+
+    def _own_outputs(self) -> dict:
+        thread = threading.get_ident()
+        found = {
+            index: self._outputs.get((thread, id(layer)))
+            for index, layer in enumerate(self._layers.values())
+        }
+        return {
+            index: output
+            for index, output in found.items()
+            if output is not None and layer_outputs.is_reachable(output)
+        }
+
+    def _is_recorder(self) -> bool:
+        step = replica_step.current()
+        return (
+            step is not None
+            and step.rehearsed is None
+            and peers.is_chief(self._strategy)
+            and step.replica_id == peers.local_replicas(self._strategy)[0]
+        )
+
+    def _due_update(self) -> tuple:
+        """Returns whether the update that comes is to be recorded, and its number from 1."""
+        step = replica_step.current()
+        assert step is not None
+        count = tf.cast(tf.convert_to_tensor(step.updates[-1].iterations), tf.int64) + 1
+        # Of several optimizers, the others update after the first one's record.
+        is_first = (self._step < self._due) | tf.equal(self._step, count)
+        return (count >= self._due) & is_first, count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What was recorded of one step, by the names of the variables and layers.
+
+    Attributes:
+        step: Which update of the optimizer it was, from 1.
+        norms: L2 norm of the gradient of the global batch.
+        applied_norms: The same after clipping and the other callbacks.
+        update_ratios: L2 norm of the change of the weights over that of the weights.
+        gradients: Statistics of the gradients.
+        weights: Statistics of the weights after the update.
+        outputs: Statistics of what layers gave, for the examples of one replica.
+    """
+
+    step: int
+    norms: dict[str, float]
+    applied_norms: dict[str, float]
+    update_ratios: dict[str, float]
+    gradients: dict[str, statistics.Statistics]
+    weights: dict[str, statistics.Statistics]
+    outputs: dict[str, statistics.Statistics]
+
+
+def _zeros(*shape):
+    return tf.Variable(tf.zeros(shape), trainable=False)
+
+
+def _set(variable, indices: list, rows: list) -> None:
+    if indices:
+        variable.scatter_nd_update([[index] for index in indices], tf.stack(rows))
+
+
+def _norms(present) -> list:
+    return [statistics.norm_of(_values_of(gradient)) for _, gradient, _ in present]
+
+
+def _values_of(gradient):
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _flat(variable):
+    parts = [tf.reshape(tf.convert_to_tensor(part), [-1]) for part in parts_of(variable.value)]
+    return tf.cast(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), tf.float32)

@@ -1,0 +1,263 @@
+"""Steps that are not finite: no harm, and what was the cause."""
+
+import contextlib
+import io
+import os
+import threading
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.callbacks.evidence import Evidence
+from kerasdist.checks import check_int
+from kerasdist.private import tensorflow_adapter
+from kerasdist.training import peers, traits
+from kerasdist.training.step import layer_outputs, replica_step, whole_step
+from kerasdist.training.step.update_callback import StepCallback
+
+_ACTIONS = ("raise", "stop", "restore")
+# How many of the largest gradients before are named.
+_NUM_LARGEST = 3
+
+
+class StopOnNonFinite(StepCallback):
+    """Leaves out the update of a step whose loss or gradient is infinite or NaN, and says why.
+
+    Weights, optimizer, moving statistics and metrics stay as the step before has left them. The
+    message names the step, the worker and replica, what went wrong first (an input, a layer, a loss
+    or the gradient of a variable), and the largest gradients of the step before. The batch that did
+    it is kept. The infinite gradients of a `LossScaleOptimizer` are left to it.
+
+    It acts before all other callbacks, wherever it is in the list. It costs one sum over the
+    gradients in each step, and on devices that are not the CPU a wait for it.
+
+    Args:
+        action: "raise" raises the error; "stop" ends `fit` as `model.stop_training` does; "restore"
+            warns and goes on with the next batch, from the weights of the step before.
+        max_restores: After how many such steps "restore" raises as well.
+        directory: Where to write the batch as `non-finite-step-<n>.npz`, or None.
+
+    Attributes:
+        batch: What the replica got that was not finite, as arrays in the structure of the data;
+            None before, on workers whose replicas were finite, and with `jit_compile=True` on one
+            device.
+        step: Which update of the optimizer it would have been, from 1; None before.
+
+    Raises:
+        ValueError: `action` is none of these, or `max_restores` is less than 1.
+        FloatingPointError: In `fit`, after such a step.
+
+    Example:
+        model.fit(dataset, callbacks=[StopOnNonFinite(action="raise")])
+    """
+
+    guards_update = True
+
+    def __init__(
+        self,
+        action: str = "raise",
+        *,
+        max_restores: int = 3,
+        directory: str | os.PathLike | None = None,
+    ):
+        super().__init__()
+        if action not in _ACTIONS:
+            raise ValueError(f"`action` must be one of {_ACTIONS}. Received: {action=}.")
+        check_int("max_restores", max_restores, at_least=1)
+        self.action, self.max_restores = action, max_restores
+        self.directory = None if directory is None else os.fspath(directory)
+        self.batch: Any = None
+        self.step: int | None = None
+
+    def prepare(self, model):
+        strategy = model.distribute_strategy
+        self._index = {id(each): index for index, each in enumerate(model.trainable_variables)}
+        self._sizes: dict = {}
+        with tensorflow_adapter.outside_scopes(), traits.shared_scope(strategy):
+            self._sizes_before: Any = tf.Variable(tf.zeros([len(self._index)]), trainable=False)
+        self._evidence = [
+            Evidence(strategy, len(self._index)) for _ in peers.local_replicas(strategy)
+        ]
+        self._num_restores = 0
+        # XLA cannot keep what has another size in every call.
+        self._keeps_batch = not model.jit_compile or strategy.num_replicas_in_sync > 1
+
+    def riders(self, gradients):
+        step: Any = replica_step.current()
+        sizes = tf.stack([_size_of(gradient) for gradient in gradients])
+        losses = tf.stack([tf.cast(loss, tf.float32) for loss in step.losses.values()] or [0.0])
+        is_bad = ~tf.reduce_all(tf.math.is_finite(tf.concat([sizes, losses], axis=0)))
+        if step.may_be_empty:
+            is_bad &= step.num_examples > 0
+        # Every replica is traced in a thread of its own.
+        self._sizes[threading.get_ident()] = sizes, losses
+        num_replicas = self.model.distribute_strategy.num_replicas_in_sync
+        flag = tf.one_hot(step.replica_id, num_replicas) * tf.cast(is_bad, tf.float32)
+        return {_rider(step.updates): flag}
+
+    def update(self, gradients_and_variables, apply):
+        step: Any = replica_step.current()
+        flags = step.sums.get(_rider(step.updates[:-1]))
+        if flags is None:  # A LossScaleOptimizer looks for itself.
+            apply(gradients_and_variables)
+            return
+        local = step.replica_id - peers.local_replicas(self.model.distribute_strategy)[0]
+        evidence = self._evidence[local]
+        sizes, losses = self._sizes.pop(threading.get_ident())
+        indices = [[self._index[id(variable)]] for _, variable in gradients_and_variables]
+        is_bad = tf.reduce_any(flags > 0)
+        # What comes after the step, in the same call, waits for what is to be done.
+        is_left_out = is_bad if self.action == "restore" else is_bad | evidence.is_there()
+
+        def leave_out():
+            count = tf.cast(tf.convert_to_tensor(step.updates[-1].iterations), tf.int64) + 1
+            data = step.data if self._keeps_batch else ()
+            evidence.keep(count, flags, indices, sizes, step.losses, losses, data)
+
+        def go_on():
+            if local == 0:
+                self._sizes_before.scatter_nd_update(indices, sizes)
+            apply(gradients_and_variables)
+
+        replica_step.discard_if(is_left_out)
+        tf.cond(is_left_out, leave_out, go_on)
+
+    def on_train_begin(self, logs=None):
+        self.batch, self.step, self._num_restores = None, None, 0
+        for evidence in self._evidence:
+            evidence.forget()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._evidence[0].step >= 0:
+            self._act()
+
+    def on_train_end(self, logs=None):
+        if self.step is None and self._evidence[0].step >= 0:  # Of workers that went on meanwhile.
+            self._act()
+
+    def describe(self):
+        return f"leave out steps that are not finite ({self.action})"
+
+    def _act(self):
+        first = self._evidence[0]
+        self.step = first.step
+        self._keep_batch()
+        text = self._explanation()
+        self._num_restores += first.num_bad
+        if self.action == "stop":
+            warnings.warn(f"{text} Training stops.", stacklevel=2)
+            self.model.stop_training = True
+        elif self.action == "raise":
+            raise FloatingPointError(text)
+        elif self._num_restores > self.max_restores:
+            raise FloatingPointError(
+                f"{text} That is number {self._num_restores}, and max_restores={self.max_restores}."
+            )
+        else:
+            warnings.warn(f"{text} Training goes on with the next batch.", stacklevel=2)
+        for evidence in self._evidence:
+            evidence.forget()
+
+    def _keep_batch(self):
+        replicas = peers.local_replicas(self.model.distribute_strategy)
+        flags = self._evidence[0].flags
+        self._found: Any = next(
+            (
+                evidence
+                for replica, evidence in zip(replicas, self._evidence, strict=True)
+                if flags[replica]
+            ),
+            None,
+        )
+        self.batch = (self._found and self._found.batch()) or None
+        if not self.batch or self.directory is None:
+            return
+        path = os.path.join(self.directory, f"non-finite-step-{self.step}.npz")
+        arrays = [array for array in keras.tree.flatten(self.batch) if array is not None]
+        content = io.BytesIO()
+        np.savez(content, *arrays)
+        try:
+            tf.io.gfile.makedirs(self.directory)
+            with tf.io.gfile.GFile(path, "wb") as file:
+                file.write(content.getvalue())
+        except (OSError, tf.errors.OpError) as error:
+            warnings.warn(f"The batch cannot be written to {path!r}: {error}.", stacklevel=2)
+
+    def _explanation(self) -> str:
+        cause = self._cause() if self._found else "its own message says what came first"
+        before = dict(zip(self._paths(), map(float, self._sizes_before.numpy()), strict=True))
+        largest = sorted(before, key=before.__getitem__, reverse=True)[:_NUM_LARGEST]
+        named = ", ".join(f"{path} {before[path]:.3g}" for path in largest)
+        return (
+            f"Step {self.step} is not finite{self._place()}: {cause}. Its update is left out, and "
+            f"the weights are those of step {self._evidence[0].step - 1}. Largest gradients before "
+            f"(sums of absolute values): {named}."
+        )
+
+    def _place(self) -> str:
+        strategy = self.model.distribute_strategy
+        bad = [replica for replica, flag in enumerate(self._evidence[0].flags) if flag]
+        if strategy.num_replicas_in_sync == 1:
+            return ""
+        of_worker = len(peers.local_replicas(strategy))
+        workers = "" if peers.count(strategy) == 1 else f"worker {bad[0] // of_worker}, "
+        return f" on {workers}replica {', '.join(map(str, bad))} of {strategy.num_replicas_in_sync}"
+
+    def _paths(self) -> list[str]:
+        return [variable.path for variable in self.model.trainable_variables]
+
+    def _cause(self) -> str:
+        if self.batch:
+            x, *_ = keras.utils.unpack_x_y_sample_weight(self.batch)
+            if not _is_finite(x):
+                return "the input holds a number that is not"
+            if layer := _first_layer(self.model, x):
+                return f"first the output of the layer '{layer.name}' ({type(layer).__name__})"
+        losses = self._found.losses
+        for name, loss in losses.items():
+            if not np.isfinite(loss):
+                return f"the loss '{name}' is {loss}"
+        sizes = zip(self._paths(), self._found.sizes, strict=True)
+        bad = [path for path, size in sizes if not np.isfinite(size)]
+        # The backward pass comes to the last variable first.
+        return f"the gradient of '{bad[-1]}'" if bad else "a gradient"
+
+
+def _rider(updates: list) -> str:
+    return f"replicas that are not finite, update {len(updates)}"
+
+
+def _size_of(gradient):
+    """Returns the sum of absolute values: unlike a norm it is finite where all of them are."""
+    if gradient is None:
+        return tf.constant(0.0)
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.cast(tf.reduce_sum(tf.abs(values)), tf.float32)
+
+
+def _is_finite(structure) -> bool:
+    arrays = [each for each in keras.tree.flatten(structure) if isinstance(each, np.ndarray)]
+    return all(np.isfinite(each).all() for each in arrays if each.dtype.kind == "f")
+
+
+def _first_layer(model, x):
+    """Returns the first layer whose output is not finite for an input; None where none is."""
+    found = []
+
+    def note(layer, output):
+        number = layer_outputs.first_number_of(output)
+        if number is not None and not np.isfinite(number.numpy()).all():
+            found.append(layer)
+
+    layers = list(layer_outputs.by_name(model).values())
+    with (
+        contextlib.suppress(Exception),  # What came of the layers before it is known.
+        tensorflow_adapter.outside_scopes(),
+        whole_step.state_kept(model),
+        layer_outputs.watched(layers, note),
+    ):
+        model(x, training=True)
+    return found[0] if found else None

@@ -1,0 +1,299 @@
+"""Summaries of training for TensorBoard: losses, rates, norms and histograms."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist import plan
+from kerasdist.callbacks import patterns
+from kerasdist.callbacks.step_record import StepRecord
+from kerasdist.checks import check_int, check_secs
+from kerasdist.training import peers, traits
+from kerasdist.training.report.event_file import EventFile
+from kerasdist.training.report.rate_meter import RateMeter
+from kerasdist.training.report.update_counter import UpdateCounter
+from kerasdist.training.step import layer_outputs
+from kerasdist.training.step.loss_sums import LossSums
+from kerasdist.training.step.update_callback import StepCallback
+
+
+class Summaries(StepCallback):
+    """Writes what training does to event files, at every so many updates of the optimizer.
+
+    The chief writes, once, to `log_dir`/train and `log_dir`/validation. Tags:
+
+    | Tag | Content |
+    |---|---|
+    | `loss`, `loss (raw)` | mean since the last summary; of the last step; also of each output |
+    | `regularization_loss` | what the regularizers of the weights add |
+    | `learning_rate` | of the optimizer |
+    | `gradient_norm/<variable>`, `gradient_norm/global` | L2 norm of the global batch's gradient |
+    | `gradient_norm_applied/...` | the same after clipping and other callbacks |
+    | `update_ratio/<variable>` | L2 norm of the update over that of the weights |
+    | `weights/<variable>`, `gradients/<variable>` | histograms |
+    | `activations/<layer>`, `sparsity/<layer>` | histogram and share of zeros of a layer's output |
+    | `examples_per_second`, `step_ms`, `input_wait_share` | over all workers; ms; from 0 to 1 |
+    | `epoch_<log>` | the logs at the end of each epoch, those of validation in its own file |
+    | `plan` | once, as text; the graph of the step is in TensorBoard's tab "Graphs" |
+
+    In the steps between it costs a condition. It never changes the weights. Outputs of layers are
+    those of the first replica's examples. A call of several steps (`steps_per_execution`) writes
+    once at most.
+
+    Args:
+        log_dir: Folder of the run.
+        every_steps: Updates between two summaries; 100 unless `every_secs` is given.
+        every_secs: Seconds between two summaries instead; workers agree on the step.
+        weights: Of which variables there are histograms: True for all that are trained, False for
+            none, or regular expressions that match the whole of `variable.path`.
+        gradients: The same for gradients. Their norms are always written.
+        activations: Of which layers: True for all, False, or regular expressions for `layer.name`.
+        graph: Whether to write the graph of the compiled step.
+        on_error: "warn" goes on without summaries where the disk does not take them, and says so;
+            "raise" stops.
+
+    Raises:
+        TypeError, ValueError: An argument is none of these. When `fit` begins: an expression
+            matches no variable or layer.
+
+    Example:
+        model.fit(dataset, callbacks=[Summaries("runs/1", every_steps=100)])
+
+    Source: tags and contents after slim.learning and the Inception trainers.
+    """
+
+    measures_input = True
+    _record: StepRecord  # Since `prepare`.
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike,
+        every_steps: int | None = None,
+        *,
+        every_secs: float | None = None,
+        weights: bool | str | Iterable[str] = True,
+        gradients: bool | str | Iterable[str] = True,
+        activations: bool | str | Iterable[str] = True,
+        graph: bool = True,
+        on_error: str = "warn",
+    ):
+        super().__init__()
+        if every_steps is not None and every_secs is not None:
+            raise ValueError(
+                f"Give one of `every_steps` and `every_secs`. Received: {every_steps=}, "
+                f"{every_secs=}."
+            )
+        if every_secs is None:
+            every_steps = 100 if every_steps is None else every_steps
+            check_int("every_steps", every_steps, at_least=1)
+        else:
+            check_secs("every_secs", every_secs)
+        if on_error not in ("warn", "raise"):
+            raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
+        self.log_dir = os.fspath(log_dir)
+        self.every_steps, self.every_secs = every_steps, every_secs
+        self._weights = _Choice("weights", weights)
+        self._gradients = _Choice("gradients", gradients)
+        self._activations = _Choice("activations", activations)
+        self._writes_graph, self._is_strict = graph, on_error == "raise"
+        self._graph = None
+
+    def prepare(self, model):
+        variables = patterns.by_unique_path(model.trainable_variables)
+        layers = layer_outputs.by_name(model)
+        self._losses = LossSums(model.distribute_strategy)
+        self._record = StepRecord(
+            model.distribute_strategy,
+            variables=variables,
+            weights=self._weights.among(variables),
+            gradients=self._gradients.among(variables),
+            layers={name: layers[name] for name in self._activations.among(layers)},
+        )
+
+    @contextlib.contextmanager
+    def tracing(self, model):
+        with self._record.watching():
+            yield
+        self._graph = _outermost(tf.compat.v1.get_default_graph())
+
+    def observe_part(self, losses):
+        if not traits.keeps_own_pace(self.model.distribute_strategy):
+            self._losses.add(losses)
+
+    def observe_gradients(self, gradients_and_variables):
+        self._record.see_gradients(gradients_and_variables)
+
+    def observe_update(self, gradients_and_variables):
+        self._record.see_update(gradients_and_variables)
+
+    def after_update(self, variables):
+        self._record.see_weights()
+
+    def on_train_begin(self, logs=None):
+        self._counter = UpdateCounter(
+            self.model, every_steps=self.every_steps, every_secs=self.every_secs
+        )
+        self._meter = RateMeter(self.model)
+        self._record.plan(self._counter.next_step)
+        self._files = {}
+        if peers.is_chief(self.model.distribute_strategy):
+            self._files = {
+                role: EventFile(os.path.join(self.log_dir, role), is_strict=self._is_strict)
+                for role in ("train", "validation")
+            }
+            self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._meter.begin_epoch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._meter.advance(batch)
+        if not self._counter.advance(batch):
+            return
+        raw, mean = self._losses.take()
+        rate, record = self._meter.look(), self._record.read()
+        self._record.plan(self._counter.next_step)
+        if not self._files:
+            return
+        if not raw:
+            mean = {"loss": logs["loss"]} if logs and "loss" in logs else {}
+        scalars = {
+            **mean,
+            **{f"{name} (raw)": value for name, value in raw.items()},
+            **self._of_optimizer(),
+            **(_of_rate(rate) if rate else {}),
+            **(_of_record(record) if record else {}),
+        }
+        self._files["train"].write(
+            self._counter.step, scalars=scalars, histograms=_histograms(record) if record else {}
+        )
+        self._write_graph()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not self._files:
+            return
+        step = self._counter.now()
+        numbers = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        of_validation = {name for name in numbers if name.startswith("val_")}
+        self._files["train"].write(
+            step,
+            scalars={f"epoch_{name}": numbers[name] for name in numbers.keys() - of_validation},
+        )
+        self._files["validation"].write(
+            step,
+            scalars={f"epoch_{name.removeprefix('val_')}": numbers[name] for name in of_validation},
+        )
+
+    def on_train_end(self, logs=None):
+        self._write_graph()
+        for file in self._files.values():
+            file.close()
+
+    def describe(self):
+        when = f"{self.every_steps} steps" if self.every_steps else f"{self.every_secs:g} s"
+        return f"write summaries every {when} to {self.log_dir}"
+
+    def _plan(self) -> str:
+        text = str(plan.plan_training(self.model, callbacks=self.model.train_function.callbacks))
+        return "\n".join(f"    {line}" for line in text.splitlines())  # Markdown: as it is.
+
+    def _write_graph(self):
+        graph, self._graph = self._graph, None
+        if graph is not None and self._writes_graph and self._files:
+            self._files["train"].write_graph(graph)
+
+    def _of_optimizer(self) -> dict[str, float]:
+        numbers = {}
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        if optimizer is not None:
+            numbers["learning_rate"] = float(keras.ops.convert_to_tensor(optimizer.learning_rate))
+        regularized = [each for each in self.model.trainable_variables if each.regularizer]
+        if regularized:
+            numbers["regularization_loss"] = float(
+                sum(float(each.regularizer(each)) for each in regularized)
+            )
+        return numbers
+
+
+class _Choice:
+    """Which names are wanted.
+
+    Args:
+        argument: Of the constructor, for messages.
+        wanted: True, False, or regular expressions for whole names.
+    """
+
+    def __init__(self, argument: str, wanted):
+        self._argument = argument
+        self._all = wanted if isinstance(wanted, bool) else None
+        self._patterns = [wanted] if isinstance(wanted, str) else wanted
+        if self._all is None:
+            try:
+                self._patterns = list(self._patterns)
+            except TypeError:
+                raise TypeError(
+                    f"`{argument}` must be True, False, or regular expressions. Received: "
+                    f"{argument}={wanted!r}."
+                ) from None
+            for pattern in self._patterns:
+                patterns.check_pattern(argument, pattern)
+
+    def among(self, names: Mapping[str, Any]) -> set[str]:
+        """Returns the names that are wanted.
+
+        Raises:
+            ValueError: An expression matches none; lists the closest names.
+        """
+        if self._all is not None:
+            return set(names) if self._all else set()
+        for pattern in self._patterns:
+            patterns.check_matches_a_name(self._argument, pattern, list(names))
+        return {
+            name for name in names if any(re.fullmatch(pattern, name) for pattern in self._patterns)
+        }
+
+
+def _outermost(graph):
+    while getattr(graph, "outer_graph", None) not in (None, graph) and getattr(
+        graph.outer_graph, "building_function", False
+    ):
+        graph = graph.outer_graph
+    return graph if getattr(graph, "building_function", False) else None
+
+
+def _of_rate(rate) -> dict[str, float]:
+    return {
+        "examples_per_second": rate.examples_per_second,
+        "step_ms": rate.ms_per_step,
+        "input_wait_share": rate.input_share,
+    }
+
+
+def _of_record(record) -> dict[str, float]:
+    numbers = {}
+    for tag, norms in (
+        ("gradient_norm", record.norms),
+        ("gradient_norm_applied", record.applied_norms),
+    ):
+        numbers[f"{tag}/global"] = float(np.linalg.norm(list(norms.values())))
+        numbers |= {f"{tag}/{name}": norm for name, norm in norms.items()}
+    numbers |= {f"update_ratio/{name}": ratio for name, ratio in record.update_ratios.items()}
+    return numbers | {f"sparsity/{name}": each.sparsity for name, each in record.outputs.items()}
+
+
+def _histograms(record) -> dict:
+    return {
+        f"{kind}/{name}": each
+        for kind, found in (
+            ("weights", record.weights),
+            ("gradients", record.gradients),
+            ("activations", record.outputs),
+        )
+        for name, each in found.items()
+    }

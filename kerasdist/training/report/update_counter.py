@@ -1,0 +1,102 @@
+"""When the optimizer has come to a step at which somebody looks.
+
+The number of updates is on the device: over accumulation there are fewer than batches, and beside
+parameter servers other workers make some of them. There are never more of them in a call of `fit`
+than steps, so between two looks nobody has to ask.
+"""
+
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+
+# Of a look every so many seconds, until it is known how long a step takes.
+_FIRST_STEPS = 10
+
+
+class UpdateCounter:
+    """Says when it is time for a look, at the same step on all workers.
+
+    Args:
+        model: Whose `fit` begins.
+        every_steps: A look whenever the number of updates is a multiple of this.
+        every_secs: A look about every so many seconds instead.
+        clock: Returns seconds.
+
+    Attributes:
+        step: Updates of the optimizer at the last look.
+        next_step: At how many updates the next look is due.
+    """
+
+    def __init__(
+        self,
+        model,
+        *,
+        every_steps: int | None = None,
+        every_secs: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._model = model
+        self._every_steps, self._every_secs, self._clock = every_steps, every_secs or 0.0, clock
+        self._last_batch = -1
+        self.step = updates_of(model)
+        self._planned_at = self._looked_at = clock()
+        self.next_step = self._after(self.step, every_steps or _FIRST_STEPS)
+        self._left = self.next_step - self.step
+
+    def advance(self, batch: int) -> bool:
+        """Notes the end of a call of `fit`; returns whether a look is due.
+
+        Args:
+            batch: The last step of the call in its epoch, from 0.
+        """
+        self._left -= batch + 1 if batch <= self._last_batch else batch - self._last_batch
+        self._last_batch = batch
+        if self._left > 0:
+            return False
+        before, self.step = self.step, updates_of(self._model)
+        is_due = self.step >= self.next_step
+        if is_due:
+            is_due = self._plan(self.step - before)
+        self._left = max(1, self.next_step - self.step)
+        return is_due
+
+    def now(self) -> int:
+        """Returns the updates of the optimizer at this moment."""
+        return updates_of(self._model)
+
+    def _plan(self, num_updates: int) -> bool:
+        """Chooses the next look; returns whether this one is no mere measurement."""
+        if self._every_steps is not None:
+            self.next_step = self._after(self.step, self._every_steps)
+            return True
+        now = self._clock()
+        secs_per_step = (now - self._planned_at) / max(num_updates, 1)
+        left = self._every_secs - (now - self._looked_at)
+        strategy = self._model.distribute_strategy
+        # Workers do not agree on the time, and must on the step.
+        left, secs_per_step = peers.sum_over(strategy, [left, secs_per_step]) / peers.count(
+            strategy
+        )
+        is_due = left <= secs_per_step / 2
+        if is_due:
+            self._looked_at, left = now, self._every_secs
+        self._planned_at = now
+        self.next_step = self.step + max(1, round(left / max(secs_per_step, 1e-6)))
+        return is_due
+
+    def _after(self, step: int, every_steps: int) -> int:
+        if self._every_steps is None:
+            return step + every_steps
+        return (step // every_steps + 1) * every_steps
+
+
+def updates_of(model) -> int:
+    """Returns the updates that the optimizer of a model has made; of several the first one's."""
+    optimizer = model.optimizer or next(iter(keras_adapter.optimizers_of(model)), None)
+    if optimizer is None:
+        return 0
+    return int(tf.convert_to_tensor(optimizer.iterations))

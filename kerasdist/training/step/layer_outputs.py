@@ -1,0 +1,80 @@
+"""What layers give, for whoever looks at it while a model runs or is traced."""
+
+import collections
+import contextlib
+from collections.abc import Callable, Generator
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+
+@contextlib.contextmanager
+def watched(layers: list, note: Callable) -> Generator[None]:
+    """Calls `note(layer, output)` whenever one of `layers` has been called inside."""
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(_watched(layer, note))
+        yield
+
+
+@contextlib.contextmanager
+def _watched(layer, note) -> Generator[None]:
+    own, call = vars(layer).get("call"), layer.call
+
+    def watching(*args, **kwargs):
+        output = call(*args, **kwargs)
+        note(layer, output)
+        return output
+
+    # Keras' __setattr__ would look for state to track.
+    object.__setattr__(layer, "call", watching)
+    try:
+        yield
+    finally:
+        if own is None:
+            object.__delattr__(layer, "call")
+        else:
+            object.__setattr__(layer, "call", own)
+
+
+def by_name(model) -> dict[str, keras.layers.Layer]:
+    """Returns the layers of a model by their names; those of models inside it, too.
+
+    What is inside of another layer does not count. Of layers with one name all but the first get a
+    number.
+    """
+    seen = collections.Counter()
+    named = {}
+    for layer in _layers_of(model):
+        seen[layer.name] += 1
+        count = seen[layer.name]
+        named[layer.name if count == 1 else f"{layer.name}#{count}"] = layer
+    return named
+
+
+def _layers_of(model):
+    for layer in keras_adapter.layers_beside(model):
+        if isinstance(layer, keras.Model):
+            yield from _layers_of(layer)
+        elif not isinstance(layer, keras.layers.InputLayer):
+            yield layer
+
+
+def first_number_of(output):
+    """Returns the first tensor of floating-point numbers in what a layer gives; None for none."""
+    leaves = [leaf for leaf in keras.tree.flatten(output) if isinstance(leaf, tf.Tensor)]
+    return next((leaf for leaf in leaves if leaf.dtype.is_floating), None)
+
+
+def is_reachable(tensor) -> bool:
+    """Whether a tensor can be used in the graph that is traced: it is of it, or of one around."""
+    if not tf.is_symbolic_tensor(tensor):
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if graph is tensor.graph:
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False

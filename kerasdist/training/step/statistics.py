@@ -1,0 +1,74 @@
+"""Statistics of a tensor in one row of numbers, computed where the tensor is."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+NUM_BUCKETS = 30
+_NUM_SCALARS = 5
+NUM_COLUMNS = _NUM_SCALARS + NUM_BUCKETS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Statistics:
+    """Of the elements of a tensor.
+
+    Attributes:
+        norm: Their L2 norm.
+        sparsity: The share of zeros.
+        num_not_finite: How many are infinite or NaN; the others alone are in the histogram.
+        low: The smallest.
+        high: The largest.
+        counts: How many are in each of `NUM_BUCKETS` equal parts of the range from low to high.
+    """
+
+    norm: float
+    sparsity: float
+    num_not_finite: int
+    low: float
+    high: float
+    counts: np.ndarray
+
+
+def row_of(values):
+    """Returns the statistics of a tensor: float32 [NUM_COLUMNS].
+
+    Only with operations that XLA compiles, too.
+    """
+    flat = tf.reshape(tf.cast(values, tf.float32), [-1])
+    is_finite = tf.math.is_finite(flat)
+    low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
+    high = tf.reduce_max(tf.where(is_finite, flat, flat.dtype.min))
+    place = tf.math.divide_no_nan(flat - low, high - low) * NUM_BUCKETS
+    place = tf.clip_by_value(tf.where(is_finite, place, 0.0), 0.0, NUM_BUCKETS - 1.0)
+    bucket = tf.where(is_finite, tf.cast(place, tf.int32), -1)  # A negative one is left out.
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(bucket), bucket, NUM_BUCKETS)
+    num_zeros = tf.math.count_nonzero(tf.equal(flat, 0), dtype=tf.int32)
+    num_not_finite = tf.math.count_nonzero(tf.logical_not(is_finite), dtype=tf.int32)
+    scalars = [
+        norm_of(flat),
+        tf.math.divide_no_nan(tf.cast(num_zeros, tf.float32), tf.cast(tf.size(flat), tf.float32)),
+        tf.cast(num_not_finite, tf.float32),
+        low,
+        high,
+    ]
+    return tf.concat([tf.stack(scalars), tf.cast(counts, tf.float32)], axis=0)
+
+
+def norm_of(values):
+    """Returns the L2 norm of a tensor: float32 scalar."""
+    return tf.sqrt(tf.reduce_sum(tf.square(tf.cast(values, tf.float32))))
+
+
+def read(row: np.ndarray) -> Statistics:
+    """Returns what `row_of` has put into a row."""
+    norm, sparsity, num_not_finite, low, high = map(float, row[:_NUM_SCALARS])
+    return Statistics(
+        norm=norm,
+        sparsity=sparsity,
+        num_not_finite=int(num_not_finite),
+        low=low,
+        high=high,
+        counts=row[_NUM_SCALARS:],
+    )

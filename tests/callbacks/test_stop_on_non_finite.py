@@ -1,0 +1,256 @@
+"""Steps that are not finite: they leave nothing behind, and their cause is named."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.callbacks import (
+    GradientAccumulation,
+    GradientClipping,
+    LossAverages,
+    MovingAverage,
+    StopOnNonFinite,
+)
+from kerasdist.parity.data import examples
+from tests import strategies
+from tests.callbacks import hand_loop
+from tests.strategies import each_strategy, each_with_parameter_servers
+
+BAD_STEP = 4  # From 1, in the first epoch.
+
+
+def data_with_nan():
+    """Returns the examples, the last of the fourth batch with an input that is NaN."""
+    x, y = examples()
+    x = x.copy()
+    x[16 * BAD_STEP - 1, 2] = np.nan
+    return x, y
+
+
+def good_batches(epochs=1):
+    batches = hand_loop.global_batches(epochs=1)
+    return (batches[: BAD_STEP - 1] + batches[BAD_STEP:]) * epochs
+
+
+@each_strategy
+def test_raise_names_the_step_and_the_weights_are_those_of_the_step_before(strategy):
+    model = hand_loop.make_model(strategy, metrics=["mae"])
+    callback = StopOnNonFinite(action="raise")
+
+    with pytest.raises(FloatingPointError, match=r"^Step 4 is not finite.*the input holds"):
+        hand_loop.fit(model, [callback], data=data_with_nan())
+
+    truth = hand_loop.train(batches=hand_loop.global_batches()[: BAD_STEP - 1])
+    hand_loop.assert_same(model, truth.weights)
+    assert int(model.optimizer.iterations.value) == BAD_STEP - 1
+    assert callback.step == BAD_STEP
+    assert np.isnan(callback.batch[0]).sum() == 1
+    # The counts and sums of the metrics are finite as well.
+    assert all(np.isfinite(np.asarray(each)).all() for each in model.metrics_variables)
+
+
+@each_strategy
+def test_stop_ends_fit(strategy):
+    model = hand_loop.make_model(strategy)
+
+    with pytest.warns(UserWarning, match="Step 4 is not finite.* Training stops"):
+        history = hand_loop.fit(model, [StopOnNonFinite("stop")], data=data_with_nan())
+
+    truth = hand_loop.train(batches=hand_loop.global_batches()[: BAD_STEP - 1])
+    hand_loop.assert_same(model, truth.weights)
+    assert len(history["loss"]) == 1
+    assert np.isfinite(history["loss"]).all()
+
+
+@each_strategy
+def test_restore_goes_on_as_if_the_batch_were_not_there(strategy):
+    model = hand_loop.make_model(strategy, metrics=["mae"])
+    callbacks = [GradientClipping(norm=10.0), StopOnNonFinite("restore"), LossAverages()]
+
+    with pytest.warns(UserWarning, match="goes on with the next batch"):
+        history = hand_loop.fit(model, callbacks, data=data_with_nan())
+
+    truth = hand_loop.train(batches=good_batches(epochs=2))
+    hand_loop.assert_same(model, truth.weights)
+    assert np.isfinite([*history["loss"], *history["mae"], *history["loss (raw)"]]).all()
+
+
+def test_restore_gives_up_after_some_steps():
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    callback = StopOnNonFinite("restore", max_restores=2)
+
+    with (
+        pytest.raises(FloatingPointError, match="That is number 3, and max_restores=2"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        hand_loop.fit(model, [callback], data=data_with_nan(), epochs=5)
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_statistics_of_batch_normalization_stay(strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layer = keras.layers.BatchNormalization(synchronized=True)
+        model = keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hand_loop.fit(model, [StopOnNonFinite("restore")], data=data_with_nan(), epochs=1)
+
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    assert not np.allclose(np.asarray(layer.moving_mean), 0)
+
+
+class Reciprocal(keras.layers.Layer):
+    """Divides by what can be 0."""
+
+    def call(self, x):
+        return 1 / x
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_the_first_layer_is_named(strategy):
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.ReLU(),
+                Reciprocal(name="reciprocal"),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile("sgd", "mse")
+
+    with pytest.raises(FloatingPointError, match=r"layer 'reciprocal' \(Reciprocal\)"):
+        hand_loop.fit(model, [StopOnNonFinite()])
+
+
+def test_a_gradient_alone():
+    @tf.custom_gradient
+    def broken(x):
+        return x, lambda gradient: gradient * np.inf
+
+    class Broken(keras.layers.Layer):
+        def call(self, x):
+            return broken(x)
+
+    with strategies.get("2 replicas").scope():
+        hidden = keras.layers.Dense(3, name="hidden")
+        model = keras.Sequential([keras.Input((6,)), hidden, Broken(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    with pytest.raises(FloatingPointError, match=r"Step 1 .* the gradient of '.*hidden/bias'"):
+        hand_loop.fit(model, [StopOnNonFinite()])
+
+
+def test_the_replica_and_the_largest_gradients_before_are_named():
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+
+    with pytest.raises(
+        FloatingPointError, match=r"on replica 1 of 2: .* Largest gradients before .*kernel \d"
+    ):
+        hand_loop.fit(model, [StopOnNonFinite()], data=data_with_nan())
+
+
+@hand_loop.on_one_device_and_two_replicas
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"own_train_step": True},
+        {"run_eagerly": True},
+        {"steps_per_execution": 3},
+        {"dtype": "mixed_float16"},
+        {"jit_compile": True},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+@pytest.mark.filterwarnings("ignore:.jit_compile=True. has no effect")
+def test_every_way_of_training(strategy, arguments):
+    model = hand_loop.make_model(strategy, **arguments)
+
+    with pytest.raises(FloatingPointError, match=r"^Step 4 is not finite"):
+        hand_loop.fit(model, [StopOnNonFinite()], data=data_with_nan())
+
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_beside_averages_and_accumulation(strategy):
+    model = hand_loop.make_model(strategy)
+    average = MovingAverage(0.9)
+    callbacks = [GradientAccumulation(steps=2), average, StopOnNonFinite("restore")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hand_loop.fit(model, callbacks, data=data_with_nan())
+
+    truth = hand_loop.train(batches=hand_loop.in_groups(good_batches(epochs=2), 2))
+    hand_loop.assert_same(model, truth.weights)
+    assert all(np.isfinite(each).all() for each in average.get_state().values())
+
+
+@each_strategy
+def test_finite_steps_are_bit_equal_with_and_without(strategy):
+    plain, model = (hand_loop.make_model(strategy) for _ in range(2))
+    hand_loop.fit(plain)
+    hand_loop.fit(model, [StopOnNonFinite()])
+
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_batch_is_written(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    with pytest.raises(FloatingPointError):
+        hand_loop.fit(model, [StopOnNonFinite(directory=tmp_path)], data=data_with_nan())
+
+    x, y = np.load(tmp_path / "non-finite-step-4.npz").values()
+    np.testing.assert_array_equal(x, data_with_nan()[0][48:64])
+    np.testing.assert_array_equal(y, data_with_nan()[1][48:64])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"action": "ignore"}, "action='ignore'"), ({"max_restores": 0}, "max_restores=0")],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        StopOnNonFinite(**arguments)
+
+
+@pytest.mark.processes
+def test_all_workers_say_the_same_step():
+    errors = strategies.run_on_workers(error_of_worker, "2 workers")
+
+    assert all(
+        each.startswith("Step 4 is not finite on worker 1, replica 1 of 2") for each in errors
+    )
+    assert "the input holds" in errors[1]
+
+
+def error_of_worker(strategy):
+    model = hand_loop.make_model(strategy)
+    try:
+        hand_loop.fit(model, [StopOnNonFinite()], data=data_with_nan())
+    except FloatingPointError as error:
+        return str(error)
+
+
+@each_with_parameter_servers
+def test_over_parameter_servers(workers):
+    ((message, weights),) = strategies.run_on_workers(error_of_chief, workers)
+
+    assert message.startswith("Step 4 is not finite: the input holds")
+    truth = hand_loop.train(batches=hand_loop.global_batches()[: BAD_STEP - 1])
+    hand_loop.assert_same(weights, truth.weights)
+
+
+def error_of_chief(strategy):
+    model = hand_loop.make_model(strategy)
+    try:
+        hand_loop.fit(model, [StopOnNonFinite()], data=data_with_nan())
+    except FloatingPointError as error:
+        return str(error), model.get_weights()

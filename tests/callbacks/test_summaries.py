@@ -1,0 +1,268 @@
+"""Summaries: what is in the event files, against training written out by hand."""
+
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from kerasdist.callbacks import GradientAccumulation, GradientClipping, Summaries
+from kerasdist.parity import models
+from kerasdist.parity.data import examples
+from tests import event_files, strategies
+from tests.callbacks import hand_loop
+from tests.strategies import each_strategy, each_with_parameter_servers
+
+
+def gradients_of(truth):
+    """Returns the gradient of each step of a hand loop, from plain SGD's changes."""
+    return [
+        [(old - new) / 0.1 for old, new in zip(*pair, strict=True)]
+        for pair in zip(truth.trajectory, truth.trajectory[1:], strict=False)
+    ]
+
+
+def plain_sgd():
+    return keras.optimizers.SGD(0.1)
+
+
+def paths_of(model):
+    return [variable.path for variable in model.trainable_variables]
+
+
+def norm(value):
+    return float(np.sqrt(np.sum(np.square(value))))
+
+
+@each_strategy
+def test_numbers_are_those_of_the_global_batch_and_the_weights_stay_bit_equal(strategy, tmp_path):
+    plain, model = (hand_loop.make_model(strategy, plain_sgd) for _ in range(2))
+    hand_loop.fit(plain, [GradientClipping(norm=0.05)])
+    hand_loop.fit(model, [GradientClipping(norm=0.05), Summaries(tmp_path, every_steps=5)])
+
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    truth = hand_loop.train(
+        lambda gradients, step: hand_loop.clip_norm(gradients, 0.05), update=hand_loop.sgd(0.1, 0)
+    )
+    found = event_files.numbers(tmp_path / "train")
+    np.testing.assert_allclose(
+        list(found["loss (raw)"].values()), [truth.losses[4], truth.losses[9]], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        list(found["loss"].values()),
+        [np.mean(truth.losses[:5]), np.mean(truth.losses[5:10])],
+        atol=1e-5,
+    )
+    assert list(found["loss"]) == [5, 10]
+    assert found["learning_rate"] == {5: np.float32(0.1), 10: np.float32(0.1)}
+    for path, before, after in zip(
+        paths_of(model), truth.trajectory[4], truth.trajectory[5], strict=True
+    ):
+        applied = norm(after - before) / 0.1
+        assert found[f"gradient_norm_applied/{path}"][5] == pytest.approx(applied, abs=1e-5)
+        ratio = norm(after - before) / norm(before)
+        assert found[f"update_ratio/{path}"][5] == pytest.approx(ratio, abs=1e-5)
+
+
+@each_strategy
+def test_norms_and_histograms_of_gradients_and_weights(strategy, tmp_path):
+    model = hand_loop.make_model(strategy, plain_sgd)
+    hand_loop.fit(model, [Summaries(tmp_path, every_steps=7)])
+
+    truth = hand_loop.train(update=hand_loop.sgd(0.1, 0))
+    gradients = gradients_of(truth)[6]
+    numbers = event_files.numbers(tmp_path / "train")
+    histograms = event_files.histograms(tmp_path / "train")
+    for path, gradient, weight in zip(paths_of(model), gradients, truth.trajectory[7], strict=True):
+        assert numbers[f"gradient_norm/{path}"][7] == pytest.approx(norm(gradient), abs=1e-5)
+        assert_is_of(histograms[f"gradients/{path}"][7], gradient)
+        assert_is_of(histograms[f"weights/{path}"][7], weight)
+    total = norm(np.concatenate([each.ravel() for each in gradients]))
+    assert numbers["gradient_norm/global"][7] == pytest.approx(total, abs=1e-5)
+
+
+def assert_is_of(rows, values):
+    assert rows[:, 2].sum() == values.size
+    assert rows[0, 0] == pytest.approx(values.min(), abs=1e-5)
+    assert rows[-1, 1] == pytest.approx(values.max(), abs=1e-5)
+
+
+def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path):
+    with strategies.get("one device").scope():
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(8, activation="relu", name="first"),
+                keras.layers.Dense(1, name="last"),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    x, y = examples(16)
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[Summaries(tmp_path, every_steps=1)])
+
+    outputs = keras.ops.convert_to_numpy(model.layers[0](x))
+    sparsity = event_files.numbers(tmp_path / "train")["sparsity/first"][1]
+    assert 0 < sparsity < 1
+    assert sparsity == pytest.approx(np.mean(outputs == 0))
+    assert_is_of(event_files.histograms(tmp_path / "train")["activations/first"][1], outputs)
+
+
+@hand_loop.on_one_device_and_two_replicas
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"own_train_step": True},
+        {"run_eagerly": True},
+        {"steps_per_execution": 3},
+        {"dtype": "mixed_float16"},
+        {"optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_every_way_of_training_is_recorded(strategy, arguments, tmp_path):
+    model = hand_loop.make_model(strategy, **arguments)
+    hand_loop.fit(model, [Summaries(tmp_path, every_steps=6)])
+
+    found = event_files.numbers(tmp_path / "train")
+    name = "my_loss" if "own_train_step" in arguments else "loss"
+    assert len(found[f"{name} (raw)"]) == 2
+    assert found["gradient_norm/global"].keys() == found[name].keys()
+    assert all(0 < value < 100 for value in found["gradient_norm/global"].values())
+
+
+def test_a_step_that_is_compiled_by_xla(tmp_path):
+    truth, model = (
+        hand_loop.make_model(strategies.get("one device"), plain_sgd, jit_compile=jit)
+        for jit in (False, True)
+    )
+    for each, folder in ((truth, "truth"), (model, "xla")):
+        hand_loop.fit(each, [Summaries(tmp_path / folder, every_steps=7)])
+
+    theirs, ours = (event_files.numbers(tmp_path / name / "train") for name in ("truth", "xla"))
+    for tag in theirs:
+        if tag.startswith(("gradient", "update", "sparsity", "loss")):
+            assert ours[tag] == pytest.approx(theirs[tag], abs=1e-5), tag
+
+
+def test_steps_are_updates_where_gradients_are_accumulated(tmp_path):
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    hand_loop.fit(model, [GradientAccumulation(steps=3), Summaries(tmp_path, every_steps=2)])
+
+    found = event_files.numbers(tmp_path / "train")
+    assert list(found["loss"]) == list(found["update_ratio/hidden/bias"]) == [2, 4]
+
+
+def test_each_of_several_optimizers_is_recorded(tmp_path):
+    model = hand_loop.make(strategies.get("2 replicas"), models.with_two_optimizers)
+    hand_loop.fit(model, [Summaries(tmp_path, every_steps=3)], epochs=1)
+
+    found = event_files.numbers(tmp_path / "train")
+    assert all(found[f"gradient_norm/{path}"][3] > 0 for path in paths_of(model))
+
+
+def test_the_logs_of_each_epoch_and_the_plan(tmp_path):
+    model = hand_loop.make_model(strategies.get("2 replicas"), metrics=["mae"])
+    history = hand_loop.fit(model, [Summaries(tmp_path)], validation_data=examples(20))
+
+    train, validation = (event_files.numbers(tmp_path / role) for role in ("train", "validation"))
+    assert list(train["epoch_mae"].values()) == pytest.approx(history["mae"])
+    assert list(validation["epoch_mae"]) == [7, 14]
+    assert list(validation["epoch_loss"].values()) == pytest.approx(history["val_loss"])
+    assert "2 copies of the model" in event_files.texts(tmp_path / "train")["plan"]
+    assert sum(bool(event.graph_def) for event in event_files.events(tmp_path / "train")) == 1
+
+
+def test_what_is_not_wanted_is_not_written(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    summaries = Summaries(
+        tmp_path, 5, weights=False, gradients=".*kernel", activations=["head"], graph=False
+    )
+    hand_loop.fit(model, [summaries])
+
+    found = set(event_files.histograms(tmp_path / "train"))
+    kernels = [path for path in paths_of(model) if path.endswith("kernel")]
+    assert found == {"activations/head", *(f"gradients/{path}" for path in kernels)}
+
+
+def test_seconds_between_summaries(tmp_path):
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    hand_loop.fit(model, [Summaries(tmp_path, every_secs=0)], epochs=4)
+
+    steps = list(event_files.numbers(tmp_path / "train")["loss"])
+    assert steps == list(range(10, 29))
+
+
+def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    truth, model = (hand_loop.make_model(strategies.get("one device")) for _ in range(2))
+    hand_loop.fit(truth)
+
+    with pytest.warns(UserWarning, match="Summaries cannot be written to .*file/train"):
+        hand_loop.fit(model, [Summaries(tmp_path / "file", every_steps=1)])
+
+    hand_loop.assert_same(model, truth.get_weights(), 0)
+    with pytest.raises((OSError, Exception), match="file"):
+        hand_loop.fit(model, [Summaries(tmp_path / "file", on_error="raise")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"every_steps": 0}, "every_steps=0"),
+        ({"every_steps": 5, "every_secs": 2}, "Give one of"),
+        ({"every_secs": -1}, "every_secs=-1"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"weights": 3}, "weights=3"),
+        ({"gradients": ["("]}, "no regular expression"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=message.replace("(", r"\(")):
+        Summaries(tmp_path, **arguments)
+
+
+def test_a_layer_that_does_not_exist_is_answered_with_the_closest(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+
+    with pytest.raises(ValueError, match=r"`activations` holds 'hiden'.* Closest: hidden"):
+        hand_loop.fit(model, [Summaries(tmp_path, activations=["hiden"])])
+
+
+@pytest.mark.processes
+def test_several_workers_write_once_the_numbers_of_all(tmp_path):
+    truth = hand_loop.make_model(strategies.get("one device"), plain_sgd)
+    hand_loop.fit(truth, [Summaries(tmp_path, every_steps=5)])
+    theirs = event_files.numbers(tmp_path / "train")
+
+    chief, worker = strategies.run_on_workers(summaries_of_worker, "2 workers")
+
+    assert worker == {}
+    assert {"loss", "loss (raw)", "gradient_norm/global"} <= chief.keys()
+    for tag in theirs:
+        if tag.startswith(("gradient", "update", "loss", "epoch")):
+            assert chief[tag] == pytest.approx(theirs[tag], abs=1e-5), tag
+
+
+def summaries_of_worker(strategy):
+    with tempfile.TemporaryDirectory() as folder:
+        model = hand_loop.make_model(strategy, plain_sgd)
+        hand_loop.fit(model, [Summaries(folder, every_steps=5)])
+        return event_files.numbers(Path(folder))
+
+
+@each_with_parameter_servers
+def test_over_parameter_servers(workers):
+    (found,) = strategies.run_on_workers(summaries_of_chief, workers)
+
+    assert {"loss", "learning_rate", "sparsity/hidden", "examples_per_second"} <= found.keys()
+    assert len(found["gradient_norm/global"]) >= 1
+    assert all(0 < value < 100 for value in found["gradient_norm/global"].values())
+
+
+def summaries_of_chief(strategy):
+    with tempfile.TemporaryDirectory() as folder:
+        model = hand_loop.make_model(strategy, plain_sgd)
+        hand_loop.fit(model, [Summaries(folder, every_steps=5)], epochs=6)
+        return event_files.numbers(Path(folder) / "train")

@@ -1,0 +1,121 @@
+"""Throughput: lines that say how fast training is."""
+
+import logging
+import re
+import time
+
+import pytest
+import tensorflow as tf
+
+from kerasdist.callbacks import GradientAccumulation, Throughput
+from kerasdist.parity.data import examples
+from tests import strategies
+from tests.callbacks import hand_loop
+from tests.strategies import each_strategy
+
+LINE = r"step (\d+), loss = ([\d.e+-]+) \((\d+) examples/s; ([\d.]+) ms/step"
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "kerasdist"]
+
+
+@each_strategy
+def test_a_line_every_few_steps_with_the_loss_of_the_global_batch(strategy, caplog):
+    model = hand_loop.make_model(strategy)
+    history = hand_loop.fit(model, [Throughput(every_steps=5)])
+
+    truth = hand_loop.train()
+    found: list = [re.match(LINE, line) for line in lines(caplog)]
+    assert [int(each[1]) for each in found] == [5, 10]
+    assert [float(each[2]) for each in found] == pytest.approx(
+        [truth.losses[4], truth.losses[9]], rel=1e-3
+    )
+    assert all(rate > 0 for rate in history["examples_per_second"])
+    hand_loop.assert_same(model, truth.weights)
+
+
+def test_the_rate_is_examples_over_seconds_without_compilation_and_validation(caplog):
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    start = time.perf_counter()
+    throughput = Throughput(every_steps=14)
+    hand_loop.fit(model, [throughput], validation_data=examples(500))
+    secs = time.perf_counter() - start
+
+    rate = throughput.last
+    assert rate is not None
+    assert (rate.num_steps, rate.num_examples) == (13, 2 * 101 - 16)
+    assert rate.secs < 0.7 * secs  # Two compilations take longer than 13 steps.
+    assert rate.examples_per_second == pytest.approx(rate.num_examples / rate.secs)
+
+
+def test_steps_are_updates_of_the_optimizer(caplog):
+    model = hand_loop.make_model(strategies.get("one device"))
+    hand_loop.fit(model, [GradientAccumulation(steps=2), Throughput(every_steps=3)])
+
+    assert [line.split(",")[0] for line in lines(caplog)] == ["step 3", "step 6"]
+
+
+def test_data_that_is_too_slow_is_named(caplog):
+    def slow(x, y):
+        return tf.numpy_function(lambda x: (time.sleep(0.02), x)[1], [x], tf.float32), y
+
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+    data = data.map(slow).map(lambda x, y: (tf.ensure_shape(x, [None, 6]), y))
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    model.fit(data, epochs=2, shuffle=False, verbose=0, callbacks=[Throughput(every_steps=7)])
+
+    assert "the input limits it" in lines(caplog)[-1]
+    assert re.search(
+        r"waits for data [5-9]\d % of the time|waits for data \d\d\d?%", lines(caplog)[-1]
+    )
+
+
+def test_how_much_of_the_device_is_used(caplog):
+    model = hand_loop.make_model(strategies.get("one device"))
+    throughput = Throughput(every_steps=5, peak_flops=1e9)
+    hand_loop.fit(model, [throughput])
+
+    # Two matrix products and two additions of a bias for each example; tanh counts one.
+    num_flops = 2 * (6 * 8 + 8 * 1) + 8 + 1
+    assert throughput.last is not None
+    expected = 3 * num_flops * throughput.last.examples_per_second / 1e9
+    (said,) = re.findall(r"MFU ([\d.]+)%", lines(caplog)[-1])
+    assert float(said) / 100 == pytest.approx(expected, rel=0.2, abs=0.001)
+
+
+def test_a_program_without_logging_sees_the_lines(capsys, monkeypatch):
+    logger = logging.getLogger("kerasdist")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    hand_loop.fit(hand_loop.make_model(strategies.get("one device")), [Throughput(5)])
+
+    assert "step 5, loss = " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"every_steps": 0}, "every_steps=0"), ({"peak_flops": -1.0}, "peak_flops=-1.0")],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Throughput(**arguments)
+
+
+@pytest.mark.processes
+def test_the_chief_says_the_rate_of_all_and_each_worker_its_own():
+    chief, worker = strategies.run_on_workers(lines_of_worker, "2 workers")
+
+    assert re.match(r"worker 0: step 5, loss = .* examples/s global, \d+ per worker; ", chief[0])
+    assert re.match(r"worker 1: step 5, loss = .* \(\d+ examples/s; ", worker[0])
+
+
+def lines_of_worker(strategy):
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("kerasdist").addHandler(handler)
+    hand_loop.fit(hand_loop.make_model(strategy), [Throughput(every_steps=5)])
+    return said
