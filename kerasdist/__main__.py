@@ -73,6 +73,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_doctor_arguments(doctor)
     doctor.set_defaults(command=_run_doctor)
+    trace = commands.add_parser(
+        "trace",
+        help="print where the time of a recorded step went",
+        description="Prints where the time of a trace went: devices, operations, messages between "
+        "replicas, waits for input, and how many operations of each kind ran where.",
+        allow_abbrev=False,
+    )
+    trace.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or its folder",
+    )
+    trace.add_argument("--top", type=int, default=15, metavar="N", help="rows (default: 15)")
+    trace.add_argument("--count", metavar="KIND", help="only: where so many operations ran")
+    trace.set_defaults(command=_trace)
+    show = commands.add_parser(
+        "show",
+        help="draw the curves of runs, and say what limited them",
+        description="Draws loss, metrics, learning rate and examples/s of one or several runs into "
+        "a PNG, from their event files, and says what limited each.",
+        allow_abbrev=False,
+    )
+    show.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder of event files")
+    show.add_argument(
+        "--output", type=Path, default=Path("run.png"), metavar="PNG", help="default: run.png"
+    )
+    show.set_defaults(command=_show)
     launch = commands.add_parser(
         "launch",
         usage="python -m kerasdist launch [OPTION ...] -- PROGRAM [ARGUMENT ...]",
@@ -85,6 +113,22 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch_arguments(launch)
     launch.set_defaults(command=_launch)
     return parser
+
+
+def _trace(parsed) -> int:
+    from kerasdist import trace
+    from kerasdist.trace.report import report
+
+    check_int("--top", parsed.top, at_least=1)
+    print(report(trace.read(parsed.file), num_top=parsed.top, kind=parsed.count))
+    return 0
+
+
+def _show(parsed) -> int:
+    from kerasdist.show import show
+
+    print(show(parsed.runs, parsed.output))
+    return 0
 
 
 def _add_doctor_arguments(parser):

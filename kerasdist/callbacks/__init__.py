@@ -8,6 +8,7 @@ from kerasdist.callbacks.gradient_multipliers import GradientMultipliers as Grad
 from kerasdist.callbacks.loss_averages import LossAverages as LossAverages
 from kerasdist.callbacks.moving_average import MovingAverage as MovingAverage
 from kerasdist.callbacks.on_chief import OnChief as OnChief
+from kerasdist.callbacks.profiler_trace import ProfilerTrace as ProfilerTrace
 from kerasdist.callbacks.stop_on_non_finite import StopOnNonFinite as StopOnNonFinite
 from kerasdist.callbacks.summaries import Summaries as Summaries
 from kerasdist.callbacks.throughput import Throughput as Throughput

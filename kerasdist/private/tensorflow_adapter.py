@@ -83,6 +83,16 @@ def adapt(strategy, *, is_local_update: Callable[[], bool], create: Callable) ->
     extended._create_variable = functools.partial(create, extended._create_variable)
 
 
+def parsed_profile(content: bytes):
+    """Returns the profile of `tf.profiler.experimental.stop`, an XSpace message.
+
+    TensorFlow writes it, and has no public class to read it.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    return xplane_pb2.XSpace.FromString(content)  # ty: ignore[missing-attribute]
+
+
 def adapt_parameter_servers(
     strategy, *, is_local_update: Callable[[], bool], update: Callable, create: Callable
 ) -> None:

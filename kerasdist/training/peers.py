@@ -21,6 +21,13 @@ def cluster_of(strategy) -> Cluster:
     return getattr(strategy, "cluster", None) or Cluster.local()
 
 
+def task_of(strategy) -> str | None:
+    """Returns the name of this task, such as "worker 1" or "chief 0"; None without a cluster."""
+    # Beside parameter servers the chief has no peers, and a name.
+    cluster = getattr(strategy, "served_cluster", None) or cluster_of(strategy)
+    return None if cluster.is_local else str(cluster.task)
+
+
 def count(strategy) -> int:
     """Returns the number of peers: 1 on one machine, and beside parameter servers."""
     return cluster_of(strategy).num_workers

@@ -20,6 +20,8 @@ class RunningCall:
         method: "fit", "evaluate" or "predict".
         model: Whose.
         update_callbacks: Those of its callbacks that take part in the update, in list order.
+        is_traced: Whether a profiler records its steps at this moment.
+        num_traces: How many times one has.
         element_spec: Shapes and dtypes of a batch, from when Keras looks at the data on; for models
             whose train_step makes their variables.
     """
@@ -27,6 +29,8 @@ class RunningCall:
     method: str
     model: Any
     update_callbacks: tuple = ()
+    is_traced: bool = False
+    num_traces: int = 0
     element_spec: Any = None
 
 
@@ -51,6 +55,14 @@ def training_of(model) -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
     fits = (call for call in _calls() if call.method == "fit" and call.model is model)
     return next(fits, None)
+
+
+def set_traced(model, is_traced: bool) -> None:
+    """Notes that a profiler begins, or ends, to record the `fit` of a model that runs."""
+    training = training_of(model)
+    if training is not None:
+        training.is_traced = is_traced
+        training.num_traces += is_traced
 
 
 def update_callbacks_of(model) -> tuple:

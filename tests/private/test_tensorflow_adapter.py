@@ -81,3 +81,13 @@ def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
 
     for spec in (dataset.element_spec, distributed.element_spec):
         assert tensorflow_adapter.batch_spec(spec).shape == (None, 3)
+
+
+def test_a_profile_is_read(tmp_path):
+    tf.profiler.experimental.start(str(tmp_path))
+    tf.add(1.0, 1.0)
+    tf.profiler.experimental.stop()
+
+    (path,) = tmp_path.rglob("*.xplane.pb")
+    space = tensorflow_adapter.parsed_profile(path.read_bytes())
+    assert any(line.events for plane in space.planes for line in plane.lines)

@@ -16,5 +16,5 @@ def say(strategy, line: str) -> None:
         _logger.addHandler(logging.StreamHandler())
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.INFO)
-    cluster = peers.cluster_of(strategy)
-    _logger.info("%s", line if cluster.is_local else f"{cluster.task}: {line}")
+    task = peers.task_of(strategy)
+    _logger.info("%s", f"{task}: {line}" if task else line)

@@ -4,6 +4,8 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+from kerasdist.training import running_call
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
@@ -38,7 +40,7 @@ class Rate:
 
 
 class RateMeter:
-    """Measures a `fit`, without the step that is compiled and what happens between two epochs.
+    """Measures a `fit`, without what is compiled, recorded by a profiler, or between two epochs.
 
     Args:
         model: Whose `fit` has begun.
@@ -49,15 +51,15 @@ class RateMeter:
         self._model, self._clock = model, clock
         self._since: tuple | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
-        self._num_steps = 0
+        self._num_steps = self._num_traces = 0
         self._last_batch = -1
 
     def advance(self, batch: int) -> None:
         """Notes the end of a call of `fit` whose last step is `batch` of its epoch, from 0."""
         num_new = batch + 1 if batch <= self._last_batch else batch - self._last_batch
         self._last_batch, self._stepped_at = batch, self._clock()
-        if self._since is None:
-            self.restart()  # TensorFlow has compiled it.
+        if self._since is None or self._was_traced():
+            self.restart()  # TensorFlow has compiled it, or a profiler has recorded it.
         else:
             self._num_steps += num_new
 
@@ -85,6 +87,13 @@ class RateMeter:
         )
         self.restart()
         return rate
+
+    def _was_traced(self) -> bool:
+        training = running_call.training_of(self._model)
+        if training is None:
+            return False
+        before, self._num_traces = self._num_traces, training.num_traces
+        return training.is_traced or training.num_traces > before
 
     def _read(self) -> tuple:
         step = self._model.train_function

@@ -1,0 +1,191 @@
+"""Traces of some steps, for TensorBoard and for Perfetto."""
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from kerasdist.checks import check_int, is_int
+from kerasdist.trace import spans
+from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report.update_counter import updates_of
+from kerasdist.training.step import scope_checks
+
+
+class ProfilerTrace(keras.callbacks.Callback):
+    """Records what every thread and device does in some steps.
+
+    For each window of steps it writes, below `log_dir`,
+
+    | File | Content |
+    |---|---|
+    | `tf_trace-<step>.json` | the trace in Chrome's format: open it at ui.perfetto.dev |
+    | `plugins/profile/step-<step>/<task>.xplane.pb` | for TensorBoard with `pip install xprof` |
+
+    In a cluster the first is in a folder named after its task, such as `worker-0`. `python -m
+    kerasdist trace FILE` says where the time went. Steps are those of the optimizer:
+    `at_steps=[60]` records the update after which it has made 60. Where a call has several steps,
+    the call with that step is recorded. Between the windows it costs next to nothing, and recorded
+    steps do not count for `Throughput`.
+
+    Args:
+        log_dir: Folder of the run.
+        at_steps: The first steps of the windows, rising, from 1 on.
+        every_steps: A window at every multiple of this instead.
+        num_steps: Steps of a window.
+        tasks: "chief", or "all" workers of a job. Workers beside parameter servers run no Python:
+            there it is the chief alone.
+
+    Attributes:
+        files: The traces in Chrome's format that this task has written.
+
+    Raises:
+        TypeError, ValueError: None or both of `at_steps` and `every_steps` are given, or one of the
+            arguments is none of these.
+
+    Example:
+        model.fit(dataset, callbacks=[ProfilerTrace("runs/1", at_steps=[60])])
+
+    Source: `trace_every_n_steps` of slim.learning.train.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike,
+        *,
+        at_steps: Iterable[int] | None = None,
+        every_steps: int | None = None,
+        num_steps: int = 1,
+        tasks: str = "chief",
+    ):
+        super().__init__()
+        if (at_steps is None) == (every_steps is None):
+            raise ValueError(
+                f"Give one of `at_steps` and `every_steps`. Received: {at_steps=}, {every_steps=}."
+            )
+        if every_steps is not None:
+            check_int("every_steps", every_steps, at_least=1)
+        check_int("num_steps", num_steps, at_least=1)
+        if tasks not in ("chief", "all"):
+            raise ValueError(f'`tasks` must be "chief" or "all". Received: {tasks=}.')
+        self.log_dir = os.fspath(log_dir)
+        self.every_steps, self.num_steps, self.tasks = every_steps, num_steps, tasks
+        self.at_steps = None if at_steps is None else _checked(at_steps)
+        self.files: list[str] = []
+        self._folder: tempfile.TemporaryDirectory | None = None
+
+    def set_model(self, model):
+        super().set_model(model)
+        scope_checks.check_has_strategy(model, type(self).__name__)
+
+    def on_train_begin(self, logs=None):
+        strategy = self.model.distribute_strategy
+        if self.tasks == "all" and traits.keeps_own_pace(strategy):
+            warnings.warn(
+                'ProfilerTrace(tasks="all"): workers beside parameter servers run no Python of '
+                "this program, and the chief alone is recorded.",
+                stacklevel=2,
+            )
+        self._is_on = self.tasks == "all" or peers.is_chief(strategy)
+        self._last_batch = -1
+        self._plan(updates_of(self.model))
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._left > 0 or self._folder is not None or not self._is_on:
+            return
+        num_updates = updates_of(self.model)
+        self._left = self._first - num_updates - self.model.steps_per_execution
+        if self._left <= 0:
+            self._start()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._left -= batch + 1 if batch <= self._last_batch else batch - self._last_batch
+        self._last_batch = batch
+        if self._folder is not None:
+            num_updates = updates_of(self.model)
+            if num_updates >= self._first + self.num_steps - 1:
+                self._stop()
+                self._plan(num_updates)
+
+    def on_train_end(self, logs=None):
+        if self._folder is not None:
+            self._stop()
+
+    def _plan(self, num_updates: int):
+        """Chooses the next window, after so many updates."""
+        if self.every_steps is not None:
+            self._first = (num_updates // self.every_steps + 1) * self.every_steps
+        else:
+            later = (step for step in self.at_steps or () if step > num_updates)
+            self._first = next(later, sys.maxsize)
+        self._left = self._first - num_updates - self.model.steps_per_execution
+
+    def _start(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="kerasdist_trace_")
+        try:
+            tf.profiler.experimental.start(self._folder.name)
+        except tf.errors.OpError as error:
+            self._folder.cleanup()
+            self._folder = None
+            warnings.warn(
+                f"Step {self._first} is not traced, for another trace is running in this process "
+                f"(of another ProfilerTrace, or TensorBoard(profile_batch=...)): {error.message}.",
+                stacklevel=2,
+            )
+            self._plan(self._first)
+            return
+        running_call.set_traced(self.model, True)
+
+    def _stop(self):
+        folder, self._folder = self._folder, None
+        assert folder is not None
+        with folder:
+            with contextlib.suppress(tf.errors.UnavailableError):  # Somebody else has stopped it.
+                tf.profiler.experimental.stop()
+            running_call.set_traced(self.model, False)
+            profiles = sorted(Path(folder.name).rglob("*.xplane.pb"))
+            if profiles:
+                self._write(profiles[-1].read_bytes())
+
+    def _write(self, profile: bytes):
+        name = peers.task_of(self.model.distribute_strategy)
+        task = name.replace(" ", "-") if name else "host"
+        folder = os.path.join(self.log_dir, task) if name else self.log_dir
+        path = os.path.join(folder, f"tf_trace-{self._first}.json")
+        xplane = f"plugins/profile/step-{self._first:08d}/{task}.xplane.pb"
+        found = spans.as_chrome(list(spans.of_profile(profile)))
+        try:
+            _write(os.path.join(self.log_dir, xplane), profile)
+            _write(path, json.dumps(found).encode())
+        except (OSError, tf.errors.OpError) as error:
+            warnings.warn(
+                f"The trace of step {self._first} cannot be written to {self.log_dir!r}: {error}. "
+                "Training goes on.",
+                stacklevel=2,
+            )
+            return
+        self.files.append(path)
+
+
+def _checked(at_steps) -> tuple[int, ...]:
+    steps = tuple(at_steps)
+    are_rising = all(first < second for first, second in itertools.pairwise(steps))
+    if not steps or not all(map(is_int, steps)) or steps[0] < 1 or not are_rising:
+        raise ValueError(
+            f"`at_steps` must be rising ints from 1 on. Received: at_steps={list(steps)}."
+        )
+    return steps
+
+
+def _write(path: str, content: bytes):
+    tf.io.gfile.makedirs(os.path.dirname(path))
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(content)

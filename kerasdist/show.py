@@ -1,0 +1,157 @@
+"""Runs as a picture and a few sentences, from their event files, for who has no browser."""
+
+import collections
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+Curves = dict[str, dict[int, float]]
+
+# A panel for each: its title, and how its tags begin or are called.
+_PANELS = (
+    ("loss", ("loss", "epoch_loss")),
+    ("learning rate", ("learning_rate", "epoch_learning_rate")),
+    ("examples/s", ("examples_per_second",)),
+)
+_MUCH_INPUT = 0.3
+_FEW_POINTS = 30
+
+
+def show(runs: Sequence[Path], output: Path) -> str:
+    """Draws one or several runs into a PNG; returns what to say about them.
+
+    Args:
+        runs: Folders with event files, such as the `log_dir` of `callbacks.Summaries`.
+        output: The PNG.
+
+    Raises:
+        ValueError: A folder has no numbers in it, or matplotlib is missing.
+    """
+    curves = {_name_of(run, runs): read(run) for run in runs}
+    _draw(curves, output)
+    return "\n".join(
+        [*(sentence_on(name, each) for name, each in curves.items()), f"Written: {output}"]
+    )
+
+
+def read(run: Path) -> Curves:
+    """Returns the numbers in the event files of a run: by role and tag, the value of each step.
+
+    Raises:
+        ValueError: There are none.
+    """
+    curves: Curves = collections.defaultdict(dict)
+    for path in sorted(run.rglob("events.out.tfevents.*")) if run.is_dir() else []:
+        role = path.parent.relative_to(run).as_posix()
+        for tag, step, value in _numbers(path):
+            curves[tag if role == "." else f"{role}/{tag}"][step] = value
+    if not curves:
+        raise ValueError(
+            f"There are no numbers in {run}. Name the folder that event files are written to, such "
+            "as the log_dir of callbacks.Summaries."
+        )
+    return dict(curves)
+
+
+def sentence_on(name: str, curves: Curves) -> str:
+    """Returns in a sentence how far a run came, how fast, and what limited it."""
+    parts = []
+    for title in ("train/loss", "train/epoch_loss", "validation/epoch_loss"):
+        if title in curves:
+            step, value = max(curves[title].items())
+            parts.append(f"{title} {value:.4g} at step {step}")
+    rate, wait, secs = (
+        _mean(curves.get(f"train/{tag}"))
+        for tag in ("examples_per_second", "input_wait_share", "step_ms")
+    )
+    if rate is not None:
+        parts.append(f"{rate:.0f} examples/s")
+    text = f"{name}: {', '.join(parts) or 'no losses'}."
+    if wait is None or secs is None:
+        return text
+    if wait > _MUCH_INPUT:
+        return (
+            f"{text} The input limits it: {wait:.0%} of a step of {secs:.1f} ms is a wait for the "
+            "next batch. Read ahead (`prefetch`), in parallel (`num_parallel_calls`), or `cache`."
+        )
+    return (
+        f"{text} The computation limits it: a step takes {secs:.1f} ms, and {wait:.0%} of that is "
+        "a wait for input. Larger batches, mixed precision or more replicas come first."
+    )
+
+
+def _numbers(path):
+    import tensorflow as tf
+
+    try:
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.HasField("simple_value"):
+                    yield value.tag, event.step, value.simple_value
+                elif value.metadata.plugin_data.plugin_name == "scalars":
+                    yield value.tag, event.step, float(tf.make_ndarray(value.tensor))
+    except tf.errors.DataLossError:  # The last event of a run that was killed.
+        return
+
+
+def _draw(curves: dict[str, Curves], output: Path):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(
+            "`show` draws with matplotlib, which is not here: pip install 'kerasdist[plot]'."
+        ) from None
+    panels = [(title, _of_panel(curves, tags)) for title, tags in _PANELS]
+    panels += _metrics(curves)
+    panels = [(title, lines) for title, lines in panels if lines]
+    figure = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), squeeze=False)[:, 0]
+    for axis, (title, lines) in zip(axes, panels, strict=True):
+        for label, line in lines.items():
+            steps = sorted(line)
+            style = "o-" if len(steps) < _FEW_POINTS else "-"
+            axis.plot(steps, [line[step] for step in steps], style, label=label, markersize=3)
+        axis.set_title(title, loc="left")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    axes[-1].set_xlabel("step of the optimizer")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=120)
+
+
+def _of_panel(curves, tags) -> dict:
+    return {
+        f"{run} {title}": line
+        for run, each in curves.items()
+        for title, line in sorted(each.items())
+        if title.rpartition("/")[2] in tags and "/" not in _without_role(title)
+    }
+
+
+def _metrics(curves) -> list:
+    """Returns a panel for each further log of the epochs."""
+    known = {tag for _, tags in _PANELS for tag in tags}
+    names = {
+        _without_role(title)
+        for each in curves.values()
+        for title in each
+        if _without_role(title).startswith("epoch_")
+    }
+    return [
+        (name.removeprefix("epoch_"), _of_panel(curves, (name,)))
+        for name in sorted(names - known - {"epoch_examples_per_second"})
+    ]
+
+
+def _without_role(title: str) -> str:
+    return title.split("/", 1)[1] if title.startswith(("train/", "validation/")) else title
+
+
+def _mean(line) -> float | None:
+    return sum(line.values()) / len(line) if line else None
+
+
+def _name_of(run: Path, runs) -> str:
+    return (
+        run.name or os.fspath(run) if len({each.name for each in runs}) == len(runs) else str(run)
+    )

@@ -1,0 +1,136 @@
+"""Where the time of a trace went, as text."""
+
+import collections
+from collections.abc import Iterable
+
+from kerasdist.trace.spans import Span
+
+_COLLECTIVES = ("Collective", "AllReduce", "AllGather", "Nccl", "Broadcast", "ReduceScatter")
+_INPUT = ("IteratorGetNext", "PrefetchConsume", "tf_data_iterator_get_next")
+
+
+def report(spans: list[Span], *, num_top: int = 15, kind: str | None = None) -> str:
+    """Returns tables: each device's share, the operations, collectives, and waits for input.
+
+    Args:
+        spans: Of a trace.
+        num_top: Rows of a table.
+        kind: A kind of operation, such as "Const", of which only the counts by device are wanted.
+    """
+    if kind is not None:
+        return _counts(spans, kind)
+    if not spans:
+        return "The trace is empty."
+    window = max(span.start_us + span.us for span in spans) - min(span.start_us for span in spans)
+    return "\n\n".join(
+        [
+            f"{len(spans):,} spans in {window / 1e3:.2f} ms",
+            _devices(spans, window),
+            _operations(spans, num_top),
+            _group("Messages between replicas", _named(spans, _COLLECTIVES), window),
+            _group("Waits for input", _named(spans, _INPUT), window),
+            _kinds(spans, num_top),
+        ]
+    )
+
+
+def _devices(spans, window) -> str:
+    busy = collections.defaultdict(list)
+    for span in spans:
+        if span.kind:
+            busy[span.place].append((span.start_us, span.start_us + span.us))
+    rows = [
+        (place, f"{us / 1e3:.3f}", f"{us / window:.1%}")
+        for place, us in sorted((place, _covered(pairs)) for place, pairs in busy.items())
+    ]
+    return _table(("device", "busy ms", "of the time"), rows)
+
+
+def _operations(spans, num_top) -> str:
+    total: dict = collections.defaultdict(lambda: [0.0, 0])
+    for span, us in _self_times(spans):
+        if span.kind:
+            each = total[span.place, span.kind]
+            each[0] += us
+            each[1] += 1
+    top = sorted(total.items(), key=lambda item: -item[1][0])[:num_top]
+    rows = [
+        (kind, place, f"{us / 1e3:.3f}", f"{count:,}", f"{us / count:.1f}")
+        for (place, kind), (us, count) in top
+    ]
+    return _table(("operation", "device", "ms", "count", "us each"), rows)
+
+
+def _kinds(spans, num_top) -> str:
+    counts = collections.Counter((span.kind, span.place) for span in spans if span.kind)
+    rows = [(kind, place, f"{count:,}") for (kind, place), count in counts.most_common(num_top)]
+    return _table(("kind", "device", "operations"), rows)
+
+
+def _counts(spans, kind) -> str:
+    counts = collections.Counter(span.place for span in spans if span.kind == kind)
+    if not counts:
+        return f"No operation of kind {kind} ran."
+    rows = [(place, f"{count:,}") for place, count in sorted(counts.items())]
+    return _table(("device", f"{kind} operations"), rows)
+
+
+def _group(title, spans, window) -> str:
+    us = _covered((span.start_us, span.start_us + span.us) for span in spans)
+    return f"{title}: {us / 1e3:.3f} ms in {len(spans):,} spans, {us / window:.1%} of the time"
+
+
+def _named(spans, words):
+    return [span for span in spans if any(word in span.name or word in span.line for word in words)]
+
+
+def _self_times(spans):
+    """Yields each span with its time without that of the spans inside it, on its line."""
+    lines = collections.defaultdict(list)
+    for span in spans:
+        lines[span.device, span.line].append(span)
+    for line in lines.values():
+        yield from _self_times_of_line(sorted(line, key=lambda span: (span.start_us, -span.us)))
+
+
+def _self_times_of_line(spans):
+    stack: list = []  # [span, end, time of what is inside]
+    for span in spans:
+        while stack and stack[-1][1] <= span.start_us:
+            yield _ended(stack)
+        if stack:
+            stack[-1][2] += span.us
+        stack.append([span, span.start_us + span.us, 0.0])
+    while stack:
+        yield _ended(stack)
+
+
+def _ended(stack):
+    span, _, inside = stack.pop()
+    return span, max(span.us - inside, 0.0)
+
+
+def _covered(pairs: Iterable[tuple[float, float]]) -> float:
+    """Returns the length of the union of intervals."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(pairs):
+        total += max(stop - max(start, end), 0.0)
+        end = max(end, stop)
+    return total
+
+
+def _table(titles: tuple, rows: list[tuple]) -> str:
+    rows = [titles, *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
+    is_number = [column for column in range(len(titles)) if _is_number(rows[-1][column])]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in is_number else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "").replace("%", "").isdigit()

@@ -1,0 +1,149 @@
+"""What a trace holds: spans of time, on the lines of a device."""
+
+import collections
+import dataclasses
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# An operation of a graph: its name, and its kind without that of oneDNN's, `_MklMatMul`.
+_OPERATION = re.compile(r"^(?P<name>[^:]+):_?(?:MklNative|Mkl)?(?P<kind>[A-Z]\w*)$")
+_REPLICA = re.compile(r"(?:^|/)(replica_\d+)/")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Something that took time.
+
+    Attributes:
+        device: Where: the name of a host or an accelerator in the trace.
+        line: The thread or stream.
+        name: What.
+        start_us: Microseconds, from the start of the trace.
+        us: How many microseconds it took.
+    """
+
+    device: str
+    line: str
+    name: str
+    start_us: float
+    us: float
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of operation, such as "MatMul"; None for what is none of a graph."""
+        found = _OPERATION.match(self.name)
+        return found["kind"] if found else None
+
+    @property
+    def place(self) -> str:
+        """The device, and of an operation on several replicas of a host also the replica."""
+        found = _REPLICA.search(self.name)
+        return f"{self.device} {found[1]}" if found else self.device
+
+
+def read(path: Path) -> list[Span]:
+    """Returns the spans of a trace.
+
+    Args:
+        path: `tf_trace-<step>.json`, also with .gz, or `<task>.xplane.pb`; or a folder with some,
+            of which the last is read.
+
+    Raises:
+        ValueError: It is no such file, or there is none.
+    """
+    if path.is_dir():
+        found = sorted([*path.rglob("tf_trace-*.json*"), *path.rglob("*.xplane.pb")], key=_age)
+        if not found:
+            raise ValueError(f"There is no trace in {path}: no tf_trace-*.json, no *.xplane.pb.")
+        path = found[-1]
+    try:
+        content = path.read_bytes()
+        if path.name.endswith(".xplane.pb"):
+            return list(of_profile(content))
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        return list(_of_chrome(json.loads(content)))
+    except FileNotFoundError:
+        raise ValueError(f"There is no file {path}.") from None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no trace: {error}.") from error
+
+
+def of_profile(content: bytes) -> Iterator[Span]:
+    """Yields the spans of a profile as TensorFlow writes it (XSpace)."""
+    from kerasdist.private import tensorflow_adapter
+
+    space = tensorflow_adapter.parsed_profile(content)
+    planes = [plane for plane in space.planes if any(line.events for line in plane.lines)]
+    starts = [line.timestamp_ns for plane in planes for line in plane.lines if line.events]
+    origin = min(starts, default=0)
+    for plane in planes:
+        names = {key: value.name for key, value in plane.event_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                yield Span(
+                    device=plane.name,
+                    line=line.display_name or line.name,
+                    name=names.get(event.metadata_id, ""),
+                    start_us=(line.timestamp_ns - origin) / 1e3 + event.offset_ps / 1e6,
+                    us=event.duration_ps / 1e6,
+                )
+
+
+def as_chrome(spans: list[Span]) -> dict:
+    """Returns spans in the trace event format of Chrome, which Perfetto opens."""
+    processes = {device: number for number, device in enumerate(_devices(spans), start=1)}
+    threads: dict = collections.defaultdict(dict)
+    events = []
+    for span in spans:
+        lines = threads[span.device]
+        events.append(
+            {
+                "ph": "X",
+                "pid": processes[span.device],
+                "tid": lines.setdefault(span.line, len(lines) + 1),
+                "name": span.name,
+                "ts": round(span.start_us, 3),
+                "dur": round(span.us, 3),
+            }
+        )
+    names = [_name("process_name", pid, 0, device) for device, pid in processes.items()]
+    names += [
+        _name("thread_name", processes[device], tid, line)
+        for device, lines in threads.items()
+        for line, tid in lines.items()
+    ]
+    return {"displayTimeUnit": "ms", "traceEvents": names + events}
+
+
+def _name(what, pid, tid, name):
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _devices(spans):
+    return dict.fromkeys(span.device for span in spans)
+
+
+def _of_chrome(trace) -> Iterator[Span]:
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    named: dict = {}
+    for event in events:
+        if event.get("ph") == "M" and event["name"] in ("process_name", "thread_name"):
+            named[event["name"], event["pid"], event.get("tid", 0)] = event["args"]["name"]
+    for event in events:
+        if event.get("ph") == "X":
+            pid, tid = event["pid"], event.get("tid", 0)
+            yield Span(
+                device=named.get(("process_name", pid, 0), str(pid)),
+                line=named.get(("thread_name", pid, tid), str(tid)),
+                name=event["name"],
+                start_us=float(event["ts"]),
+                us=float(event.get("dur", 0)),
+            )
+
+
+def _age(path: Path):
+    return path.stat().st_mtime, path.name

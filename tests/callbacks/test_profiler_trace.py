@@ -1,0 +1,168 @@
+"""Traces of some steps: their files, on every deployment."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist import trace
+from kerasdist.callbacks import GradientAccumulation, ProfilerTrace, Throughput
+from tests import strategies
+from tests.callbacks import hand_loop
+from tests.strategies import each_strategy, each_with_parameter_servers
+
+
+def kinds(path):
+    return {span.kind for span in trace.read(path)}
+
+
+@each_strategy
+def test_the_steps_that_are_asked_for_and_the_weights_stay_bit_equal(strategy, tmp_path):
+    plain, model = (hand_loop.make_model(strategy) for _ in range(2))
+    hand_loop.fit(plain)
+    callback = ProfilerTrace(tmp_path, at_steps=[3, 9], num_steps=2)
+    hand_loop.fit(model, [callback])
+
+    assert callback.files == [str(tmp_path / f"tf_trace-{step}.json") for step in (3, 9)]
+    for ours, theirs in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    events = json.loads(Path(callback.files[0]).read_text())["traceEvents"]
+    assert any(event["ph"] == "M" and event["name"] == "process_name" for event in events)
+    assert "MatMul" in kinds(tmp_path / "tf_trace-9.json")
+    profile = tmp_path / "plugins/profile/step-00000009/host.xplane.pb"
+    assert len(trace.read(profile)) == len(trace.read(tmp_path / "tf_trace-9.json"))
+
+
+def test_one_window_holds_its_steps_and_no_other(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    hand_loop.fit(model, [ProfilerTrace(tmp_path, at_steps=[5]), One(tmp_path)])
+    hand_loop.fit(model, [ProfilerTrace(tmp_path, at_steps=[17], num_steps=3)])
+
+    one, three = (
+        sum(
+            "MatMul" in (span.kind or "") for span in trace.read(tmp_path / f"tf_trace-{step}.json")
+        )
+        for step in (5, 17)
+    )
+    assert three == 3 * one > 0
+
+
+class One(keras.callbacks.Callback):
+    """Looks for the file as soon as the step is over."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.value) == 5:
+            assert (self.folder / "tf_trace-5.json").exists()
+
+
+def test_every_so_many_updates(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    callback = ProfilerTrace(tmp_path, every_steps=3)
+    hand_loop.fit(model, [GradientAccumulation(steps=2), callback])
+
+    assert [Path(path).name for path in callback.files] == ["tf_trace-3.json", "tf_trace-6.json"]
+
+
+def test_a_call_of_several_steps_is_traced_as_a_whole(tmp_path):
+    model = hand_loop.make_model(strategies.get("2 replicas"), steps_per_execution=3)
+    callback = ProfilerTrace(tmp_path, at_steps=[5])
+    hand_loop.fit(model, [callback])
+
+    assert [Path(path).name for path in callback.files] == ["tf_trace-5.json"]
+
+
+def test_traced_steps_do_not_count_for_the_rate(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    throughput = Throughput(every_steps=14)
+    hand_loop.fit(model, [throughput, ProfilerTrace(tmp_path, at_steps=[10], num_steps=2)])
+
+    assert throughput.last is not None
+    assert throughput.last.num_steps == 3  # From 12 on.
+
+
+def test_a_second_trace_at_once_is_left_out_with_a_warning(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    first = ProfilerTrace(tmp_path / "a", at_steps=[3], num_steps=4)
+    second = ProfilerTrace(tmp_path / "b", at_steps=[4, 9])
+
+    with pytest.warns(UserWarning, match="Step 4 is not traced, for another trace is running"):
+        hand_loop.fit(model, [first, second])
+
+    assert [Path(path).name for path in second.files] == ["tf_trace-9.json"]
+
+
+def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    model = hand_loop.make_model(strategies.get("one device"))
+
+    with pytest.warns(UserWarning, match="The trace of step 2 cannot be written to"):
+        hand_loop.fit(model, [ProfilerTrace(tmp_path / "file", at_steps=[2])])
+
+    hand_loop.assert_same(model, hand_loop.train().weights)
+
+
+def test_a_run_that_ends_within_a_window_keeps_it(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    callback = ProfilerTrace(tmp_path, at_steps=[13], num_steps=100)
+    hand_loop.fit(model, [callback])
+
+    assert [Path(path).name for path in callback.files] == ["tf_trace-13.json"]
+    tf.profiler.experimental.start(str(tmp_path))  # Nothing runs any more.
+    tf.profiler.experimental.stop(save=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Give one of `at_steps` and `every_steps`"),
+        ({"at_steps": [1], "every_steps": 2}, "Give one of"),
+        ({"every_steps": 0}, "every_steps=0"),
+        ({"at_steps": []}, r"at_steps=\[\]"),
+        ({"at_steps": [3, 3]}, r"at_steps=\[3, 3\]"),
+        ({"at_steps": [0]}, r"at_steps=\[0\]"),
+        ({"at_steps": [1], "num_steps": 0}, "num_steps=0"),
+        ({"at_steps": [1], "tasks": "ps"}, "tasks='ps'"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        ProfilerTrace(tmp_path, **arguments)
+
+
+@pytest.mark.processes
+def test_each_worker_keeps_its_trace_under_its_name():
+    found = strategies.run_on_workers(traces_of_worker, "2 workers")
+
+    for index, files in enumerate(found):
+        assert {
+            f"worker-{index}/tf_trace-4.json",
+            f"plugins/profile/step-00000004/worker-{index}.xplane.pb",
+        } == files
+
+
+@each_with_parameter_servers
+def test_the_chief_beside_parameter_servers(workers):
+    (files,) = strategies.run_on_workers(traces_of_chief, workers)
+
+    assert "chief-0/tf_trace-4.json" in files
+
+
+def traces_of_worker(strategy, tasks="all"):
+    with tempfile.TemporaryDirectory() as folder:
+        model = hand_loop.make_model(strategy)
+        hand_loop.fit(model, [ProfilerTrace(folder, at_steps=[4], tasks=tasks)])
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        assert all(trace.read(path) for path in paths)
+        return {path.relative_to(folder).as_posix() for path in paths}
+
+
+def traces_of_chief(strategy):
+    return traces_of_worker(strategy, "chief")

@@ -1,0 +1,65 @@
+"""`python -m kerasdist show`: runs as a picture, and what limited them."""
+
+import pytest
+from matplotlib import image
+
+from kerasdist import show
+from kerasdist.__main__ import main
+from kerasdist.callbacks import Summaries
+from kerasdist.parity.data import examples
+from tests import strategies
+from tests.callbacks import hand_loop
+
+
+def run_in(folder):
+    model = hand_loop.make_model(strategies.get("one device"), metrics=["mae"])
+    callback = Summaries(folder, every_steps=3)
+    return hand_loop.fit(model, [callback], validation_data=examples(20))
+
+
+def test_two_runs_in_one_picture(tmp_path, capsys):
+    histories = [run_in(tmp_path / name) for name in ("first", "second")]
+    output = tmp_path / "pictures/run.png"
+
+    assert (
+        main(["show", str(tmp_path / "first"), str(tmp_path / "second"), f"--output={output}"]) == 0
+    )
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("first: train/loss ")
+    assert f"validation/epoch_loss {histories[0]['val_loss'][-1]:.4g} at step 14" in said[0]
+    assert said[1].startswith("second: ")
+    assert said[-1] == f"Written: {output}"
+    height, width, _ = image.imread(output).shape
+    assert height > width / 2
+
+
+def test_the_numbers_of_a_run(tmp_path):
+    history = run_in(tmp_path)
+
+    curves = show.read(tmp_path)
+    assert curves["train/epoch_mae"] == pytest.approx(
+        dict(zip((7, 14), history["mae"], strict=True))
+    )
+    assert list(curves["train/learning_rate"]) == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize(
+    ("share", "limit"), [(0.6, "The input limits it: 60%"), (0.1, "The computation")]
+)
+def test_what_limits_a_run(share, limit):
+    curves = {
+        "train/loss": {10: 2.0, 20: 1.0},
+        "train/examples_per_second": {10: 100.0, 20: 300.0},
+        "train/input_wait_share": {20: share},
+        "train/step_ms": {20: 5.0},
+    }
+
+    text = show.sentence_on("run", curves)
+    assert text.startswith("run: train/loss 1 at step 20, 200 examples/s. ")
+    assert limit in text
+
+
+def test_a_folder_without_numbers_is_one_line(tmp_path, capsys):
+    assert main(["show", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: There are no numbers in {tmp_path}. ")

@@ -1,0 +1,81 @@
+"""`python -m kerasdist trace`: reading traces, and the tables."""
+
+import gzip
+import json
+
+import pytest
+
+from kerasdist import trace
+from kerasdist.__main__ import main
+from kerasdist.trace import Span, spans
+from kerasdist.trace.report import report
+
+# On one line a loop from 0 to 100 us with two products in it; a wait and a message on another.
+SPANS = [
+    Span(device="/host:CPU", line="a", name="loop:While", start_us=0.0, us=100.0),
+    Span(device="/host:CPU", line="a", name="net/MatMul:_MklMatMul", start_us=10.0, us=30.0),
+    Span(device="/host:CPU", line="a", name="replica_1/b:MatMul", start_us=50.0, us=20.0),
+    Span(device="/host:CPU", line="b", name="IteratorGetNext:IteratorGetNext", start_us=100, us=50),
+    Span(device="/host:CPU", line="b", name="sum:CollectiveReduceV2", start_us=150.0, us=50.0),
+    Span(device="/host:CPU", line="b", name="ThreadpoolListener::Record", start_us=160.0, us=0.0),
+]
+
+
+@pytest.fixture
+def chrome(tmp_path):
+    path = tmp_path / "tf_trace-3.json"
+    path.write_text(json.dumps(spans.as_chrome(SPANS)))
+    return path
+
+
+def test_what_is_written_for_perfetto_is_read_again(chrome, tmp_path):
+    packed = tmp_path / "tf_trace-4.json.gz"
+    packed.write_bytes(gzip.compress(chrome.read_bytes()))
+
+    assert trace.read(chrome) == trace.read(packed) == trace.read(tmp_path) == SPANS
+
+
+def test_the_time_of_an_operation_is_without_that_of_those_inside_it():
+    rows = [line.split() for line in report(SPANS).splitlines()]
+
+    assert ["While", "/host:CPU", "0.050", "1", "50.0"] in rows
+    assert ["MatMul", "/host:CPU", "0.030", "1", "30.0"] in rows
+
+
+def test_devices_messages_and_waits():
+    text = report(SPANS)
+
+    assert "6 spans in 0.20 ms" in text
+    assert "/host:CPU replica_1    0.020        10.0%" in text
+    assert "Messages between replicas: 0.050 ms in 1 spans, 25.0% of the time" in text
+    assert "Waits for input: 0.050 ms in 1 spans, 25.0% of the time" in text
+
+
+def test_how_many_operations_of_a_kind_ran_where(chrome, capsys):
+    assert main(["trace", str(chrome), "--count", "MatMul"]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "device               MatMul operations",
+        "/host:CPU                            1",
+        "/host:CPU replica_1                  1",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"[3]", b"{}"])
+def test_what_is_no_trace_is_one_line(content, tmp_path, capsys):
+    path = tmp_path / "tf_trace-1.json"
+    path.write_bytes(content)
+
+    assert main(["trace", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {path} is no trace: ")
+
+
+def test_what_is_not_there_is_one_line(tmp_path, capsys):
+    assert main(["trace", str(tmp_path / "no.json")]) == 2
+    assert main(["trace", str(tmp_path)]) == 2
+    assert main(["trace", str(tmp_path), "--top", "0"]) == 2
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"error: There is no file {tmp_path / 'no.json'}."
+    assert lines[1].startswith(f"error: There is no trace in {tmp_path}")
+    assert lines[2] == "error: `--top` must be at least 1. Received: --top=0."
