@@ -206,6 +206,7 @@ def _steps(plan):
 
 def _update(callbacks, num_replicas, cluster):
     steps = [callback.describe() for callback in callbacks if hasattr(callback, "describe")]
+    steps = [step for step in steps if step]
     if not steps:
         return ""
     gradient = f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"

@@ -37,9 +37,11 @@ MAY_IMPORT = {
         "training",
     },
     "trace": {"private"},
+    "checkpoints": {"private", "training"},
     "show": set(),
     "callbacks": {
-        *("checks", "doctor", "gradients", "plan", "private", "tasks", "trace", "training"),
+        *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "plan"),
+        *("private", "tasks", "trace", "training"),
     },
     "launcher": {"checks", "cluster", "exit_codes"},
     "testing": {"cluster", "exit_codes", "launcher"},

@@ -1,5 +1,6 @@
 """Callbacks for stock `fit`: they act on the update of the weights, in list order, or prove it."""
 
+from kerasdist.callbacks.checkpoint import Checkpoint as Checkpoint
 from kerasdist.callbacks.every import Every as Every
 from kerasdist.callbacks.first_step_proof import FirstStepProof as FirstStepProof
 from kerasdist.callbacks.gradient_accumulation import GradientAccumulation as GradientAccumulation

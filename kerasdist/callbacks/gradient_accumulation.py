@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist import gradients
@@ -47,6 +48,8 @@ class GradientAccumulation(UpdateCallback):
             )
         self.steps = steps
         self._sums: dict = {}
+        self._num_batches: dict = {}
+        self._totals: dict = {}
 
     def prepare(self, model):
         if traits.keeps_own_pace(model.distribute_strategy):
@@ -71,6 +74,23 @@ class GradientAccumulation(UpdateCallback):
         # Counts belong to an optimizer, which is known by its first variable.
         self._num_batches = {id(variable): _zeros((), "int32") for variable in variables}
         self._totals = {id(variable): _zeros((), "float32") for variable in variables}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns what is added up so far, for a checkpoint."""
+        return {name: variable.read_value().numpy() for name, variable in self._named().items()}
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Goes on with the sums from `get_state()` of the same model."""
+        for name, variable in self._named().items():
+            variable.assign(state[name])
+
+    def _named(self) -> dict[str, tf.Variable]:
+        groups = {"sum": self._sums, "batches": self._num_batches, "total": self._totals}
+        return {
+            f"{group}/{index}": variable
+            for group, variables in groups.items()
+            for index, variable in enumerate(variables.values())
+        }
 
     def update(self, gradients_and_variables, apply):
         first = id(gradients_and_variables[0][1])

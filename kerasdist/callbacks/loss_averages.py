@@ -1,5 +1,8 @@
 """Moving averages of the losses."""
 
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.checks import check_decay
@@ -32,10 +35,22 @@ class LossAverages(StepCallback):
         super().__init__()
         check_decay("decay", decay)
         self.decay = decay
-        self._state = {}
+        self._state: dict[str, Any] = {}
+        self._restored: dict[str, np.ndarray] = {}
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Returns the averages by the names of the losses, for a checkpoint."""
+        return {name: state.numpy() for name, state in self._state.items()}
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Sets the averages from `get_state()`, now or with the first step."""
+        self._restored = dict(state)
+        for name, variable in self._state.items():
+            if name in state:
+                variable.assign(state[name])
 
     def prepare(self, model):
-        self._state = {}
+        self._state, self._restored = {}, {}
 
     def observe(self, losses):
         for name, loss in losses.items():
@@ -45,7 +60,8 @@ class LossAverages(StepCallback):
                     tensorflow_adapter.outside_scopes(),
                     traits.shared_scope(self.model.distribute_strategy),
                 ):
-                    self._state[name] = tf.Variable(tf.zeros(3), trainable=False)
+                    start = self._restored.get(name, np.zeros(3, "float32"))
+                    self._state[name] = tf.Variable(start, trainable=False)
             _, total, weight = tf.unstack(self._state[name])
             total = self.decay * total + (1 - self.decay) * loss
             weight = self.decay * weight + (1 - self.decay)

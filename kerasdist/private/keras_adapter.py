@@ -176,6 +176,23 @@ def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
     return [value for value in held if isinstance(value, base_optimizer.BaseOptimizer)]
 
 
+@contextlib.contextmanager
+def without_optimizers(model) -> Generator[None]:
+    """Hides the optimizers of `model`, which Keras saves and loads with its weights."""
+    held = {
+        name: value
+        for name, value in vars(model).items()
+        if isinstance(value, base_optimizer.BaseOptimizer)
+    }
+    for name in held:
+        object.__setattr__(model, name, None)  # Keras' own would forget what they hold.
+    try:
+        yield
+    finally:
+        for name, value in held.items():
+            object.__setattr__(model, name, value)
+
+
 def variables_trained_by(optimizer) -> list[keras.Variable]:
     """Returns the variables that a built optimizer updates, in the order of their gradients."""
     return optimizer._trainable_variables
@@ -423,6 +440,22 @@ def global_seed_generator_of(state: dict, make: Callable):
     if state.get(GLOBAL_SEED_GENERATOR) is None:
         state[GLOBAL_SEED_GENERATOR] = make()
     return state[GLOBAL_SEED_GENERATOR]
+
+
+def known_global_seed_generator(*, make: bool = False):
+    """Returns the generator of numbers without a seed of this thread; None where there is none.
+
+    Args:
+        make: Whether to make it where there is none.
+    """
+    if make:
+        return seed_generator.global_seed_generator()
+    return thread_state().get(GLOBAL_SEED_GENERATOR)
+
+
+def begin_at(model, epoch: int | None) -> None:
+    """Lets the `fit` that begins start with an epoch, as BackupAndRestore does; None as it is."""
+    names.overwrite(model, "_initial_epoch", epoch)
 
 
 def next_call_of(epoch_iterator: EpochIterator) -> tuple[int, int, Any]:

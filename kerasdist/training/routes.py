@@ -198,9 +198,9 @@ def _fit(stock, model, *args, **kwargs):
     if _is_ours(model):
         with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
             given = inspect.signature(stock).bind_partial(model, *args, **kwargs).arguments
-            callbacks = given.get("callbacks")
-        callbacks = update_callback.among(callbacks)
-    with running_call.entered("fit", model, callbacks):
+            callbacks = update_callback.flattened(given.get("callbacks"))
+    known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
+    with running_call.entered("fit", model, **known):
         return _outside_scopes(stock, model, *args, **kwargs)
 
 

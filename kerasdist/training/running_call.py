@@ -20,6 +20,9 @@ class RunningCall:
         method: "fit", "evaluate" or "predict".
         model: Whose.
         update_callbacks: Those of its callbacks that take part in the update, in list order.
+        callbacks: All its callbacks, as they were given.
+        resume_at: The epoch and the step in it, both from 0, at which the data is to begin; None
+            for the first.
         is_traced: Whether a profiler records its steps at this moment.
         num_traces: How many times one has.
         element_spec: Shapes and dtypes of a batch, from when Keras looks at the data on; for models
@@ -29,15 +32,23 @@ class RunningCall:
     method: str
     model: Any
     update_callbacks: tuple = ()
+    callbacks: tuple = ()
+    resume_at: tuple[int, int] | None = None
     is_traced: bool = False
     num_traces: int = 0
     element_spec: Any = None
 
 
 @contextlib.contextmanager
-def entered(method: str, model, update_callbacks: tuple = ()) -> Generator[RunningCall]:
-    """Makes a call the current one of this thread."""
-    call = RunningCall(method=method, model=model, update_callbacks=update_callbacks)
+def entered(method: str, model, **known) -> Generator[RunningCall]:
+    """Makes a call the current one of this thread.
+
+    Args:
+        method: See `RunningCall`.
+        model: See `RunningCall`.
+        **known: Further fields of it.
+    """
+    call = RunningCall(method=method, model=model, **known)
     outer = _calls()
     _local.calls = (*outer, call)
     try:
@@ -55,6 +66,14 @@ def training_of(model) -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
     fits = (call for call in _calls() if call.method == "fit" and call.model is model)
     return next(fits, None)
+
+
+def take_place() -> tuple[int, int] | None:
+    """Returns where the data of the call that begins is to begin, once; see `resume_at`."""
+    if not _calls():
+        return None
+    place, _calls()[-1].resume_at = _calls()[-1].resume_at, None
+    return place
 
 
 def set_traced(model, is_traced: bool) -> None:

@@ -15,7 +15,7 @@ X = np.ones((4, 2), "float32")
 def test_calls_nest_and_end_with_an_error():
     model, other = object(), object()
 
-    with running_call.entered("fit", model, ("a callback",)):
+    with running_call.entered("fit", model, update_callbacks=("a callback",)):
         with running_call.entered("predict", other):
             assert running_call.reads_whole_data()
             assert running_call.update_callbacks_of(model) == ("a callback",)

@@ -1,6 +1,7 @@
 """The user's data, epoch by epoch: what `fit`, `evaluate` and `predict` iterate over."""
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
-from kerasdist.training import peers
+from kerasdist.training import peers, running_call
 from kerasdist.training.data import file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
 
@@ -101,6 +102,52 @@ class EpochIterator(keras_adapter.EpochIterator):
         """Starts anew at the first batch."""
         super().reset()
         self._forget_count()
+
+    def __iter__(self):
+        """Begins an epoch; the first one where the `fit` is to go on.
+
+        All that comes before is read again, so that whatever gives the data is in the same state.
+        """
+        place = running_call.take_place()
+        if place is None:
+            return super().__iter__()
+        first_epoch, first_step = place
+        for _ in range(first_epoch):
+            self._pass_over(math.inf)
+        return self._pass_over(first_step)
+
+    def _pass_over(self, num_steps):
+        """Begins an epoch and reads so many of its steps, or all; returns its iterator."""
+        iterator = super().__iter__()
+        num_passed = 0
+        while num_passed < num_steps:
+            try:
+                *_, batches = next(iterator)
+            except StopIteration:
+                break
+            has_ended = True
+            with self.catch_stop_iteration():
+                num_passed += self._read_past(batches)
+                has_ended = False
+            if has_ended:
+                break
+        return iterator
+
+    def _read_past(self, batches) -> int:
+        """Reads the batches of a call; returns how many there were."""
+        num_taken, next_size = 0, None
+        for _ in range(batches.num_steps):
+            try:
+                batch = next(batches.iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break
+            num_taken += 1
+            if batches.next_size is not None:
+                *_, next_size = batch
+        if next_size is not None:
+            next_size = tf.constant(peers.sum_over(self._strategy, next_size), tf.int64)
+        batches.answer(num_taken, next_size)
+        return num_taken
 
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, batches) for a call of the step function."""

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
+from kerasdist.training import running_call
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
@@ -48,7 +49,8 @@ class Calls:
     Args:
         source: The pass over the data that this epoch is of.
         num_workers: Workers.
-        first: Position of the first batch of the epoch in the pass, from 0.
+        first: Position of their first batch in the pass, from 0.
+        first_step: Which step of the epoch that is, from 0.
         num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
         steps_per_call: How many steps a call has; None chooses.
         clock: Seconds.
@@ -65,6 +67,7 @@ class Calls:
         num_workers,
         first,
         num_steps,
+        first_step=0,
         steps_per_call=None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -75,6 +78,7 @@ class Calls:
         self.has_ended = False
         self._num_workers = num_workers
         self._first = first
+        self._first_step = first_step
         self._num_steps = num_steps
         self._steps_per_call = steps_per_call
         self._clock = clock
@@ -82,6 +86,11 @@ class Calls:
         self._planned: collections.deque[Call] = collections.deque()
         self._num_timed = 0
         self._started_at = 0.0
+
+    @property
+    def num_done_of_epoch(self) -> int:
+        """How many steps of the epoch have ended, with those that a resumed `fit` has not made."""
+        return self._first_step + self.num_done
 
     def peek(self) -> Call | None:
         """Returns the call that ends next; None where the epoch is over."""
@@ -179,6 +188,11 @@ class WorkerEpochIterator(EpochIterator):
                 "are. Give the number, or the dataset itself."
             )
 
+    def __iter__(self):
+        """Begins an epoch; `_enumerate_iterator` looks where the first one is to go on."""
+        self._epoch_iterator = self._enumerate_iterator()
+        return self
+
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, calls) for the call that ends next."""
         return keras_adapter.next_call_of(self)
@@ -203,16 +217,14 @@ class WorkerEpochIterator(EpochIterator):
         # As Keras' own, which counts in calls of `steps_per_execution` steps, and makes an iterator
         # more at the end of data of known length. Calls on workers have as many steps as they like.
         self.data_adapter.on_epoch_begin()
-        if self._current_iterator is None or self.steps_per_epoch is None:
-            self._current_iterator = self._get_iterator()
-            self._steps_seen = 0
+        step = self._find_place()
         first = self._steps_seen
-        num_wanted = self._in_calls(self.steps_per_epoch or self._num_batches or math.inf)
+        num_in_epoch = self.steps_per_epoch or self._num_batches or math.inf
+        num_wanted = self._in_calls(num_in_epoch - step)
         num_left = self._in_calls((self._num_batches or math.inf) - first)
         last = first + min(num_wanted, num_left)
         num_steps = min(last, self._length or math.inf) - first
-        calls = self._calls(self._current_iterator, first, num_steps)
-        step = 0
+        calls = self._calls(self._current_iterator, first, num_steps, first_step=step)
         while call := calls.peek():
             # Where the data ends here, Keras asks how many steps it has seen.
             self._steps_seen = first + self._in_calls(calls.num_done) + self.steps_per_execution
@@ -231,18 +243,38 @@ class WorkerEpochIterator(EpochIterator):
             self._steps_seen = 0
         self.data_adapter.on_epoch_end()
 
+    def _find_place(self) -> int:
+        """Makes the iterator of an epoch, where it needs one; returns the epoch's first step."""
+        epoch, step = running_call.take_place() or (0, 0)
+        if self.steps_per_epoch is None:
+            # At the end of an epoch of known length Keras makes another iterator. Each of them
+            # changes the order of the next.
+            for _ in range(epoch * (2 if self._num_batches else 1)):
+                self._get_iterator()
+        if self._current_iterator is None or self.steps_per_epoch is None:
+            self._current_iterator = self._get_iterator()
+            self._steps_seen = 0
+        num_passed = step + epoch * (self.steps_per_epoch or 0)
+        self._steps_seen += num_passed
+        iterator: Any = self._current_iterator
+        if num_passed and not iterator.data.is_on_workers:
+            for _ in range(num_passed):
+                next(iterator)
+        return step
+
     def _in_calls(self, num_steps):
         """Returns the steps of as many whole calls of Keras' as hold so many steps."""
         if num_steps == math.inf:
             return num_steps
         return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
 
-    def _calls(self, source, first, num_steps) -> Calls:
+    def _calls(self, source, first, num_steps, *, first_step) -> Calls:
         return Calls(
             source,
             num_workers=self._strategy.served_cluster.num_workers,
             first=first,
             num_steps=num_steps,
+            first_step=first_step,
             steps_per_call=(
                 self.steps_per_execution
                 if self.steps_per_execution > 1

@@ -52,6 +52,7 @@ class WorkerStepFunction:
         self._watch = self._strategy.watch
         self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
         self._running: list = []
+        self._calls: Calls | None = None
         self._traced_for = None  # The data, and below the functions traced for it.
         self._concrete: dict = {}
         self._recent: dict | None = None
@@ -111,15 +112,25 @@ class WorkerStepFunction:
         )
         return logs if isinstance(data, Calls) else keras_adapter.logs_of_batch(logs)
 
-    def finish(self) -> None:
-        """Waits for the steps that still run."""
+    def finish(self) -> int | None:
+        """Waits for the steps that still run.
+
+        Returns:
+            How many steps of the epoch have been made; None where these are all.
+        """
         running, self._running = self._running, []
         for call in running:
             self._end(call)
+        if self._calls is None or self._calls.peek() is None:
+            return None
+        return self._calls.num_done_of_epoch
 
     def _advance(self, calls: Calls) -> int:
+        self._calls = calls
         while call := calls.take():
             self._start(call)
+        if not self._running:  # `finish` has ended the last ones, in the middle of an epoch.
+            return 1
         return self._end(self._running.pop(0))
 
     def _start(self, call: Call):

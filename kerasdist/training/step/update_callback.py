@@ -128,15 +128,19 @@ class StepCallback(UpdateCallback):
         return []
 
 
+def flattened(callbacks) -> tuple[keras.callbacks.Callback, ...]:
+    """Returns what `fit` is given as `callbacks`, in list order."""
+    given = getattr(callbacks, "callbacks", None)  # Of a list that the user has made.
+    return tuple(keras.tree.flatten(callbacks or []) if given is None else given)
+
+
 def among(callbacks) -> tuple[UpdateCallback, ...]:
     """Returns the update callbacks among what `fit` is given as `callbacks`, in list order.
 
     Raises:
         ValueError: A callback is given twice.
     """
-    given = getattr(callbacks, "callbacks", None)  # Of a list that the user has made.
-    given = keras.tree.flatten(callbacks or []) if given is None else given
-    found = tuple(callback for callback in given if isinstance(callback, UpdateCallback))
+    found = [each for each in flattened(callbacks) if isinstance(each, UpdateCallback)]
     if len(set(map(id, found))) < len(found):
         twice = next(each for each in found if found.count(each) > 1)
         raise ValueError(

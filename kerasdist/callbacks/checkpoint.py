@@ -1,0 +1,335 @@
+"""Checkpoints, from which the same script goes on as if it had never been interrupted."""
+
+import collections
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+import warnings
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.checkpoints import Folder, Saved, callback_states, variables
+from kerasdist.checks import check_bool, check_int, check_secs
+from kerasdist.exit_codes import SIGNALED
+from kerasdist.lifetime.termination import Termination
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report.update_counter import UpdateCounter, updates_of
+from kerasdist.training.step.update_callback import UpdateCallback
+
+# How many `fit` of a model have ended, by folder: they are told from those of the same script that
+# is started again.
+_num_fits = weakref.WeakKeyDictionary()
+
+
+class Checkpoint(UpdateCallback):
+    """Saves the training now and then, and resumes it when the same script is started again.
+
+    A checkpoint holds weights, optimizers, metrics, random seeds, the state of callbacks
+    (`EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`, and those of kerasdist), the history,
+    and the place in the data. When `fit` begins and the folder holds one, training goes on there:
+    in the middle of an epoch, with the same history at its end. Data is read again up to that
+    place, so that what it draws comes out the same; give the program a seed
+    (`keras.utils.set_random_seed`).
+
+    A model that is trained by several `fit` in a row gives each the same folder: where a later one
+    has begun, the earlier ones train nothing. A finished training is said to be finished.
+
+    The chief writes. A checkpoint is complete or absent, whenever its writer is killed, and one
+    that is damaged is passed over with a warning. The weights load with stock Keras:
+    `model.load_weights("<directory>/step-00000120/model.weights.h5")`.
+
+    Args:
+        directory: Folder of the run; any that `tf.io.gfile` knows.
+        every_steps: Updates of the optimizer between two checkpoints. Without it and `every_secs`
+            there is one after each epoch. There is always one at the end.
+        every_secs: Seconds between two checkpoints instead; workers agree on the step.
+        keep: How many to keep, the newest.
+        weights_if_changed: What to do where the model trains with another optimizer or its layers
+            have changed: False raises an error that lists the differences; True takes the weights
+            alone, which must fit, and trains from the first epoch.
+        save_on_term: Whether TERM, as of a scheduler that takes the machine back, is answered with
+            a checkpoint after the step that runs, the same on all workers, and exit code 143.
+        on_error: "warn" goes on training where the disk does not take a checkpoint, and tries again
+            with the next; "raise" stops.
+
+    Attributes:
+        resumed_from: The checkpoint that the last `fit` went on from; None for a fresh start.
+
+    Raises:
+        TypeError, ValueError: An argument is none of these.
+        ValueError: When `fit` begins: the checkpoint is of another model or optimizer.
+
+    Example:
+        model.fit(dataset, epochs=10, callbacks=[Checkpoint("runs/1", every_steps=1000)])
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        *,
+        every_steps: int | None = None,
+        every_secs: float | None = None,
+        keep: int = 5,
+        weights_if_changed: bool = False,
+        save_on_term: bool = True,
+        on_error: str = "warn",
+    ):
+        super().__init__()
+        if every_steps is not None and every_secs is not None:
+            raise ValueError(
+                f"Give one of `every_steps` and `every_secs`. Received: {every_steps=}, "
+                f"{every_secs=}."
+            )
+        if every_steps is not None:
+            check_int("every_steps", every_steps, at_least=1)
+        if every_secs is not None:
+            check_secs("every_secs", every_secs)
+        check_int("keep", keep, at_least=1)
+        check_bool("weights_if_changed", weights_if_changed)
+        check_bool("save_on_term", save_on_term)
+        if on_error not in ("warn", "raise"):
+            raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
+        self.directory = os.fspath(directory)
+        self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
+        self.weights_if_changed, self.on_error = weights_if_changed, on_error
+        self.save_on_term = save_on_term
+        self.resumed_from: str | None = None
+        self._termination = Termination()
+        self._folder = Folder(self.directory)
+        self._run = uuid.uuid4().hex[:12]
+
+    def describe(self):
+        return ""
+
+    def on_train_begin(self, logs=None):
+        self._fit = _num_fits.setdefault(self.model, collections.Counter())[self._key()]
+        self._training: Any = running_call.training_of(self.model)
+        self._callbacks = self._training.callbacks
+        self._pending: Saved | None = None
+        self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
+        if self.save_on_term:
+            self._termination.watch()
+        self.resumed_from = None
+        if saved := self._agreed_newest():
+            self._resume(saved)
+        is_timed = self.every_steps is not None or self.every_secs is not None
+        self._counter = (
+            UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
+            if is_timed
+            else None
+        )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+        if self._pending is not None:
+            self._restore_rest(self._pending)
+            self._pending = None
+            # A later `fit` begins with the epoch that it is told.
+            keras_adapter.begin_at(self.model, None)
+        elif self._is_due or (self._counter is None and self._num_epochs_here):
+            self._save(epoch, 0)
+        self._num_epochs_here += 1
+        if self._has_to_leave():
+            self._leave(epoch, 0)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._is_due:
+            self._save(self._epoch, batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        # It is written before the next step: then all callbacks have seen this one.
+        if self._counter is not None and self._counter.advance(batch):
+            self._is_due = True
+        is_last = batch + 1 == (self.params or {}).get("steps")
+        if not is_last and self._has_to_leave():
+            self._leave(self._epoch, batch + 1)
+
+    def on_train_end(self, logs=None):
+        self._termination.unwatch()
+        keras_adapter.begin_at(self.model, None)
+        _num_fits[self.model][self._key()] += 1
+        if self._pending is not None:  # Nothing was left to train.
+            self._extend_history()
+            return
+        self._save(self._epoch + 1, 0, is_finished=True)
+
+    # Leaving.
+
+    def _has_to_leave(self) -> bool:
+        """Whether a task was told to end; the same on all workers."""
+        strategy = self.model.distribute_strategy
+        if peers.count(strategy) == 1:
+            return self._termination.is_asked_for
+        step = self.model.train_function
+        if self._termination.is_asked_for:
+            step.request_stop()
+        if not step.is_stop_requested:
+            return False
+        return bool(peers.sum_over(strategy, self._termination.is_asked_for) > 0)
+
+    def _leave(self, epoch: int, step: int):
+        self._save(epoch, step)
+        self._termination.unwatch()
+        self._say(
+            f"TERM: the training is saved in {self.directory}, and goes on when it is started."
+        )
+        raise SystemExit(SIGNALED + signal.SIGTERM)
+
+    # Resuming.
+
+    def _agreed_newest(self) -> Saved | None:
+        """Returns the newest checkpoint that is whole, the same for all workers."""
+        saved = self._folder.newest()
+        strategy = self.model.distribute_strategy
+        step = saved.record["updates"] if saved else -1
+        steps = np.zeros(peers.count(strategy))
+        steps[peers.index_of(strategy)] = step
+        steps = peers.sum_over(strategy, steps)
+        if (steps != steps[0]).any():
+            raise RuntimeError(
+                f"The workers see different checkpoints in {self.directory!r}: the newest are of "
+                f"the steps {', '.join(str(int(each)) for each in steps)} (-1: none). The folder "
+                "must be one that all of them share."
+            )
+        return saved
+
+    def _resume(self, saved: Saved):
+        record = saved.record
+        if record["fit"] < self._fit:  # The next `fit` of this process, which begins.
+            return
+        now = variables.signature_of(self.model)
+        if differences := variables.differences(record["variables"], now):
+            self._refuse(saved, differences)
+            return
+        self._restore_weights(saved)
+        self.resumed_from = saved.path
+        self._run = record["run"]
+        epochs = self._epochs()
+        is_over = record["fit"] > self._fit or (
+            record["is_finished"] and epochs <= max(record["epochs"], record["epoch"])
+        )
+        self._pending = saved
+        if is_over:
+            keras_adapter.begin_at(self.model, epochs)
+            self._say(
+                f"The training in {self.directory} is finished: {record['updates']} steps, "
+                f"{record['epoch']} epochs. Nothing is left to do. Train on with more `epochs`, or "
+                "anew in another folder."
+            )
+            return
+        keras_adapter.begin_at(self.model, record["epoch"])
+        self._training.resume_at = record["epoch"], record["step"]
+        self._say(
+            f"Resumed from {saved.path}: step {record['updates']}, epoch {record['epoch'] + 1} of "
+            f"{epochs}, after {record['step']} of its steps. The data is read up to there."
+        )
+
+    def _refuse(self, saved, differences):
+        shown = "; ".join(differences[:6]) + ("; ..." if len(differences) > 6 else "")
+        if not self.weights_if_changed:
+            raise ValueError(
+                f"{saved.path} is of another training: {shown}. Restore the model and optimizer, "
+                "use another folder, or take the weights alone with weights_if_changed=True."
+            )
+        with saved.weights() as path, keras_adapter.without_optimizers(self.model):
+            self.model.load_weights(path)
+        self._say(f"Weights taken from {saved.path}; the rest is of another training: {shown}.")
+
+    def _restore_weights(self, saved):
+        with saved.weights() as path:
+            self.model.load_weights(path)
+        if any(name.startswith("global seed/") for name in saved.arrays):
+            keras_adapter.known_global_seed_generator(make=True)
+        self._write_variables(saved)
+
+    def _write_variables(self, saved):
+        named = variables.variables_of(self.model)
+        if saved.record["step"] == 0:  # An epoch begins: its metrics are new.
+            named = {name: each for name, each in named.items() if not name.startswith("metric/")}
+        variables.write(self.model.distribute_strategy, named, saved.arrays)
+
+    def _restore_rest(self, saved):
+        """Restores what `fit` and the callbacks have set anew since it began."""
+        self._write_variables(saved)  # Metrics, and what reading the data has drawn.
+        callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
+        self._extend_history()
+
+    def _extend_history(self):
+        """Puts the epochs before into the History that `fit` returns."""
+        assert self._pending is not None
+        before = self._pending.record["history"]
+        history = getattr(self.model, "history", None)
+        if isinstance(history, keras.callbacks.History):
+            history.epoch[:0] = before["epoch"]
+            for name, values in before["history"].items():
+                history.history[name] = [*values, *history.history.get(name, [])]
+
+    # Saving.
+
+    def _save(self, epoch: int, step: int, *, is_finished=False):
+        strategy = self.model.distribute_strategy
+        if traits.keeps_own_pace(strategy):
+            num_done = self.model.train_function.finish()
+            if step and num_done is None:  # The epoch is over, which `fit` has yet to see.
+                return
+            step = num_done if step else 0  # Workers are ahead of it.
+        self._is_due = False
+        # All workers: replicas have values of their own.
+        arrays = variables.read(strategy, variables.variables_of(self.model))
+        updates = updates_of(self.model)
+        if not peers.is_chief(strategy):
+            return
+        states, of_callbacks = callback_states.read(self._callbacks)
+        history = getattr(self.model, "history", None)
+        record = {
+            "run": self._run,
+            "fit": self._fit,
+            "epoch": epoch,
+            "step": step,
+            "updates": updates,
+            "epochs": self._epochs(),
+            "is_finished": is_finished,
+            "history": {
+                "epoch": [int(each) for each in getattr(history, "epoch", ())],
+                "history": _plain(getattr(history, "history", {})),
+            },
+            "callbacks": states,
+            "variables": variables.signature_of(self.model),
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        }
+        try:
+            self._folder.write(updates, record, arrays | of_callbacks, self.model.save_weights)
+            self._folder.keep(set(self._folder.steps()[-self.keep :]))
+        except (OSError, tf.errors.OpError) as error:
+            if self.on_error == "raise":
+                raise
+            warnings.warn(
+                f"The checkpoint of step {updates} cannot be written to {self.directory!r}: "
+                f"{getattr(error, 'message', error)}. Training goes on, and tries again with the "
+                "next one.",
+                stacklevel=2,
+            )
+
+    def _epochs(self) -> int:
+        return (self.params or {}).get("epochs", sys.maxsize)
+
+    def _key(self) -> str:
+        return self.directory if "://" in self.directory else os.path.realpath(self.directory)
+
+    def _say(self, line: str):
+        if peers.is_chief(self.model.distribute_strategy):
+            print(line, file=sys.stderr, flush=True)
+
+
+def _plain(history) -> dict[str, list]:
+    """Returns a history as JSON can hold it."""
+    return json.loads(json.dumps(history, default=lambda value: np.asarray(value).tolist()))

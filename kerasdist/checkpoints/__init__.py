@@ -1,0 +1,5 @@
+"""Checkpoints: what a training that was interrupted needs to go on as if it had not been."""
+
+from kerasdist.checkpoints.folder import CorruptCheckpointError as CorruptCheckpointError
+from kerasdist.checkpoints.folder import Folder as Folder
+from kerasdist.checkpoints.folder import Saved as Saved

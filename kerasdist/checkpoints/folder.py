@@ -1,0 +1,216 @@
+"""A folder of checkpoints: each is complete or absent, whenever its writer was killed.
+
+    <directory>/step-00000120/model.weights.h5   weights and optimizer, for Keras' load_weights
+                              state.npz          metrics, random seeds, what callbacks know
+                              checkpoint.json    where the training is, and the sums of the others
+
+A checkpoint is written under another name, forced to the disk, and renamed. Nothing in it is code.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
+_NAME = re.compile(r"step-(\d{8,})")
+_UNFINISHED = ".unfinished-"
+
+
+class CorruptCheckpointError(Exception):
+    """A checkpoint is not what was written; the message names the file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A checkpoint that was read.
+
+    Attributes:
+        path: Its folder.
+        record: Where the training is, and what it is; see `callbacks.Checkpoint`.
+        arrays: The state but for weights and optimizer, by name.
+    """
+
+    path: str
+    record: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @contextlib.contextmanager
+    def weights(self):
+        """Yields the path of a local file for Keras' `load_weights`."""
+        remote = os.path.join(self.path, WEIGHTS)
+        if _is_local(self.path):
+            yield remote
+            return
+        with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
+            local = os.path.join(folder, WEIGHTS)
+            tf.io.gfile.copy(remote, local)
+            yield local
+
+
+class Folder:
+    """The checkpoints of a run.
+
+    Args:
+        path: Where they are; any that `tf.io.gfile` knows.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def steps(self) -> list[int]:
+        """Returns the steps of the checkpoints that are there, rising."""
+        if not tf.io.gfile.isdir(self.path):
+            return []
+        names = (name.rstrip("/") for name in tf.io.gfile.listdir(self.path))
+        found = (_NAME.fullmatch(name) for name in names)
+        return sorted(int(each[1]) for each in found if each)
+
+    def write(
+        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[str], None]
+    ) -> str:
+        """Writes a checkpoint, in the place of one of the same step; returns its path.
+
+        Args:
+            step: Its number.
+            record: What JSON can hold.
+            arrays: By name.
+            save_weights: Called with the path of a file to write.
+
+        Raises:
+            OSError, tf.errors.OpError: It cannot be written; all that was there is still there.
+        """
+        target = self.path_of(step)
+        tf.io.gfile.makedirs(self.path)
+        temporary = os.path.join(
+            self.path, f"{_UNFINISHED}{os.path.basename(target)}-{os.getpid()}"
+        )
+        local = temporary if _is_local(self.path) else tempfile.mkdtemp(prefix="kerasdist_")
+        try:
+            os.makedirs(local, exist_ok=True)
+            save_weights(os.path.join(local, WEIGHTS))
+            with open(os.path.join(local, STATE), "wb") as file:
+                np.savez(file, **arrays)
+            sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
+            with open(os.path.join(local, RECORD), "w") as file:
+                json.dump({**record, "files": sums}, file, indent=1)
+            for name in (WEIGHTS, STATE, RECORD):
+                _force_to_disk(os.path.join(local, name))
+            self._publish(local, temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                _remove(temporary)
+            raise
+        finally:
+            if local != temporary:
+                shutil.rmtree(local, ignore_errors=True)
+        return target
+
+    def read(self, step: int) -> Saved:
+        """Returns the checkpoint of a step.
+
+        Raises:
+            CorruptCheckpointError: It is not what was written.
+        """
+        path = self.path_of(step)
+        try:
+            with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
+                record = json.loads(file.read())
+            for name, expected in record["files"].items():
+                _check(os.path.join(path, name), expected)
+            with (
+                tf.io.gfile.GFile(os.path.join(path, STATE), "rb") as file,
+                np.load(file, allow_pickle=False) as arrays,
+            ):
+                return Saved(path=path, record=record, arrays=dict(arrays.items()))
+        except (OSError, ValueError, KeyError, TypeError, tf.errors.OpError) as error:
+            raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
+
+    def newest(self) -> Saved | None:
+        """Returns the newest checkpoint that is whole; None where there is none.
+
+        Those that are not are warned of.
+        """
+        for step in reversed(self.steps()):
+            try:
+                return self.read(step)
+            except CorruptCheckpointError as error:
+                warnings.warn(
+                    f"The checkpoint of step {step} is damaged, and the one before it is used: "
+                    f"{error}",
+                    stacklevel=2,
+                )
+        return None
+
+    def keep(self, steps: set[int]) -> None:
+        """Removes all checkpoints but those of some steps, and what killed writers have left."""
+        for step in set(self.steps()) - steps:
+            _remove(self.path_of(step))
+        for name in tf.io.gfile.listdir(self.path):
+            if name.startswith(_UNFINISHED):
+                _remove(os.path.join(self.path, name.rstrip("/")))
+
+    def path_of(self, step: int) -> str:
+        """Returns the folder of the checkpoint of a step."""
+        return os.path.join(self.path, f"step-{step:08d}")
+
+    def _publish(self, local, temporary, target):
+        if local != temporary:
+            tf.io.gfile.makedirs(temporary)
+            for name in (WEIGHTS, STATE, RECORD):
+                tf.io.gfile.copy(os.path.join(local, name), os.path.join(temporary, name), True)
+        if tf.io.gfile.exists(target):  # After a resume from an older one, the same step again.
+            _remove(target)
+        tf.io.gfile.rename(temporary, target)
+        if _is_local(self.path):
+            _force_to_disk(self.path)
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _remove(path: str):
+    # Renamed first: a folder that is removed half is no checkpoint.
+    hidden = os.path.join(os.path.dirname(path), f"{_UNFINISHED}removed-{os.path.basename(path)}")
+    if os.path.basename(path).startswith(_UNFINISHED):
+        hidden = path
+    else:
+        tf.io.gfile.rename(path, hidden, overwrite=True)
+    if tf.io.gfile.exists(hidden):
+        tf.io.gfile.rmtree(hidden)
+
+
+def _force_to_disk(path: str):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sum_of(path: str) -> dict[str, int]:
+    checksum, size = 0, 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while block := file.read(1 << 20):
+            checksum, size = zlib.crc32(block, checksum), size + len(block)
+    return {"bytes": size, "crc32": checksum}
+
+
+def _check(path: str, expected):
+    found = _sum_of(path)
+    if found != expected:
+        raise ValueError(
+            f"{os.path.basename(path)} is not what was written ({found['bytes']} bytes with sum "
+            f"{found['crc32']}, written were {expected['bytes']} with {expected['crc32']})"
+        )

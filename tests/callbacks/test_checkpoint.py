@@ -1,0 +1,412 @@
+"""Checkpoints: a training that was interrupted ends as one that was not."""
+
+import json
+import os
+import signal
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.callbacks import (
+    Checkpoint,
+    GradientAccumulation,
+    LossAverages,
+    MovingAverage,
+)
+from kerasdist.parity.data import examples
+from tests import strategies
+from tests.callbacks import hand_loop
+from tests.strategies import each_strategy
+
+
+class Interrupted(Exception):
+    """A program is killed."""
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends `fit` after so many steps, as a crash does."""
+
+    def __init__(self, after: int):
+        super().__init__()
+        self.left = after
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise Interrupted
+
+
+def make_model(strategy, **arguments):
+    """Returns a model with all that can differ after a resume: dropout, statistics, a schedule."""
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        schedule = keras.optimizers.schedules.ExponentialDecay(0.02, 5, 0.7)
+        model = keras.Sequential(
+            [
+                keras.Input((6,)),
+                keras.layers.Dense(8, activation="relu"),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Dropout(0.3),
+                keras.layers.Dense(1),
+            ],
+            name="net",
+        )
+        model.compile(keras.optimizers.Adam(schedule), "mse", metrics=["mae"], **arguments)
+    return model
+
+
+def shuffled_dataset():
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(101, seed=3).batch(16)
+    return (data,)
+
+
+def arrays():
+    return examples()
+
+
+def augmented():
+    def distort(x, y):
+        return x + tf.random.normal(tf.shape(x), stddev=0.1), y
+
+    (data,) = shuffled_dataset()
+    return (data.map(distort),)
+
+
+def generator():
+    x, y = examples()
+
+    def batches():
+        rng = np.random.default_rng(0)
+        while True:
+            rows = rng.integers(0, 101, 16)
+            yield x[rows], y[rows]
+
+    return (batches(),)
+
+
+DATA = {"arrays": arrays, "shuffled": shuffled_dataset, "augmented": augmented, "python": generator}
+
+
+def train(strategy, data, callbacks=(), *, epochs=3, make=make_model, **arguments):
+    """Trains a new model, as a program does that is started; returns the model and its history."""
+    model = make(strategy)
+    if data is generator:
+        arguments["steps_per_epoch"] = 7
+    fit = {"batch_size": 16} if data is arrays else {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*shuffle=True. was passed")
+        history = model.fit(
+            *data(), epochs=epochs, verbose=0, callbacks=list(callbacks), **fit, **arguments
+        )
+    return model, history
+
+
+def interrupted(strategy, data, folder, *, after, callbacks=lambda: (), every_steps=4, **arguments):
+    """Trains until the program is killed, starts it again, and returns what comes of that."""
+    first, second = (Checkpoint(folder, every_steps=every_steps) for _ in range(2))
+    with pytest.raises(Interrupted):
+        train(strategy, data, [*callbacks(), first, Interrupt(after)], **arguments)
+    return train(strategy, data, [*callbacks(), second], **arguments)
+
+
+def assert_equal(found, expected, strategy):
+    (model, history), (truth, expected_history) = found, expected
+    is_exact = strategy.num_replicas_in_sync == 1
+    tolerance = 0 if is_exact else 1e-6
+    for ours, theirs in zip(model.get_weights(), truth.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=0)
+    for ours, theirs in zip(model.optimizer.variables, truth.optimizer.variables, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=tolerance, rtol=0)
+    assert history.epoch == expected_history.epoch
+    assert history.history.keys() == expected_history.history.keys()
+    for name, values in expected_history.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA)
+@each_strategy
+def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp_path):
+    expected = train(strategy, data)
+
+    found = interrupted(strategy, data, tmp_path, after=10)
+
+    assert_equal(found, expected, strategy)
+
+
+@pytest.mark.parametrize("after", [1, 4, 5, 7, 8, 14, 20, 21])
+def test_wherever_it_is_interrupted(after, tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, shuffled_dataset)
+
+    found = interrupted(strategy, shuffled_dataset, tmp_path, after=after)
+
+    assert_equal(found, expected, strategy)
+
+
+@pytest.mark.parametrize("after", [6, 7, 8])
+def test_at_the_last_step_of_an_epoch(after, tmp_path):
+    strategy = strategies.get("2 replicas")
+    expected = train(strategy, arrays)
+
+    found = interrupted(strategy, arrays, tmp_path, after=after, every_steps=7)
+
+    assert_equal(found, expected, strategy)
+
+
+def test_without_a_number_there_is_one_after_each_epoch(tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, shuffled_dataset)
+
+    found = interrupted(strategy, shuffled_dataset, tmp_path, after=17, every_steps=None)
+
+    assert_equal(found, expected, strategy)
+    assert names(tmp_path) == ["step-00000007", "step-00000014", "step-00000021"]
+
+
+def names(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_callbacks_go_on(strategy, tmp_path):
+    def callbacks():
+        return (
+            GradientAccumulation(steps=3),
+            LossAverages(),
+            MovingAverage(0.9),
+            keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True),
+        )
+
+    expected = train(strategy, arrays, callbacks(), epochs=4)
+
+    found = interrupted(
+        strategy, arrays, tmp_path, after=19, callbacks=callbacks, every_steps=1, epochs=4
+    )
+
+    assert_equal(found, expected, strategy)
+
+
+def test_a_plateau_is_remembered(tmp_path):
+    strategy = strategies.get("one device")
+
+    def make(strategy):
+        model = make_model(strategy)
+        with strategy.scope():
+            model.compile(keras.optimizers.SGD(0.0), "mse")
+        return model
+
+    def callbacks():
+        return (keras.callbacks.ReduceLROnPlateau("loss", patience=2, min_delta=10),)
+
+    expected = train(strategy, arrays, callbacks(), epochs=5, make=make)
+    arguments = {"callbacks": callbacks, "epochs": 5, "make": make}
+
+    found = interrupted(strategy, arrays, tmp_path, after=17, **arguments)
+
+    assert_equal(found, expected, strategy)
+
+
+def test_calls_of_several_steps(tmp_path):
+    strategy = strategies.get("2 replicas")
+
+    def make(strategy):
+        return make_model(strategy, steps_per_execution=3)
+
+    expected = train(strategy, arrays, make=make)
+
+    found = interrupted(strategy, arrays, tmp_path, after=5, make=make)
+
+    assert_equal(found, expected, strategy)
+
+
+def test_a_finished_run_says_so_and_more_epochs_go_on(tmp_path, capsys):
+    strategy = strategies.get("one device")
+    expected = train(strategy, shuffled_dataset, epochs=5)
+    finished = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
+
+    again = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
+    assert "is finished: 21 steps, 3 epochs. Nothing is left to do." in capsys.readouterr().err
+    assert_equal(again, finished, strategy)
+    more = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=5)
+
+    assert_equal(more, expected, strategy)
+
+
+def test_several_fits_in_a_row(tmp_path):
+    def program(*interrupt):
+        model = make_model(strategies.get("one device"))
+        for number in range(2):
+            callbacks = [Checkpoint(tmp_path, every_steps=4)]
+            history = model.fit(
+                *examples(),
+                epochs=2,
+                batch_size=16,
+                verbose=0,
+                callbacks=[*callbacks, *(interrupt if number else ())],
+            )
+        return model, history
+
+    expected = program()
+    for name in names(tmp_path):
+        (tmp_path / name).rename(tmp_path / f"old-{name}")
+    with pytest.raises(Interrupted):
+        program(Interrupt(6))
+
+    assert_equal(program(), expected, strategies.get("one device"))
+
+
+@pytest.mark.parametrize("name", ["model.weights.h5", "state.npz", "checkpoint.json"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_a_damaged_checkpoint_is_passed_over(name, damage, tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, shuffled_dataset)
+    with pytest.raises(Interrupted):
+        train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=4), Interrupt(10)])
+    path = tmp_path / "step-00000008" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[: len(content) // 3] if damage == "truncated" else content)
+
+    callback = Checkpoint(tmp_path, every_steps=4)
+    with pytest.warns(UserWarning, match="The checkpoint of step 8 is damaged"):
+        found = train(strategy, shuffled_dataset, [callback])
+
+    assert callback.resumed_from == str(tmp_path / "step-00000004")
+    assert_equal(found, expected, strategy)
+
+
+def test_the_newest_are_kept_and_weights_load_with_keras(tmp_path):
+    model, _ = train(
+        strategies.get("2 replicas"), arrays, [Checkpoint(tmp_path, every_steps=3, keep=2)]
+    )
+
+    assert names(tmp_path) == ["step-00000018", "step-00000021"]
+    plain = keras.models.clone_model(model)
+    plain.load_weights(tmp_path / "step-00000021/model.weights.h5")
+    for ours, theirs in zip(plain.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_a_killed_writer_has_left_is_removed(tmp_path):
+    (tmp_path / ".unfinished-step-00000003-1").mkdir()
+
+    train(strategies.get("one device"), arrays, [Checkpoint(tmp_path)])
+
+    assert names(tmp_path) == ["step-00000007", "step-00000014", "step-00000021"]
+
+
+@pytest.mark.parametrize("first", ["one device", "2 replicas", "3 replicas"])
+@pytest.mark.parametrize("second", ["one device", "2 replicas", "3 replicas"])
+def test_on_other_replicas(first, second, tmp_path):
+    def make(strategy):
+        model = make_model(strategy)
+        model.layers[2].rate = 0.0  # Random numbers differ with the number of replicas.
+        return model
+
+    expected = train(strategies.get("one device"), arrays, make=make)
+    with pytest.raises(Interrupted):
+        callbacks = [Checkpoint(tmp_path, every_steps=4), Interrupt(10)]
+        train(strategies.get(first), arrays, callbacks, make=make)
+
+    found = train(strategies.get(second), arrays, [Checkpoint(tmp_path, every_steps=4)], make=make)
+
+    for ours, theirs in zip(found[0].get_weights(), expected[0].get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(found[1].history["mae"], expected[1].history["mae"], atol=1e-5)
+
+
+def test_another_model_is_refused_with_the_differences(tmp_path):
+    strategy = strategies.get("one device")
+    train(strategy, arrays, [Checkpoint(tmp_path)])
+
+    def wider(strategy):
+        return hand_loop.make_model(strategy)
+
+    with pytest.raises(ValueError, match=r"weight .*gamma: float32 \[8\] in the checkpoint, "):
+        train(strategy, arrays, [Checkpoint(tmp_path)], make=wider)
+
+
+def test_the_weights_alone_with_another_optimizer(tmp_path, capsys):
+    strategy = strategies.get("one device")
+    model, _ = train(strategy, arrays, [Checkpoint(tmp_path)])
+
+    def with_sgd(strategy):
+        other = make_model(strategy)
+        with strategy.scope():
+            other.compile(keras.optimizers.SGD(0.0), "mse")
+        return other
+
+    with pytest.raises(ValueError, match="weights_if_changed=True"):
+        train(strategy, arrays, [Checkpoint(tmp_path)], make=with_sgd)
+    callback = Checkpoint(tmp_path, weights_if_changed=True)
+    other, history = train(strategy, arrays, [callback], make=with_sgd)
+
+    np.testing.assert_array_equal(other.get_weights()[0], model.get_weights()[0])
+    assert len(history.epoch) == 3
+    assert "Weights taken from" in capsys.readouterr().err
+
+
+def test_training_goes_on_where_it_cannot_be_written(tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, arrays)
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.warns(UserWarning, match=r"The checkpoint of step \d+ cannot be written"):
+        found = train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run")])
+
+    assert_equal(found, expected, strategy)
+    with pytest.raises((OSError, tf.errors.OpError), match="file"):
+        train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
+
+
+def test_the_record_can_be_read_by_a_person(tmp_path):
+    train(strategies.get("one device"), arrays, [Checkpoint(tmp_path)], epochs=1)
+
+    record = json.loads((tmp_path / "step-00000007/checkpoint.json").read_text())
+    assert (record["updates"], record["epoch"], record["step"]) == (7, 1, 0)
+    assert record["versions"]["keras"] == keras.__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"every_steps": 0}, "every_steps=0"),
+        ({"every_steps": 1, "every_secs": 1}, "Give one of"),
+        ({"keep": 0}, "keep=0"),
+        ({"on_error": "x"}, "on_error='x'"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        Checkpoint(tmp_path, **arguments)
+
+
+class Tell(keras.callbacks.Callback):
+    """Tells this process to end, twice, in the middle of a step."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.numpy()) == 9:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+@each_strategy
+def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
+    expected = train(strategy, shuffled_dataset)
+    with pytest.raises(SystemExit) as error:
+        train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100), Tell()])
+    assert error.value.code == 143
+    assert names(tmp_path) == ["step-00000010"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    found = train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100)])
+
+    assert_equal(found, expected, strategy)

@@ -1,0 +1,126 @@
+"""Programs that are killed and started again by the launcher: they end as if nothing had been."""
+
+import json
+import re
+import signal
+
+import numpy as np
+import pytest
+
+from tests.cluster import outcomes
+from tests.cluster.outcomes import of
+
+nothing_is_left_behind = outcomes.nothing_is_left_behind
+started = outcomes.started
+outcome = outcomes.outcome
+
+# Trains to the end and prints the weights; `act(batch)` runs once in all starts of the program.
+PROGRAM = """
+import json, os, signal, sys, tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kerasdist
+
+keras.utils.set_random_seed(7)
+tf_config = json.loads(os.environ.get("TF_CONFIG", '{{"task": {{"type": "worker", "index": 0}}}}'))
+task = f"{{tf_config['task']['type']}} {{tf_config['task']['index']}}"
+folder = Path({folder!r})
+
+
+class Act(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.num_steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.num_steps += 1
+        if self.num_steps == {at} and task == {task!r} and not (folder / "acted").exists():
+            (folder / "acted").touch()
+            os.kill(os.getpid(), {signal})
+
+
+strategy = kerasdist.make_strategy(start_timeout_secs=60)
+with strategy.scope():
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse", metrics=["mae"])
+rng = np.random.default_rng(0)
+x = rng.normal(size=(101, 6)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(101, seed=3).batch(16)
+callbacks = [kerasdist.callbacks.Checkpoint(folder / "run", every_steps=4), Act()]
+history = model.fit(data, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+if kerasdist.is_chief():
+    result = dict(
+        weights=[weight.tolist() for weight in model.get_weights()],
+        history=history.history,
+        updates=int(model.optimizer.iterations.numpy()),
+    )
+    print("result", json.dumps(result), flush=True)
+"""
+
+
+def killed(task, *options, at=10, number=signal.SIGKILL):
+    """Runs a job of which a task is killed once, under a launcher that starts it again."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        program = PROGRAM.format(folder=folder, at=at, task=task, signal=int(number))
+        return outcomes.launched(program, "--max-restarts=1", *options)
+
+
+def result_of(outcome):
+    assert outcome.codes == [0], outcome.outputs[0][-3000:]
+    lines = [line for line in outcome.outputs[0].splitlines() if "result {" in line]
+    return json.loads(lines[-1].split("result ", 1)[1])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Returns the result of two workers that nobody kills."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    program = PROGRAM.format(folder=str(folder), at=0, task="none", signal=0)
+    return result_of(outcomes.launched(program, "--workers=2"))
+
+
+def assert_alike(found, expected):
+    assert found["updates"] == expected["updates"] == 21
+    for ours, theirs in zip(found["weights"], expected["weights"], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+    for name, values in expected["history"].items():
+        np.testing.assert_allclose(found["history"][name], values, rtol=1e-5)
+
+
+@of(killed, "worker 0", "--workers=2")
+def test_the_chief_of_two_workers_is_killed(outcome, undisturbed):
+    assert_alike(result_of(outcome), undisturbed)
+    assert "Resumed from" in outcome.outputs[0]
+
+
+@of(killed, "worker 1", "--workers=2", at=13)
+def test_another_worker_is_killed(outcome, undisturbed):
+    assert_alike(result_of(outcome), undisturbed)
+
+
+@of(killed, "chief 0", "--workers=2", "--ps=1")
+def test_the_chief_beside_parameter_servers_is_killed(outcome):
+    found = result_of(outcome)
+
+    assert found["updates"] == 21  # None lost, none twice.
+    assert len(found["history"]["loss"]) == 3
+
+
+@of(killed, "worker 1", "--workers=2", at=10, number=signal.SIGTERM)
+def test_a_worker_that_is_told_to_end_saves_with_the_others_at_one_step(outcome, undisturbed):
+    assert_alike(result_of(outcome), undisturbed)
+    assert "TERM: the training is saved in" in outcome.outputs[0]
+    assert re.search(r"Resumed from \S+: step 1[12], ", outcome.outputs[0])
