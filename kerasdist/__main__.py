@@ -89,6 +89,20 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--top", type=int, default=15, metavar="N", help="rows (default: 15)")
     trace.add_argument("--count", metavar="KIND", help="only: where so many operations ran")
     trace.set_defaults(command=_trace)
+    inspect = commands.add_parser(
+        "inspect",
+        help="list what a checkpoint holds, or compare two",
+        description="Lists the weights in a checkpoint with their shapes, dtypes and sizes, and "
+        "when and by which versions it was written. Given two, says where they differ.",
+        allow_abbrev=False,
+    )
+    inspect.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="a folder of callbacks.Checkpoint, a file of Keras, or a checkpoint of TensorFlow",
+    )
+    inspect.set_defaults(command=_inspect)
     show = commands.add_parser(
         "show",
         help="draw the curves of runs, and say what limited them",
@@ -121,6 +135,15 @@ def _trace(parsed) -> int:
 
     check_int("--top", parsed.top, at_least=1)
     print(report(trace.read(parsed.file), num_top=parsed.top, kind=parsed.count))
+    return 0
+
+
+def _inspect(parsed) -> int:
+    from kerasdist.weights.listing import comparison, listing
+
+    if len(parsed.checkpoints) > 2:
+        raise ValueError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
+    print((listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints))
     return 0
 
 

@@ -31,6 +31,7 @@ PUBLIC_NAMES = [
     "launch",
     "make_strategy",
     "plan_training",
+    "warm_start",
 ]
 # A part of `Cluster`, whose example shows it.
 WITHOUT_EXAMPLE = {"Task"}

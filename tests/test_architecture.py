@@ -38,6 +38,7 @@ MAY_IMPORT = {
     },
     "trace": {"private"},
     "checkpoints": {"private", "training"},
+    "weights": {"checkpoints", "private", "training"},
     "show": set(),
     "callbacks": {
         *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "plan"),
@@ -54,11 +55,11 @@ MAY_IMPORT = {
     },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
-        "tasks",
+        *("tasks", "weights"),
     },
     "__main__": {
         *("checks", "config", "cluster", "exit_codes", "launcher", "strategies", "plan", "doctor"),
-        *("show", "trace"),
+        *("show", "trace", "weights"),
     },
 }
 # The same of `kerasdist.training`: its folders, and the files beside them.

@@ -193,6 +193,48 @@ def without_optimizers(model) -> Generator[None]:
             object.__setattr__(model, name, value)
 
 
+@contextlib.contextmanager
+def saving_instead(model, value_of: Callable) -> Generator[None]:
+    """Lets the layers of `model` save `value_of(variable)` in the place of each of their variables.
+
+    A method of the object's own: Keras' __setattr__ would look for state to track.
+    """
+
+    def replaced(layer):
+        own = layer.save_own_variables
+
+        def save(store):
+            variables: dict = {}
+            own(variables)
+            for key, value in variables.items():
+                store[key] = value_of(value) if isinstance(value, keras.Variable) else value
+
+        return save
+
+    layers = [each for each in layers_of(model) if "save_own_variables" not in vars(each)]
+    for layer in layers:
+        object.__setattr__(layer, "save_own_variables", replaced(layer))
+    try:
+        with without_optimizers(model):
+            yield
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "save_own_variables")
+
+
+def begin_average_with(optimizer, variable) -> None:
+    """Sets the average that `use_ema` keeps of a variable to its value; nothing without one."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if optimizer is None or not optimizer.built or not optimizer.use_ema:
+        return
+    pairs = zip(
+        optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
+    )
+    for trained, average in pairs:
+        if trained is variable:
+            average.assign(trained)
+
+
 def variables_trained_by(optimizer) -> list[keras.Variable]:
     """Returns the variables that a built optimizer updates, in the order of their gradients."""
     return optimizer._trainable_variables

@@ -1,0 +1,78 @@
+"""What a checkpoint holds, as text, and how two differ."""
+
+import json
+import os
+
+import numpy as np
+
+from kerasdist.checkpoints import Folder
+from kerasdist.checkpoints.folder import RECORD
+from kerasdist.weights.sources import Value, read
+
+
+def listing(path: str) -> str:
+    """Returns what a checkpoint says of itself, and its weights with shapes, dtypes and sizes.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    values = read(path)
+    rows = [
+        (value.name, value.dtype, str(list(value.shape)), f"{_bytes(value):,}") for value in values
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    total = sum(map(_bytes, values))
+    return "\n".join([*_about(path), *lines, f"{len(values)} arrays, {total:,} bytes"])
+
+
+def comparison(first: str, second: str) -> str:
+    """Returns how the weights in two checkpoints differ, by name.
+
+    Raises:
+        ValueError: One cannot be read.
+    """
+    ours, theirs = ({value.name: value for value in read(path)} for path in (first, second))
+    lines = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in theirs:
+            lines.append(f"{name}: only in {first}")
+        elif name not in ours:
+            lines.append(f"{name}: only in {second}")
+        elif difference := _difference(ours[name], theirs[name]):
+            lines.append(f"{name}: {difference}")
+    num_equal = len(ours.keys() & theirs.keys()) - sum(": only in" not in line for line in lines)
+    return "\n".join([*lines, f"{num_equal} arrays are equal, {len(lines)} differ"])
+
+
+def _about(path) -> list[str]:
+    if steps := Folder(path).steps():
+        path = Folder(path).path_of(steps[-1])
+    record = os.path.join(path, RECORD)
+    if not os.path.isfile(record):
+        return [str(path)]
+    with open(record) as file:
+        about = json.load(file)
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return [
+        f"{path}: step {about['updates']}, epoch {about['epoch']} and {about['step']} steps of the "
+        f"next, written {about['written']} with {versions}"
+    ]
+
+
+def _difference(ours: Value, theirs: Value) -> str:
+    if ours.shape != theirs.shape:
+        return f"shape {list(ours.shape)} and {list(theirs.shape)}"
+    first, second = (np.asarray(each.load(), "float64") for each in (ours, theirs))
+    if np.array_equal(first, second, equal_nan=True):
+        return ""
+    # NaN on one side is no number that could be compared.
+    difference = np.nan_to_num(np.abs(first - second), nan=np.inf)
+    return f"differs by {difference.max():.3g} at most"
+
+
+def _bytes(value: Value) -> int:
+    return int(np.prod(value.shape)) * np.dtype(value.dtype).itemsize

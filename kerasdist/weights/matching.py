@@ -1,0 +1,270 @@
+"""Which value of a source is for which variable of a model."""
+
+import difflib
+import itertools
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.weights.sources import Value
+from kerasdist.weights.warm_start import WarmStart
+
+# The last part of a name in TF-Slim, and in Keras.
+_OF_SLIM = {"weights": "kernel", "biases": "bias", "depthwise_weights": "depthwise_kernel"}
+
+
+def checked_patterns(argument: str, patterns) -> tuple[str, ...] | None:
+    """Returns a list of regular expressions as a tuple; None stays.
+
+    Raises:
+        TypeError: It is a str, or holds something else.
+        ValueError: One is no regular expression.
+    """
+    if patterns is None:
+        return None
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise TypeError(
+            f"`{argument}` must be a list of patterns over `variable.path`. Received: "
+            f"{argument}={patterns!r}. Write {argument}=[{patterns!r}]."
+        )
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(
+                f"`{argument}` holds {pattern!r}, which is no regular expression: {error}."
+            ) from error
+    return tuple(patterns)
+
+
+def restore(
+    model,
+    values: list[Value],
+    *,
+    name,
+    include: tuple[str, ...] | None,
+    exclude: tuple[str, ...] | None,
+    rename,
+    ignore_missing: bool,
+    reshape: bool,
+) -> WarmStart:
+    """Gives the variables of a model their values; see `warm_start`."""
+    if not model.weights:
+        raise ValueError(
+            f"Model '{model.name}' has no variables yet. Build it first: give its layers an "
+            "Input, call it once, or `model.build(input_shape)`."
+        )
+    wanted = _wanted(model, include, exclude)
+    found = _found(model, wanted, _renamed(values, rename))
+    missing = [variable.path for variable in wanted if id(variable) not in found]
+    _check(wanted, found, missing, name, ignore_missing=ignore_missing, reshape=reshape)
+    arrays = [
+        (variable, found[id(variable)].load()) for variable in wanted if id(variable) in found
+    ]
+    for variable, array in arrays:
+        variable.assign(array.reshape(variable.shape).astype(_numpy_dtype(variable)))
+        keras_adapter.begin_average_with(getattr(model, "optimizer", None), variable)
+    used = {id(value.load) for value in found.values()}
+    kept = {id(variable) for variable in wanted}
+    report = WarmStart(
+        source=os.fspath(name),
+        restored={
+            variable.path: found[id(variable)].name for variable in wanted if id(variable) in found
+        },
+        left_alone=tuple(each.path for each in model.weights if id(each) not in kept),
+        missing=tuple(missing),
+        unused=tuple(value.name for value in values if id(value.load) not in used),
+    )
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None or peers.is_chief(strategy):
+        print(report, file=sys.stderr, flush=True)
+    return report
+
+
+def _wanted(model, include, exclude) -> list[keras.Variable]:
+    def are_meant(argument, patterns):
+        meant = set()
+        for pattern in patterns:
+            matching = {id(each) for each in model.weights if _matches(pattern, each, model)}
+            if not matching:
+                paths = [each.path for each in model.weights]
+                raise ValueError(
+                    f"`{argument}` holds {pattern!r}, which matches no variable. Closest paths: "
+                    f"{_closest(pattern, paths)}."
+                )
+            meant |= matching
+        return meant
+
+    included = None if include is None else are_meant("include", include)
+    excluded = are_meant("exclude", exclude or ())
+    return [
+        each
+        for each in model.weights
+        if (included is None or id(each) in included) and id(each) not in excluded
+    ]
+
+
+def _matches(pattern, variable, model) -> bool:
+    return any(
+        re.fullmatch(pattern, path) or path.startswith(f"{pattern.rstrip('/')}/")
+        for path in _paths(variable, model)
+    )
+
+
+def _paths(variable, model) -> list[str]:
+    return list(dict.fromkeys([variable.path, variable.path.removeprefix(f"{model.name}/")]))
+
+
+def _renamed(values, rename) -> list[tuple[Value, str]]:
+    """Returns values with the names that they have for the model."""
+    if rename is None:
+        return [(value, value.name) for value in values]
+    rules = list(rename.items()) if isinstance(rename, Mapping) else list(rename)
+    if isinstance(rename, Mapping):
+        rules = [
+            # Also behind the name of the model, which is in some sources.
+            (rf"^([^/]+/)?{re.escape(old.rstrip('/'))}(?=/|$)", rf"\g<1>{new.rstrip('/')}")
+            for old, new in rules
+        ]
+    renamed, used = [], set()
+    for value in values:
+        name = value.name
+        for rule in rules:
+            changed = re.sub(rule[0], rule[1], name)
+            if changed != name or re.search(rule[0], name):
+                used.add(rule)
+                name = changed
+                break
+        renamed.append((value, name))
+    for rule, original in zip(rules, rename, strict=True):
+        if rule not in used:
+            old = original if isinstance(original, str) else original[0]
+            raise ValueError(
+                f"`rename` holds {old!r}, which matches no name in the source. Closest names: "
+                f"{_closest(old, [value.name for value in values])}."
+            )
+    return renamed
+
+
+def _found(model, wanted, renamed) -> dict[int, Value]:
+    """Returns the value for each variable, by its id, where there is one."""
+    by_name: dict[str, Value] = {}
+    for value, name in renamed:
+        for each in (name, _as_keras(name)):
+            by_name.setdefault(each, value)
+    by_rest = {name.partition("/")[2]: value for name, value in by_name.items() if "/" in name}
+    places = _places(model) if any(value.place for value, _ in renamed) else {}
+    is_same = {place: tuple(each.shape) for place, (each, _) in places.items()} == {
+        value.place: value.shape for value, _ in renamed if value.place
+    }
+    by_place = {value.place: value for value, name in renamed if name == value.name and is_same}
+    names_in_file: dict[int, list[str]] = {}
+    for place, (variable, readable) in places.items():
+        names_in_file.setdefault(id(variable), []).extend([readable, place])
+    found = {}
+    for variable in wanted:
+        in_file = names_in_file.get(id(variable), [])
+        value = next(
+            (
+                mapping[name]
+                for mapping, names in (
+                    (by_name, [*_paths(variable, model), *in_file]),
+                    (by_place, in_file),
+                    (by_name, _without_first(variable)),
+                    (by_rest, [*_paths(variable, model), *_without_first(variable)]),
+                )
+                for name in names
+                if name in mapping
+            ),
+            None,
+        )
+        if value is not None:
+            found[id(variable)] = value
+    return found
+
+
+def _as_keras(name: str) -> str:
+    start, slash, last = name.rpartition("/")
+    return start + slash + _OF_SLIM.get(last, last)
+
+
+def _without_first(variable) -> list[str]:
+    _, slash, rest = variable.path.partition("/")
+    return [rest] if slash and "/" in rest else []
+
+
+def _places(model) -> dict[str, tuple[keras.Variable, str]]:
+    """Returns the variable, and its name with those of layers, for each place in Keras' files.
+
+    The model is saved, with numbers in the place of its values.
+    """
+    from kerasdist.weights import sources
+
+    variables: list[keras.Variable] = []
+
+    def number_of(variable):
+        variables.append(variable)
+        return np.int64(len(variables) - 1)
+
+    with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
+        path = os.path.join(folder, "numbers.weights.h5")
+        with keras_adapter.saving_instead(model, number_of):
+            model.save_weights(path)
+        found = sources.read(path)
+    return {
+        value.place: (variables[int(value.load())], value.name)
+        for value in found
+        if int(value.load()) < len(variables)
+    }
+
+
+def _check(wanted, found, missing, name, *, ignore_missing, reshape):
+    if not found:
+        raise ValueError(
+            f"Nothing in {name!r} is for a variable of the model, so nothing would be restored. "
+            f"The variables are {_some(each.path for each in wanted) or 'all left out'}. Say with "
+            "`rename` which names are theirs."
+        )
+    wrong = [
+        f"{variable.path}: {tuple(variable.shape)} in the model, {value.shape} in the source"
+        for variable in wanted
+        if (value := found.get(id(variable))) is not None
+        and not _fits(variable, value, reshape=reshape)
+    ]
+    if wrong:
+        raise ValueError(
+            f"Shapes in {name!r} differ: {'; '.join(wrong[:5])}. Leave these variables out with "
+            "`exclude`, or reshape values of the same size with reshape=True."
+        )
+    if missing and not ignore_missing:
+        raise ValueError(
+            f"{name!r} lacks {_some(missing)}. Leave them out with `exclude`, name them with "
+            "`rename`, or let them be with ignore_missing=True."
+        )
+
+
+def _fits(variable, value, *, reshape) -> bool:
+    if tuple(variable.shape) == value.shape:
+        return True
+    return reshape and int(np.prod(variable.shape)) == int(np.prod(value.shape))
+
+
+def _numpy_dtype(variable):
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _some(names) -> str:
+    shown = list(itertools.islice(names, 6))
+    return ", ".join(shown[:5]) + (", ..." if len(shown) > 5 else "")
+
+
+def _closest(text: str, names: list[str]) -> str:
+    return ", ".join(difflib.get_close_matches(text, names, n=4, cutoff=0) or names[:4])

@@ -1,0 +1,221 @@
+"""Values to start with, read from files of many kinds. Nothing of a file is run."""
+
+import dataclasses
+import io
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.checkpoints import Folder
+from kerasdist.checkpoints.folder import RECORD, WEIGHTS
+
+_AVERAGE = "/ExponentialMovingAverage"
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """One value of a source.
+
+    Attributes:
+        name: As a person sees it.
+        place: Where a file of Keras has it, such as "layers/dense/vars/0"; "" elsewhere.
+        shape: Of the array.
+        dtype: Of the array, as text.
+        load: Returns the array.
+    """
+
+    name: str
+    place: str = ""
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], np.ndarray]
+
+
+def read(source: Any, *, averages: bool = False) -> list[Value]:
+    """Returns the values of a source; see `warm_start`.
+
+    Args:
+        source: A path, or a dict of arrays.
+        averages: Whether moving averages take the places of the weights that they are of.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: It cannot be read, or has no averages.
+    """
+    if isinstance(source, Mapping):
+        values = [_of_array(str(name), array) for name, array in source.items()]
+        return _with_averages(values, "the dict") if averages else _without_averages(values)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"`source` must be a path or a dict of arrays. Received: {source!r} of type "
+            f"{type(source).__name__}."
+        )
+    path = os.fspath(source).rstrip("/")
+    try:
+        return _read_path(path, averages)
+    except (OSError, KeyError, zipfile.BadZipFile, tf.errors.OpError) as error:
+        reason = getattr(error, "message", None) or error
+        raise ValueError(f"The weights in {path!r} cannot be read: {reason}.") from error
+
+
+def _read_path(path, averages) -> list[Value]:
+    if tf.io.gfile.exists(os.path.join(path, RECORD)):
+        folder, name = os.path.split(path)
+        return _of_checkpoint(Folder(folder), int(name.removeprefix("step-")), averages)
+    if steps := Folder(path).steps():
+        return _of_checkpoint(Folder(path), steps[-1], averages)
+    if path.endswith((".keras", ".h5", ".hdf5")):
+        values = _of_keras_file(path)
+        return _with_averages(values, path) if averages else values
+    prefix = path
+    if tf.io.gfile.isdir(path):
+        prefix = tf.train.latest_checkpoint(path) or path
+    if not tf.io.gfile.exists(f"{prefix}.index"):
+        raise ValueError(
+            f"There are no weights at {path!r}. Name a folder of callbacks.Checkpoint, a .keras, "
+            ".weights.h5 or .h5 file, or the prefix of a checkpoint of TensorFlow (without "
+            ".index)."
+        )
+    values = list(_of_tensorflow(prefix))
+    return _with_averages(values, path) if averages else _without_averages(values)
+
+
+def _of_checkpoint(folder: Folder, step: int, averages: bool) -> list[Value]:
+    saved = folder.read(step)
+    with saved.weights() as path:
+        values = list(_of_h5(_content(path)))
+    if not averages:
+        return values
+    found = [
+        _of_array(name.split("/", 2)[2], array)
+        for index, state in enumerate(saved.record["callbacks"])
+        if state["class"] == "MovingAverage"
+        for name, array in saved.arrays.items()
+        if name.startswith(f"callback/{index}/")
+    ]
+    if not found:
+        raise ValueError(
+            f"{saved.path} has no averages: no callbacks.MovingAverage was there. Leave out "
+            "averages=True."
+        )
+    return [*found, *values]
+
+
+def _of_keras_file(path: str) -> list[Value]:
+    content = _content(path)
+    if path.endswith(".keras"):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            content = archive.read(WEIGHTS)
+    return list(_of_h5(content))
+
+
+def _of_h5(content: bytes) -> Iterator[Value]:
+    file = h5py.File(io.BytesIO(content), "r")
+    root = file.get("model_weights", file)
+    if "layer_names" in root.attrs:
+        yield from _of_legacy_h5(root)
+        return
+    names: dict[str, str] = {}
+    found = []
+
+    def visit(path, item):
+        if path.endswith("vars") and "name" in item.attrs:
+            names[path.removesuffix("vars").rstrip("/")] = str(item.attrs["name"])
+        if isinstance(item, h5py.Dataset) and not path.startswith("optimizer/"):
+            found.append((path, item))
+
+    file.visititems(visit)
+    for path, item in found:
+        yield Value(
+            name=_readable(path, names),
+            place=path,
+            shape=tuple(item.shape),
+            dtype=str(item.dtype),
+            load=lambda item=item: np.asarray(item),
+        )
+
+
+def _readable(place: str, names: Mapping[str, str]) -> str:
+    """Returns a place in a file with the names of layers: "stem/0" for "layers/dense/vars/0"."""
+    *parts, _, index = place.split("/")
+    readable = [
+        names.get("/".join(parts[: end + 1]), part)
+        for end, part in enumerate(parts)
+        if part != "layers"
+    ]
+    return "/".join([*readable, index])
+
+
+def _of_legacy_h5(root) -> Iterator[Value]:
+    for layer in root.attrs["layer_names"]:
+        group = root[_text(layer)]
+        for weight in group.attrs["weight_names"]:
+            item = group[_text(weight)]
+            yield Value(
+                name=re.sub(r":\d+$", "", _text(weight)),
+                shape=tuple(item.shape),
+                dtype=str(item.dtype),
+                load=lambda item=item: np.asarray(item),
+            )
+
+
+def _of_tensorflow(prefix: str) -> Iterator[Value]:
+    reader = tf.train.load_checkpoint(prefix)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    full_names = {}
+    if _OBJECT_GRAPH in shapes:
+        from tensorflow.core.protobuf import trackable_object_graph_pb2 as protocol
+
+        graph = protocol.TrackableObjectGraph.FromString(  # ty: ignore[missing-attribute]
+            reader.get_tensor(_OBJECT_GRAPH)
+        )
+        attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+        full_names = {each.checkpoint_key: each.full_name for each in attributes}
+    for key in sorted(shapes):
+        if dtypes[key].is_numpy_compatible and dtypes[key] != tf.string:
+            yield Value(
+                name=full_names.get(key) or key.removesuffix(_VALUE),
+                shape=tuple(shapes[key]),
+                dtype=dtypes[key].name,
+                load=lambda key=key: reader.get_tensor(key),
+            )
+
+
+def _with_averages(values, source) -> list[Value]:
+    found = {
+        value.name.removesuffix(_AVERAGE): value
+        for value in values
+        if value.name.endswith(_AVERAGE)
+    }
+    if not found:
+        raise ValueError(f"{source} has no averages. Leave out averages=True.")
+    return [
+        dataclasses.replace(found.get(value.name, value), name=value.name)
+        for value in _without_averages(values)
+    ]
+
+
+def _without_averages(values) -> list[Value]:
+    return [value for value in values if not value.name.endswith(_AVERAGE)]
+
+
+def _of_array(name: str, array) -> Value:
+    array = np.asarray(array)
+    return Value(name=name, shape=array.shape, dtype=str(array.dtype), load=lambda: array)
+
+
+def _content(path: str) -> bytes:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
+def _text(value) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

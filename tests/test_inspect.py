@@ -1,0 +1,72 @@
+"""`python -m kerasdist inspect`: what checkpoints hold, and how they differ."""
+
+import keras
+import numpy as np
+import pytest
+
+from kerasdist.__main__ import main
+from kerasdist.callbacks import Checkpoint
+from tests import strategies
+from tests.callbacks import hand_loop
+
+
+@pytest.fixture
+def run(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    hand_loop.fit(model, [Checkpoint(tmp_path, every_steps=4)])
+    return tmp_path
+
+
+def test_what_a_checkpoint_holds(run, capsys):
+    assert main(["inspect", str(run)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "step-00000014: step 14, epoch 2 and 0 steps of the next, written 20" in lines[0]
+    assert f"keras {keras.__version__}" in lines[0]
+    assert lines[3].split() == ["head/0", "float32", "[8,", "1]", "32"]
+    assert lines[-1] == "4 arrays, 260 bytes"
+
+
+def test_how_two_differ(run, capsys):
+    assert main(["inspect", str(run / "step-00000012"), str(run)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" by ")[0] for line in lines[:-1]] == [
+        f"{name}: differs" for name in ("hidden/0", "hidden/1", "head/0", "head/1")
+    ]
+    assert lines[-1] == "0 arrays are equal, 4 differ"
+    assert main(["inspect", str(run), str(run)]) == 0
+    assert capsys.readouterr().out == "4 arrays are equal, 0 differ\n"
+
+
+def test_other_names_and_shapes(tmp_path, capsys):
+    for name, shape in (("a", (6,)), ("b", (5,))):
+        model = keras.Sequential([keras.Input(shape), keras.layers.Dense(2, name="only")])
+        model.save_weights(tmp_path / f"{name}.weights.h5")
+    keras.Sequential([keras.Input((5,)), keras.layers.Dense(2, name=name)]).save(
+        tmp_path / "c.keras"
+    )
+
+    assert main(["inspect", *(str(tmp_path / f"{name}.weights.h5") for name in "ab")]) == 0
+    assert "only/0: shape [6, 2] and [5, 2]" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "b.weights.h5"), str(tmp_path / "c.keras")]) == 0
+    assert f"b/1: only in {tmp_path / 'c.keras'}" in capsys.readouterr().out
+
+
+def test_not_a_number_is_a_difference(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="only")])
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.set_weights([np.full((2, 1), np.nan), np.zeros(1)])
+    model.save_weights(tmp_path / "b.weights.h5")
+
+    assert main(["inspect", *(str(tmp_path / f"{name}.weights.h5") for name in "ab")]) == 0
+    assert "only/0: differs by inf at most" in capsys.readouterr().out
+
+
+def test_wrong_paths_are_one_line(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "nothing")]) == 2
+    assert main(["inspect", "a", "b", "c"]) == 2
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"error: There are no weights at '{tmp_path / 'nothing'}'")
+    assert lines[1] == "error: Name one checkpoint, or two. Received: 3."
