@@ -4,23 +4,14 @@ _CLUSTER = "TF_CONFIG, Slurm, or --worker_hosts and --ps_hosts say where the oth
 _STEPS = "--max_number_of_steps says for how long to train"
 _RATE = "--learning_rate says where the learning rate begins"
 _SYNCHRONOUS = "workers without parameter servers are synchronous, and those beside them are not"
-_EVENTS = "--log_every_n_steps says how often the event files get values"
-_AVERAGES = "give kerasdist.callbacks.MovingAverage to `fit` in a script of your own"
-_FINE_TUNING = "load the weights in a script of your own, and give `fit` TrainableScopes"
-_CHECKPOINTS = "the model is saved at the end of training and after Ctrl-C"
+_FINE_TUNING = "--checkpoint_path says which weights to begin with"
 
 ANSWERS = {
     # train_image_classifier
     "master": _CLUSTER,
     "num_readers": "tf.data reads files side by side by itself",
-    "save_summaries_secs": _EVENTS,
-    "save_interval_secs": _CHECKPOINTS,
     "sync_replicas": _SYNCHRONOUS,
     "replicas_to_aggregate": _SYNCHRONOUS,
-    "moving_average_decay": _AVERAGES,
-    "trainable_scopes": _FINE_TUNING,
-    "checkpoint_exclude_scopes": _FINE_TUNING,
-    "ignore_missing_vars": _FINE_TUNING,
     "quantize_delay": "nets are trained with the numbers they are evaluated with",
     "use_grayscale": "nets take the channels that the images of the dataset have",
     # eval_image_classifier

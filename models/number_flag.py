@@ -16,7 +16,7 @@ DECAY = "from 0 to less than 1", lambda number: 0 <= number < 1
 def define_number(
     values: flags.FlagValues,
     name: str,
-    default: float,
+    default: float | None,
     help: str,
     range: tuple[str, Callable[[float], bool]],
 ) -> None:

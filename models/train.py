@@ -6,7 +6,8 @@ r"""Train an image classifier: `python -m models.train --help` lists the flags.
         --clone_on_cpu --optimizer=momentum
 
 The flags and their defaults are those of slim's trainer; --batch_size is per clone. All flags are
-checked before anything is written. Ctrl-C ends training early and keeps the model trained so far.
+checked before anything is written. Ctrl-C ends training early and keeps the model trained so far. A
+run that was killed goes on when the same command is given again.
 
 Two workers on this machine, each with the clones that the flags say:
 
@@ -21,6 +22,7 @@ On many machines the same command runs on each; TF_CONFIG, Slurm or --worker_hos
 which task it is. The chief alone writes and prints. Ctrl-C ends the workers without a model.
 """
 
+import contextlib
 import math
 import os
 import shlex
@@ -42,11 +44,13 @@ from models import (
     datasets,
     deployment,
     divergence,
+    fine_tuning,
     input_pipeline,
     learning_rates,
     nets,
     optimizers,
     preprocessing,
+    saving,
 )
 from models.chief_first import chief_first
 from models.learning_curve import write_learning_curve
@@ -74,7 +78,11 @@ def _define_flags(values: flags.FlagValues) -> None:
     text("model_name", "inception_v3", f"One of {', '.join(sorted(nets.NETS))}.")
     count("train_image_size", None, "Height and width in pixels. Default: as the net wants it.")
     count("max_number_of_steps", None, "Global steps. Default: train until Ctrl-C (one process).")
-    count("log_every_n_steps", 10, "Global steps between two points in the event files.")
+    count(
+        "log_every_n_steps",
+        10,
+        "Global steps between two points in the event files and, where it is given, two lines.",
+    )
     count("seed", 0, "Draws weights, batches and distortions.", at_least=0)
     define_number(
         values, "weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", NOT_NEGATIVE
@@ -86,6 +94,8 @@ def _define_flags(values: flags.FlagValues) -> None:
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
     learning_rates.define_flags(values)
+    saving.define_flags(values)
+    fine_tuning.define_flags(values)
 
 
 def _train(values: flags.FlagValues) -> int:
@@ -106,10 +116,12 @@ def _train(values: flags.FlagValues) -> int:
         files=train_dir.files(),
     )
     if not cluster.is_chief:
+        kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir)
     with train_dir.taken():
-        train_dir.clear()
+        train_dir.clear(overwrite=values.overwrite)
         print(plan, flush=True)
+        kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir)
 
 
@@ -122,20 +134,29 @@ def _train_and_finish(
     train_dir: TrainDir,
 ) -> int:
     strategy = model.distribute_strategy
+    fine_tuning.start(values, model, train_dir)
+    kept = [*fine_tuning.build(values, model), *saving.build(values, train_dir)]
     run = _fit(
         values,
         model,
         train,
         test,
         train_dir,
+        kept,
         global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
         is_asynchronous=cluster.num_ps > 0,
     )
+
+    def finish() -> int:
+        average = saving.average_among(kept)
+        with average.applied(model) if average and run.step else contextlib.nullcontext():
+            return _finish(values, model, run, test, train_dir)
+
     if run.interrupted:
-        return _finish(values, model, run, test, train_dir) if cluster.is_chief else run.exit_code
+        return finish() if cluster.is_chief else run.exit_code
     # The others wait: to the chief, one that is gone looks like one that crashed.
     with chief_first(strategy, cluster):
-        return _finish(values, model, run, test, train_dir) if cluster.is_chief else run.exit_code
+        return finish() if cluster.is_chief else run.exit_code
 
 
 def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
@@ -236,6 +257,7 @@ def _fit(
     train: datasets.Dataset,
     test: datasets.Dataset | None,
     train_dir: TrainDir,
+    kept: list[keras.callbacks.Callback],
     *,
     global_batch_size: int,
     is_asynchronous: bool,
@@ -270,7 +292,7 @@ def _fit(
                     initial_epoch=part.first_epoch,
                     epochs=part.end_epoch,
                     steps_per_epoch=part.steps_per_epoch,
-                    callbacks=[history, tensorboard, *checks],
+                    callbacks=[history, tensorboard, *checks, *kept],
                     shuffle=False,  # The pipeline shuffles; Keras warns about the default.
                 )
     except KeyboardInterrupt:

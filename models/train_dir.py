@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +34,29 @@ class TrainDir:
         """The picture of loss and accuracy."""
         return self.path / "learning_curve.png"
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where a run that was interrupted goes on."""
+        return self.path / "checkpoints"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run was interrupted here, and can go on."""
+        return not self.model.exists() and any(self.checkpoints.glob("step-*"))
+
+    @staticmethod
+    def weights_at(path: str) -> str:
+        """Return what to read weights from: the model of a run, or the path itself."""
+        model = TrainDir(Path(path)).model
+        return str(model) if model.exists() else path
+
     def files(self) -> dict[str, str]:
         """Return what the run writes, for the person: name to path."""
         return {
             "model": str(self.model),
             "learning curve": str(self.learning_curve),
             "event files": f"{self.path}/train, {self.path}/validation",
+            "checkpoints": str(self.checkpoints),
         }
 
     def check(self, *, overwrite: bool) -> None:
@@ -100,11 +118,17 @@ class TrainDir:
         except OSError:  # A file system without locks.
             pass
 
-    def clear(self) -> None:
-        """Take an earlier run's curves out of TensorBoard's sight.
+    def clear(self, *, overwrite: bool = False) -> None:
+        """Take an earlier run's curves out of TensorBoard's sight, unless it goes on.
 
         The earlier model and picture stay until the new ones replace them.
+
+        Args:
+            overwrite: whether a run that was interrupted is replaced, too.
         """
+        if self.is_begun and not overwrite:
+            return
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
         event_files = [
             file
             for part in ("train", "validation")  # As keras.callbacks.TensorBoard names them.

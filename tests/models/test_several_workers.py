@@ -74,7 +74,7 @@ def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys
         weights(tmp_path / "workers"), weights(tmp_path / "clones"), atol=1e-5
     )
     files = sorted(path.name for path in (tmp_path / "workers").iterdir())
-    assert files == ["learning_curve.png", "model.keras", "train", "validation"]
+    assert files == ["checkpoints", "learning_curve.png", "model.keras", "train", "validation"]
     assert len(list((tmp_path / "workers/train").iterdir())) == 1
 
 
@@ -93,7 +93,7 @@ def test_workers_and_parameter_servers_make_exactly_the_steps_asked_for(tmp_path
     for task in "worker 0", "worker 1", "ps 0":
         assert f"{task}: the job is over." in output
     files = sorted(path.name for path in (tmp_path / "ps").iterdir())
-    assert files == ["learning_curve.png", "model.keras", "train", "validation"]
+    assert files == ["checkpoints", "learning_curve.png", "model.keras", "train", "validation"]
 
 
 def test_workers_and_parameter_servers_given_by_hand_evaluate_each_example_once(tmp_path, capsys):

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 from models import datasets, evaluate, nets, train
-from tests.event_files import scalars
+from tests.event_files import scalars, texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,6 +98,7 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
     assert train.main(argv) == 0
     assert "Test accuracy: " in capsys.readouterr().out
     assert sorted(path.name for path in run.iterdir()) == [
+        "checkpoints",
         "learning_curve.png",
         "model.keras",
         "train",
@@ -183,3 +184,82 @@ def test_ctrl_c_keeps_the_model_trained_so_far(argv, tmp_path, capsys, monkeypat
     model = keras.saving.load_model(tmp_path / "run/model.keras")
     assert int(model.optimizer.iterations) == 2
     assert "Interrupted: the model as of step 2 is saved" in capsys.readouterr().out
+
+
+def kill_at(step, argv):
+    """Runs the trainer in a process that kills itself after a step."""
+    program = f"""
+import os, signal, sys
+from kerasdist import callbacks
+from models import saving, train
+
+class Kill(callbacks.UpdateCallback):
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.numpy()) == {step}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+build = saving.build
+saving.build = lambda *args: [*build(*args), Kill()]
+sys.exit(train.main(sys.argv[1:]))
+"""
+    result = subprocess.run([sys.executable, "-c", program, *argv], cwd=ROOT, timeout=200)
+    assert result.returncode == -9
+
+
+@pytest.mark.processes
+def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, capsys):
+    steps = ["--max_number_of_steps=14", "--save_interval_secs=1"]
+    kill_at(12, [*argv, *steps])
+    run = tmp_path / "run"
+    assert not (run / "model.keras").exists()
+    saved = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    num_events = len(list((run / "train").iterdir()))
+
+    assert train.main([*argv, *steps]) == 0
+
+    assert (run / "model.keras").exists()
+    assert "Starting afresh" not in capsys.readouterr().out
+    assert len(list((run / "train").iterdir())) == num_events + 1
+    assert saved or sorted((run / "checkpoints").glob("step-*"))
+
+
+def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
+    assert train.main([*argv, "--optimizer=sgd"]) == 0
+    first = keras.saving.load_model(tmp_path / "run/model.keras")
+
+    tuned = [each for each in argv if "train_dir" not in each]
+    tuned += [f"--train_dir={tmp_path / 'tuned'}", f"--checkpoint_path={tmp_path / 'run'}"]
+    tuned += ["--checkpoint_exclude_scopes=logits", "--trainable_scopes=logits"]
+    assert train.main([*tuned, "--optimizer=sgd"]) == 0
+
+    second = keras.saving.load_model(tmp_path / "tuned/model.keras")
+    for ours, theirs in zip(second.weights, first.weights, strict=True):
+        is_head = "logits" in ours.path
+        assert (abs(ours.numpy() - theirs.numpy()).max() > 0) == is_head, ours.path
+    assert "left alone (2)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--checkpoint_path=nowhere"], "--checkpoint_path 'nowhere': There are no weights at"),
+        (["--trainable_scopes=logitz"], "--trainable_scopes names 'logitz', of which the net"),
+        (["--moving_average_decay=1"], "--moving_average_decay=1"),
+        (["--trace_every_n_steps=0"], "--trace_every_n_steps=0"),
+        (["--save_interval_secs=0"], "--save_interval_secs=0"),
+    ],
+)
+def test_wrong_flags_of_what_is_kept(flags, message, argv, tmp_path, capsys):
+    assert train.main([*argv, *flags]) == 2
+
+    assert message in capsys.readouterr().err
+
+
+def test_averages_summaries_and_traces(argv, tmp_path):
+    flags = ["--moving_average_decay=0.9", "--save_summaries_secs=1", "--trace_every_n_steps=3"]
+    assert train.main([*argv, *flags, "--max_number_of_steps=12"]) == 0
+
+    run = tmp_path / "run"
+    assert (run / "tf_trace-3.json").exists()
+    assert "plan" in texts(run / "train")
+    assert (run / "model.keras").exists()

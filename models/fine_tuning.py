@@ -1,0 +1,77 @@
+"""Training that begins with the weights of another run, and trains some of them."""
+
+import re
+
+import keras
+from absl import flags
+
+import kerasdist
+from kerasdist import callbacks
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Define slim's flags for fine-tuning."""
+
+    def text(name: str, help: str) -> None:
+        flags.DEFINE_string(name, None, help, flag_values=values)
+
+    text("checkpoint_path", "Weights to begin with: a run, a file of Keras, or one of TF-Slim.")
+    text("checkpoint_exclude_scopes", "Comma-separated layers that keep their fresh weights.")
+    text("trainable_scopes", "Comma-separated layers to train. Default: all.")
+    flags.DEFINE_bool(
+        "ignore_missing_vars",
+        False,
+        "Whether layers that --checkpoint_path has nothing for keep their fresh weights.",
+        flag_values=values,
+    )
+
+
+def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> None:
+    """Give `model` the weights that the flags name, unless the run goes on from its own.
+
+    Raises:
+        UsageError: they are not there, or not for this model.
+    """
+    if not values.checkpoint_path:
+        return
+    if train_dir.is_begun:
+        print(
+            "Ignoring --checkpoint_path because a checkpoint already exists in "
+            f"{train_dir.checkpoints}"
+        )
+        return
+    path = train_dir.weights_at(values.checkpoint_path)
+    try:
+        kerasdist.warm_start(
+            model,
+            path,
+            exclude=[re.escape(scope) for scope in _scopes(values.checkpoint_exclude_scopes)],
+            ignore_missing=values.ignore_missing_vars,
+        )
+    except ValueError as error:
+        raise UsageError(f"--checkpoint_path {values.checkpoint_path!r}: {error}") from error
+
+
+def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.Callback]:
+    """Return the callback that trains the layers of --trainable_scopes alone, if there are any.
+
+    Raises:
+        UsageError: a scope is none of the model's.
+    """
+    scopes = _scopes(values.trainable_scopes)
+    patterns = [rf"([^/]+/)?{re.escape(scope)}(/.*)?" for scope in scopes]
+    paths = [variable.path for variable in model.trainable_variables]
+    for scope, pattern in zip(scopes, patterns, strict=True):
+        if not any(re.fullmatch(pattern, path) for path in paths):
+            layers = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+            raise UsageError(
+                f"--trainable_scopes names {scope!r}, of which the net has no variable. Its layers "
+                f"are {', '.join(layers)}."
+            )
+    return [callbacks.TrainableScopes(patterns)] if patterns else []
+
+
+def _scopes(text: str | None) -> list[str]:
+    return [scope.strip() for scope in (text or "").split(",") if scope.strip()]

@@ -1,0 +1,54 @@
+"""What a run keeps while it trains: checkpoints, summaries, traces and averages of the weights."""
+
+import keras
+from absl import flags
+
+from kerasdist import callbacks
+from models.number_flag import DECAY, define_number
+from models.train_dir import TrainDir
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Define the flags of slim's trainer for what is written."""
+
+    def count(name: str, default: int | None, help: str) -> None:
+        flags.DEFINE_integer(name, default, help, lower_bound=1, flag_values=values)
+
+    count("save_interval_secs", 600, "Seconds between two checkpoints, from which a run goes on.")
+    count(
+        "save_summaries_secs",
+        None,
+        "Seconds between two summaries: norms, histograms and rates. Default: none of these.",
+    )
+    count("trace_every_n_steps", None, "Global steps between two traces. Default: no traces.")
+    define_number(
+        values,
+        "moving_average_decay",
+        None,
+        "Evaluate and save moving averages of the weights. Default: the weights.",
+        DECAY,
+    )
+
+
+def build(values: flags.FlagValues, train_dir: TrainDir) -> list[keras.callbacks.Callback]:
+    """Return the callbacks that the flags ask for."""
+    found: list[keras.callbacks.Callback] = []
+    if values.moving_average_decay is not None:
+        found.append(callbacks.MovingAverage(values.moving_average_decay, validate=True))
+    if values.save_summaries_secs is not None:
+        found.append(callbacks.Summaries(train_dir.path, every_secs=values.save_summaries_secs))
+    if values.trace_every_n_steps is not None:
+        found.append(
+            callbacks.ProfilerTrace(train_dir.path, every_steps=values.trace_every_n_steps)
+        )
+    if values["log_every_n_steps"].present:
+        found.append(callbacks.Throughput(values.log_every_n_steps))
+    found.append(
+        callbacks.Checkpoint(train_dir.checkpoints, every_secs=values.save_interval_secs, keep=2)
+    )
+    return found
+
+
+def average_among(found: list) -> callbacks.MovingAverage | None:
+    """Return the moving average among callbacks, if there is one."""
+    return next((each for each in found if isinstance(each, callbacks.MovingAverage)), None)
