@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -65,10 +66,18 @@ ONE_BY_ONE = {
     "loss averages": callbacks.LossAverages,
     "accumulation of 2": lambda: callbacks.GradientAccumulation(steps=2),
 }
+# These change nothing in the update: what they cost is what they write, and a condition in a step.
+WATCHING = {
+    "summaries, every 100": lambda: callbacks.Summaries(tempfile.mkdtemp(), every_steps=100),
+    "throughput, every 100": lambda: callbacks.Throughput(every_steps=100),
+    "trace, none in sight": lambda: callbacks.ProfilerTrace(tempfile.mkdtemp(), at_steps=[10**9]),
+    "stop on non-finite": callbacks.StopOnNonFinite,
+}
 # Several callbacks in one arm: all of them, clipping once, and accumulation last, so that those
 # before it act on every batch. It saves updates, which hides what they cost; hence the second arm.
 ALL = [name for name in ONE_BY_ONE if name not in ("clipping, norm", "clipping, value")]
 TOGETHER = {
+    "all that watch": list(WATCHING),
     "all": ALL,
     "all but accumulation": [name for name in ALL if name != "accumulation of 2"],
 }
@@ -103,7 +112,7 @@ def main() -> None:
                 title = f"{size}, {deployment}"
                 rounds[title], bounds[title] = against_the_bound(deployment, flags.rounds)
             else:
-                one_by_one = {} if flags.together else ONE_BY_ONE
+                one_by_one = {} if flags.together else ONE_BY_ONE | WATCHING
                 rounds |= against_off(size, deployment, flags.rounds, one_by_one)
         if size != "10M" and not flags.together:
             rounds |= against_keras(size, flags.rounds)
@@ -116,7 +125,7 @@ def against_off(size: str, deployment: str, rounds: int, one_by_one: dict) -> di
     arms = {"off": fit(strategy, size), "off again (A/A)": fit(strategy, size)}
     arms |= {name: fit(strategy, size, [make()]) for name, make in one_by_one.items()}
     for together, names in TOGETHER.items():
-        arms[together] = fit(strategy, size, [ONE_BY_ONE[name]() for name in names])
+        arms[together] = fit(strategy, size, [(ONE_BY_ONE | WATCHING)[name]() for name in names])
     times = compare(f"{size} steps, {deployment}: time / off", arms, size, rounds)
     return {f"{size}, {deployment}": times}
 
