@@ -71,6 +71,9 @@ class Checkpoint(UpdateCallback):
         model.fit(dataset, epochs=10, callbacks=[Checkpoint("runs/1", every_steps=1000)])
     """
 
+    # The others count from the step at which training goes on.
+    encloses_training = True
+
     def __init__(
         self,
         directory: str | os.PathLike,
@@ -117,6 +120,7 @@ class Checkpoint(UpdateCallback):
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
         if self.save_on_term:
             self._termination.watch()
+            running_call.at_end(self.model, self._termination.unwatch)
         self.resumed_from = None
         if saved := self._agreed_newest():
             self._resume(saved)
@@ -153,7 +157,6 @@ class Checkpoint(UpdateCallback):
             self._leave(self._epoch, batch + 1)
 
     def on_train_end(self, logs=None):
-        self._termination.unwatch()
         keras_adapter.begin_at(self.model, None)
         _num_fits[self.model][self._key()] += 1
         if self._pending is not None:  # Nothing was left to train.
@@ -177,7 +180,6 @@ class Checkpoint(UpdateCallback):
 
     def _leave(self, epoch: int, step: int):
         self._save(epoch, step)
-        self._termination.unwatch()
         self._say(
             f"TERM: the training is saved in {self.directory}, and goes on when it is started."
         )

@@ -115,10 +115,6 @@ class ProfilerTrace(keras.callbacks.Callback):
                 self._stop()
                 self._plan(num_updates)
 
-    def on_train_end(self, logs=None):
-        if self._folder is not None:
-            self._stop()
-
     def _plan(self, num_updates: int):
         """Chooses the next window, after so many updates."""
         if self.every_steps is not None:
@@ -143,10 +139,12 @@ class ProfilerTrace(keras.callbacks.Callback):
             self._plan(self._first)
             return
         running_call.set_traced(self.model, True)
+        running_call.at_end(self.model, self._stop)  # Also after an error.
 
     def _stop(self):
         folder, self._folder = self._folder, None
-        assert folder is not None
+        if folder is None:
+            return
         with folder:
             with contextlib.suppress(tf.errors.UnavailableError):  # Somebody else has stopped it.
                 tf.profiler.experimental.stop()

@@ -147,6 +147,9 @@ class Summaries(StepCallback):
                 role: EventFile(os.path.join(self.log_dir, role), is_strict=self._is_strict)
                 for role in ("train", "validation")
             }
+            if self._counter.step:  # It goes on: what came after this step came to nothing.
+                for file in self._files.values():
+                    file.forget_after(self._counter.step)
             self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -6,7 +6,7 @@ The routes enter it. A call belongs to its thread, and calls nest: `fit` evaluat
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 _local = threading.local()
@@ -25,6 +25,7 @@ class RunningCall:
             for the first.
         is_traced: Whether a profiler records its steps at this moment.
         num_traces: How many times one has.
+        exits: What is to be undone when it ends, also after an error.
         element_spec: Shapes and dtypes of a batch, from when Keras looks at the data on; for models
             whose train_step makes their variables.
     """
@@ -36,6 +37,7 @@ class RunningCall:
     resume_at: tuple[int, int] | None = None
     is_traced: bool = False
     num_traces: int = 0
+    exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     element_spec: Any = None
 
 
@@ -52,7 +54,8 @@ def entered(method: str, model, **known) -> Generator[RunningCall]:
     outer = _calls()
     _local.calls = (*outer, call)
     try:
-        yield call
+        with call.exits:
+            yield call
     finally:
         _local.calls = outer
 
@@ -82,6 +85,13 @@ def set_traced(model, is_traced: bool) -> None:
     if training is not None:
         training.is_traced = is_traced
         training.num_traces += is_traced
+
+
+def at_end(model, act: Callable[[], None]) -> None:
+    """Calls `act` when the `fit` of a model that runs has ended, also after an error."""
+    training = training_of(model)
+    if training is not None:
+        training.exits.callback(act)
 
 
 def update_callbacks_of(model) -> tuple:

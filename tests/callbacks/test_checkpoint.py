@@ -16,9 +16,10 @@ from kerasdist.callbacks import (
     GradientAccumulation,
     LossAverages,
     MovingAverage,
+    Summaries,
 )
 from kerasdist.parity.data import examples
-from tests import strategies
+from tests import event_files, strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy
 
@@ -410,3 +411,19 @@ def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
     found = train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100)])
 
     assert_equal(found, expected, strategy)
+
+
+def test_summaries_have_no_gap_and_no_step_twice(tmp_path):
+    strategy = strategies.get("one device")
+    train(strategy, arrays, [Summaries(tmp_path / "whole", every_steps=2)])
+    parts, run = tmp_path / "parts", tmp_path / "run"
+    first, second = (
+        [Summaries(parts, every_steps=2), Checkpoint(run, every_steps=4)] for _ in range(2)
+    )
+    with pytest.raises(Interrupted):
+        train(strategy, arrays, [*first, Interrupt(11)])
+    train(strategy, arrays, second)
+
+    whole, found = (event_files.numbers(tmp_path / name) for name in ("whole", "parts"))
+    assert list(found["loss"]) == list(whole["loss"]) == list(range(2, 21, 2))
+    assert list(found["epoch_loss"]) == [7, 14, 21]

@@ -4,7 +4,9 @@ The default hooks of `keras.callbacks.Callback` do nothing, and calling them cos
 step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
 """
 
+import contextlib
 import weakref
+from collections.abc import Generator
 
 import keras
 import tensorflow as tf
@@ -32,6 +34,22 @@ class CallbackList(keras.callbacks.CallbackList):
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
+
+    def on_train_begin(self, logs=None):
+        with self._sorted(_is_inner):
+            super().on_train_begin(logs)
+
+    def on_train_end(self, logs=None):
+        with self._sorted(_is_outer):
+            super().on_train_end(logs)
+
+    @contextlib.contextmanager
+    def _sorted(self, key) -> Generator[None]:
+        callbacks, self.callbacks = self.callbacks, sorted(self.callbacks, key=key)
+        try:
+            yield
+        finally:
+            self.callbacks = callbacks
 
     def on_train_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_begin"]:
@@ -72,6 +90,15 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def _overriding(self, hook: str) -> list:
         return [callback for callback in self.callbacks if is_overridden(callback, hook)]
+
+
+def _is_outer(callback) -> bool:
+    # Sorting keeps the order of the others.
+    return getattr(callback, "encloses_training", False)
+
+
+def _is_inner(callback) -> bool:
+    return not _is_outer(callback)
 
 
 def _logs_for(callback, logs):

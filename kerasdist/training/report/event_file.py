@@ -4,6 +4,9 @@ A write is one call, however many tags it has, and reaches the disk at once. Whe
 take it, training goes on without.
 """
 
+import contextlib
+import functools
+import os
 import warnings
 from collections.abc import Mapping
 
@@ -43,11 +46,24 @@ class EventFile:
         ]
         if values:
             event = tf.compat.v1.Summary(value=values).SerializeToString()
-            self._try(lambda: tf.summary.experimental.write_raw_pb(event, step))
+            write = functools.partial(tf.summary.experimental.write_raw_pb, event, step)
+            self._try(lambda: self._write(write))
+
+    def forget_after(self, step: int) -> None:
+        """Takes the events after a step out of the files that are there: they are written again.
+
+        TensorBoard shows both, where they stay.
+        """
+
+        def forget():
+            for path in tf.io.gfile.glob(os.path.join(self._folder, "events.out.tfevents.*")):
+                _forget_after(step, path)
+
+        self._try(forget)
 
     def write_graph(self, graph) -> None:
         """Writes the graph of a compiled function."""
-        self._try(lambda: tf.summary.graph(graph))
+        self._try(lambda: self._write(lambda: tf.summary.graph(graph)))
 
     def close(self) -> None:
         """Closes the file; a later write begins another one."""
@@ -55,15 +71,18 @@ class EventFile:
             self._writer.close()
             self._writer = None
 
-    def _try(self, write):
+    def _write(self, write):
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._folder)
+        with self._writer.as_default(), tf.summary.record_if(True):
+            write()
+        self._writer.flush()
+
+    def _try(self, act):
         if self._has_failed:
             return
         try:
-            if self._writer is None:
-                self._writer = tf.summary.create_file_writer(self._folder)
-            with self._writer.as_default(), tf.summary.record_if(True):
-                write()
-            self._writer.flush()
+            act()
         except (OSError, tf.errors.OpError) as error:
             if self._is_strict:
                 raise
@@ -74,6 +93,24 @@ class EventFile:
                 "without them.",
                 stacklevel=2,
             )
+
+
+def _forget_after(step: int, path: str):
+    kept, num_all = [], 0
+    with contextlib.suppress(tf.errors.DataLossError):  # The last one of a run that was killed.
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            num_all += 1
+            if event.step <= step:
+                kept.append(record)
+    if len(kept) == num_all:
+        return
+    rewritten = path.replace("tfevents", "rewritten")  # No reader looks for such a name.
+    writer = tf.io.TFRecordWriter(rewritten)
+    for record in kept:
+        writer.write(record)
+    writer.close()
+    tf.io.gfile.rename(rewritten, path, overwrite=True)
 
 
 def _scalar(tag, value):

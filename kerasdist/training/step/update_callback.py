@@ -22,6 +22,8 @@ class UpdateCallback(keras.callbacks.Callback):
 
     Attributes:
         prepared_for: Returns the model whose variables it holds, or None. Not to be changed.
+        encloses_training: Whether it hears of the begin of `fit` before all others, and of the end
+            after them.
 
     Example:
         class Halve(UpdateCallback):
@@ -30,6 +32,7 @@ class UpdateCallback(keras.callbacks.Callback):
     """
 
     prepared_for: Callable = staticmethod(lambda: None)
+    encloses_training = False
 
     def set_model(self, model):
         super().set_model(model)
