@@ -27,7 +27,9 @@ MAY_IMPORT = {
     "schedules": set(),
     "private": {"cluster"},
     "cluster_resolver": {"cluster"},
-    "lifetime": {"cluster", "cluster_resolver", "exit_codes", "preflight", "private"},
+    "lifetime": {
+        *("cluster", "cluster_resolver", "exit_codes", "preflight", "private", "trace"),
+    },
     "training": {"cluster", "lifetime", "private"},
     "gradients": {"private", "training"},
     "reductions": {"training"},

@@ -1,20 +1,19 @@
 """Traces of some steps, for TensorBoard and for Perfetto."""
 
-import contextlib
 import itertools
 import json
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 from kerasdist.checks import check_int, is_int
+from kerasdist.lifetime.remote_recordings import RemoteRecordings
 from kerasdist.trace import spans
+from kerasdist.trace.recorder import Recorder
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import scope_checks
@@ -30,19 +29,19 @@ class ProfilerTrace(keras.callbacks.Callback):
     | `tf_trace-<step>.json` | the trace in Chrome's format: open it at ui.perfetto.dev |
     | `plugins/profile/step-<step>/<task>.xplane.pb` | for TensorBoard with `pip install xprof` |
 
-    In a cluster the first is in a folder named after its task, such as `worker-0`. `python -m
-    kerasdist trace FILE` says where the time went. Steps are those of the optimizer:
-    `at_steps=[60]` records the update after which it has made 60. Where a call has several steps,
-    the call with that step is recorded. Between the windows it costs next to nothing, and recorded
-    steps do not count for `Throughput`.
+    In a cluster the first is in a folder named after its task, such as `worker-0`; beside parameter
+    servers the chief writes those of all tasks. `python -m kerasdist trace FILE` says where the
+    time went. Steps are those of the optimizer: `at_steps=[60]` records the update after which it
+    has made 60. Where a call has several steps, the call with that step is recorded. Between the
+    windows it costs next to nothing, and recorded steps do not count for `Throughput`.
 
     Args:
         log_dir: Folder of the run.
         at_steps: The first steps of the windows, rising, from 1 on.
         every_steps: A window at every multiple of this instead.
         num_steps: Steps of a window.
-        tasks: "chief", or "all" workers of a job. Workers beside parameter servers run no Python:
-            there it is the chief alone.
+        tasks: "chief", or "all" tasks of a job. Beside parameter servers the work is done by the
+            others.
 
     Attributes:
         files: The traces in Chrome's format that this task has written.
@@ -80,7 +79,8 @@ class ProfilerTrace(keras.callbacks.Callback):
         self.every_steps, self.num_steps, self.tasks = every_steps, num_steps, tasks
         self.at_steps = None if at_steps is None else _checked(at_steps)
         self.files: list[str] = []
-        self._folder: tempfile.TemporaryDirectory | None = None
+        self._recorder = Recorder()
+        self._remote: RemoteRecordings | None = None
 
     def set_model(self, model):
         super().set_model(model)
@@ -89,17 +89,13 @@ class ProfilerTrace(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
         if self.tasks == "all" and traits.keeps_own_pace(strategy):
-            warnings.warn(
-                'ProfilerTrace(tasks="all"): workers beside parameter servers run no Python of '
-                "this program, and the chief alone is recorded.",
-                stacklevel=2,
-            )
+            self._remote = RemoteRecordings(strategy.served_cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
         self._last_batch = -1
         self._plan(updates_of(self.model))
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._left > 0 or self._folder is not None or not self._is_on:
+        if self._left > 0 or self._recorder.is_running or not self._is_on:
             return
         num_updates = updates_of(self.model)
         self._left = self._first - num_updates - self.model.steps_per_execution
@@ -109,7 +105,7 @@ class ProfilerTrace(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self._left -= batch + 1 if batch <= self._last_batch else batch - self._last_batch
         self._last_batch = batch
-        if self._folder is not None:
+        if self._recorder.is_running:
             num_updates = updates_of(self.model)
             if num_updates >= self._first + self.num_steps - 1:
                 self._stop()
@@ -125,12 +121,9 @@ class ProfilerTrace(keras.callbacks.Callback):
         self._left = self._first - num_updates - self.model.steps_per_execution
 
     def _start(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="kerasdist_trace_")
         try:
-            tf.profiler.experimental.start(self._folder.name)
+            self._recorder.start()
         except tf.errors.OpError as error:
-            self._folder.cleanup()
-            self._folder = None
             warnings.warn(
                 f"Step {self._first} is not traced, for another trace is running in this process "
                 f"(of another ProfilerTrace, or TensorBoard(profile_batch=...)): {error.message}.",
@@ -138,38 +131,45 @@ class ProfilerTrace(keras.callbacks.Callback):
             )
             self._plan(self._first)
             return
+        if self._remote:
+            self._warn_of(self._remote.start())
         running_call.set_traced(self.model, True)
         running_call.at_end(self.model, self._stop)  # Also after an error.
 
     def _stop(self):
-        folder, self._folder = self._folder, None
-        if folder is None:
+        if not self._recorder.is_running:
             return
-        with folder:
-            with contextlib.suppress(tf.errors.UnavailableError):  # Somebody else has stopped it.
-                tf.profiler.experimental.stop()
-            running_call.set_traced(self.model, False)
-            profiles = sorted(Path(folder.name).rglob("*.xplane.pb"))
-            if profiles:
-                self._write(profiles[-1].read_bytes())
-
-    def _write(self, profile: bytes):
-        name = peers.task_of(self.model.distribute_strategy)
-        task = name.replace(" ", "-") if name else "host"
-        folder = os.path.join(self.log_dir, task) if name else self.log_dir
-        path = os.path.join(folder, f"tf_trace-{self._first}.json")
-        xplane = f"plugins/profile/step-{self._first:08d}/{task}.xplane.pb"
-        found = spans.as_chrome(list(spans.of_profile(profile)))
+        running_call.set_traced(self.model, False)
         try:
-            _write(os.path.join(self.log_dir, xplane), profile)
-            _write(path, json.dumps(found).encode())
+            recorded = {peers.task_of(self.model.distribute_strategy): self._recorder.stop()}
+            if self._remote:
+                of_others, problems = self._remote.stop()
+                self._warn_of(problems)
+                recorded |= {str(task): profile for task, profile in of_others.items()}
+            for task, profile in recorded.items():
+                self._write(task, profile)
         except (OSError, tf.errors.OpError) as error:
             warnings.warn(
                 f"The trace of step {self._first} cannot be written to {self.log_dir!r}: {error}. "
                 "Training goes on.",
                 stacklevel=2,
             )
-            return
+
+    def _warn_of(self, problems):
+        for task, problem in problems.items():
+            warnings.warn(
+                f"There is no trace of {task}: {problem}. It is asked no more in this `fit`.",
+                stacklevel=2,
+            )
+
+    def _write(self, task: str | None, profile: bytes):
+        name = task.replace(" ", "-") if task else "host"
+        folder = os.path.join(self.log_dir, name) if task else self.log_dir
+        path = os.path.join(folder, f"tf_trace-{self._first}.json")
+        xplane = f"plugins/profile/step-{self._first:08d}/{name}.xplane.pb"
+        found = spans.as_chrome(list(spans.of_profile(profile)))
+        _write(os.path.join(self.log_dir, xplane), profile)
+        _write(path, json.dumps(found).encode())
         self.files.append(path)
 
 

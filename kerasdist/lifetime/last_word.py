@@ -16,6 +16,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime.sessions import session
 from kerasdist.preflight.tensorflow_server import find_problem
 
 # A task that is halted or cut off must not delay the end of the chief.
@@ -75,10 +76,8 @@ def _tell(target: str, task: Task, cause: str) -> None:
     graph, queue = _queue()
     with graph.as_default():
         enqueue = queue.enqueue([cause])
-    # A session of its own: it reaches also a task that was started again, and is no part of what
-    # the strategy does.
-    with _session(target, task, graph, timeout_secs=_TELL_SECS) as session:
-        session.run(enqueue)
+    with session(target, task, graph, timeout_secs=_TELL_SECS) as connected:
+        connected.run(enqueue)
 
 
 def hear(target: str, task: Task) -> str:
@@ -94,19 +93,10 @@ def hear(target: str, task: Task) -> str:
     graph, queue = _queue()
     with graph.as_default():
         dequeue = queue.dequeue()
-    with _session(target, task, graph) as session:
-        return session.run(dequeue).decode()
+    with session(target, task, graph) as connected:
+        return connected.run(dequeue).decode()
 
 
 def _queue() -> tuple[tf.Graph, tf.queue.FIFOQueue]:
     with tf.Graph().as_default() as graph, tf.device("CPU:0"):
         return graph, tf.queue.FIFOQueue(8, [tf.string], shapes=[()], shared_name=_QUEUE)
-
-
-def _session(target, task, graph, *, timeout_secs: float = 0) -> tf.compat.v1.Session:
-    config = tf.compat.v1.ConfigProto(
-        # Without it, a session waits for every task of the cluster.
-        device_filters=[f"/job:{task.job}/task:{task.index}"],
-        operation_timeout_in_ms=int(timeout_secs * 1000),
-    )
-    return tf.compat.v1.Session(target, graph=graph, config=config)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import cluster_spec
 from kerasdist.exit_codes import PEER_FAILED
-from kerasdist.lifetime import last_word, peer_failure
+from kerasdist.lifetime import last_word, peer_failure, remote_recordings
 from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
 
@@ -46,6 +46,7 @@ def serve(
     )
     told = in_background(last_word.hear, server.target, cluster.task)
     lost = in_background(_watch_chief, cluster, chief_timeout_secs)
+    in_background(remote_recordings.answer_requests, server.target, cluster.task)
     concurrent.futures.wait([told, lost], return_when=concurrent.futures.FIRST_COMPLETED)
     if not told.done() and wait_for_chief:
         _start_over(cluster, lost.result())

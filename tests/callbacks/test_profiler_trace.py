@@ -149,20 +149,20 @@ def test_each_worker_keeps_its_trace_under_its_name():
 
 
 @each_with_parameter_servers
-def test_the_chief_beside_parameter_servers(workers):
-    (files,) = strategies.run_on_workers(traces_of_chief, workers)
+def test_the_chief_writes_those_of_all_tasks_beside_parameter_servers(workers):
+    (files,) = strategies.run_on_workers(traces_of_worker, workers)
 
-    assert "chief-0/tf_trace-4.json" in files
+    tasks = ("chief-0", "worker-0", "ps-0")
+    assert files == {
+        *(f"{task}/tf_trace-4.json" for task in tasks),
+        *(f"plugins/profile/step-00000004/{task}.xplane.pb" for task in tasks),
+    }
 
 
-def traces_of_worker(strategy, tasks="all"):
+def traces_of_worker(strategy):
     with tempfile.TemporaryDirectory() as folder:
         model = hand_loop.make_model(strategy)
-        hand_loop.fit(model, [ProfilerTrace(folder, at_steps=[4], tasks=tasks)])
+        hand_loop.fit(model, [ProfilerTrace(folder, at_steps=[4], tasks="all")])
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         assert all(trace.read(path) for path in paths)
         return {path.relative_to(folder).as_posix() for path in paths}
-
-
-def traces_of_chief(strategy):
-    return traces_of_worker(strategy, "chief")
