@@ -153,7 +153,8 @@ def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
     assert process.returncode == 130, output
     assert "Stopping all tasks." in output
     assert "Traceback" not in output
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["train", "validation"]
+    files = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert files == ["checkpoints", "train", "validation"]
 
 
 def test_workers_evaluate_each_example_once(tmp_path, capsys):

@@ -30,4 +30,10 @@ def test_lenet_learns_the_digits_on_two_replicas_and_says_what_it_did(tmp_path):
     assert "examples/s" in run.stdout
     assert "python -m models.evaluate --checkpoint_path=runs/lenet_digits" in run.stdout
     results = {path.name for path in (tmp_path / "runs/lenet_digits").iterdir()}
-    assert results == {"model.keras", "learning_curve.png", "train", "validation"}
+    assert results == {
+        "checkpoints",
+        "learning_curve.png",
+        "model.keras",
+        "train",
+        "validation",
+    }
