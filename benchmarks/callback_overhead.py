@@ -3,6 +3,7 @@
     python benchmarks/callback_overhead.py             # about ten minutes
     python benchmarks/callback_overhead.py --size small --rounds 4
     python benchmarks/callback_overhead.py --size large --together --rounds 24
+    python benchmarks/callback_overhead.py --size large --watching --rounds 12
 
 Three questions, each with its own base in the same run: a step with callbacks over one without; a
 callback over the Keras option that does the same on one device; and, for 10 million parameters, the
@@ -98,6 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, help="default: all")
     parser.add_argument("--together", action="store_true", help="all callbacks over none alone")
+    parser.add_argument("--watching", action="store_true", help="what changes nothing alone")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--output", default="callback_overhead.json")
     flags = parser.parse_args()
@@ -112,20 +114,24 @@ def main() -> None:
                 title = f"{size}, {deployment}"
                 rounds[title], bounds[title] = against_the_bound(deployment, flags.rounds)
             else:
-                one_by_one = {} if flags.together else ONE_BY_ONE | WATCHING
-                rounds |= against_off(size, deployment, flags.rounds, one_by_one)
-        if size != "10M" and not flags.together:
+                one_by_one, together = ONE_BY_ONE | WATCHING, TOGETHER
+                if flags.together:
+                    one_by_one = {}
+                if flags.watching:
+                    one_by_one, together = WATCHING, {"all that watch": list(WATCHING)}
+                rounds |= against_off(size, deployment, flags.rounds, one_by_one, together)
+        if size != "10M" and not flags.together and not flags.watching:
             rounds |= against_keras(size, flags.rounds)
     interleaved.write(flags.output, microsecs_per_step=rounds, bytes_bound=bounds)
 
 
-def against_off(size: str, deployment: str, rounds: int, one_by_one: dict) -> dict:
-    """Compares some callbacks by themselves, and all of them together, with none."""
+def against_off(size: str, deployment: str, rounds: int, one_by_one: dict, together: dict) -> dict:
+    """Compares some callbacks by themselves, and some of them together, with none."""
     strategy = fit_overhead.our_strategy(deployment)
     arms = {"off": fit(strategy, size), "off again (A/A)": fit(strategy, size)}
     arms |= {name: fit(strategy, size, [make()]) for name, make in one_by_one.items()}
-    for together, names in TOGETHER.items():
-        arms[together] = fit(strategy, size, [(ONE_BY_ONE | WATCHING)[name]() for name in names])
+    for title, names in together.items():
+        arms[title] = fit(strategy, size, [(ONE_BY_ONE | WATCHING)[name]() for name in names])
     times = compare(f"{size} steps, {deployment}: time / off", arms, size, rounds)
     return {f"{size}, {deployment}": times}
 

@@ -5,6 +5,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from kerasdist.training.report import worker_share
+from kerasdist.training.report.limit import limit_of
+
 Curves = dict[str, dict[int, float]]
 
 # A panel for each: its title, and how its tags begin or are called.
@@ -13,7 +16,6 @@ _PANELS = (
     ("learning rate", ("learning_rate", "epoch_learning_rate")),
     ("examples/s", ("examples_per_second",)),
 )
-_MUCH_INPUT = 0.3
 _FEW_POINTS = 30
 
 
@@ -60,24 +62,23 @@ def sentence_on(name: str, curves: Curves) -> str:
         if title in curves:
             step, value = max(curves[title].items())
             parts.append(f"{title} {value:.4g} at step {step}")
-    rate, wait, secs = (
-        _mean(curves.get(f"train/{tag}"))
-        for tag in ("examples_per_second", "input_wait_share", "step_ms")
-    )
-    if rate is not None:
-        parts.append(f"{rate:.0f} examples/s")
+    means = {
+        tag.removeprefix("train/"): _mean(line)
+        for tag, line in curves.items()
+        if tag.startswith("train/")
+    }
+    if "examples_per_second" in means:
+        parts.append(f"{means['examples_per_second']:.0f} examples/s")
     text = f"{name}: {', '.join(parts) or 'no losses'}."
-    if wait is None or secs is None:
+    workers = worker_share.of_tags(means)
+    if not workers or "step_ms" not in means:
         return text
-    if wait > _MUCH_INPUT:
-        return (
-            f"{text} The input limits it: {wait:.0%} of a step of {secs:.1f} ms is a wait for the "
-            "next batch. Read ahead (`prefetch`), in parallel (`num_parallel_calls`), or `cache`."
-        )
-    return (
-        f"{text} The computation limits it: a step takes {secs:.1f} ms, and {wait:.0%} of that is "
-        "a wait for input. Larger batches, mixed precision or more replicas come first."
+    limit = limit_of(
+        workers,
+        ms_per_step=means["step_ms"],
+        are_asynchronous="staleness/mean" in means,
     )
+    return f"{text} {limit}"
 
 
 def _numbers(path):
@@ -147,8 +148,8 @@ def _without_role(title: str) -> str:
     return title.split("/", 1)[1] if title.startswith(("train/", "validation/")) else title
 
 
-def _mean(line) -> float | None:
-    return sum(line.values()) / len(line) if line else None
+def _mean(line) -> float:
+    return sum(line.values()) / len(line)
 
 
 def _name_of(run: Path, runs) -> str:

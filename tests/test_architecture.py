@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "trace": {"private"},
     "checkpoints": {"private", "training"},
     "weights": {"checkpoints", "private", "training"},
-    "show": set(),
+    "show": {"training"},
     "callbacks": {
         *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "plan"),
         *("private", "tasks", "trace", "training"),

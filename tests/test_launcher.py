@@ -1027,6 +1027,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
     [
         (TRACEBACK + "ValueError: no\n", "ValueError: no"),
         (TRACEBACK + "ValueError: no\n" + NOTE, "ValueError: no"),
+        (TRACEBACK + "^^^^^\nValueError: no\n", "ValueError: no"),
         (TRACEBACK + "ValueError: a title\n\nand\n  more\n", "ValueError: a title"),
         (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
         ("usage: ...\nerror: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),

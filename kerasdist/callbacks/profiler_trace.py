@@ -6,15 +6,17 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kerasdist.checks import check_int, is_int
 from kerasdist.lifetime.remote_recordings import RemoteRecordings
-from kerasdist.trace import spans
+from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
 from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report import log_lines
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import scope_checks
 
@@ -81,6 +83,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         self.files: list[str] = []
         self._recorder = Recorder()
         self._remote: RemoteRecordings | None = None
+        self._mark: Any = None
 
     def set_model(self, model):
         super().set_model(model)
@@ -95,14 +98,17 @@ class ProfilerTrace(keras.callbacks.Callback):
         self._plan(updates_of(self.model))
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._left > 0 or self._recorder.is_running or not self._is_on:
-            return
-        num_updates = updates_of(self.model)
-        self._left = self._first - num_updates - self.model.steps_per_execution
-        if self._left <= 0:
-            self._start()
+        if self._left <= 0 and not self._recorder.is_running and self._is_on:
+            num_updates = updates_of(self.model)
+            self._left = self._first - num_updates - self.model.steps_per_execution
+            if self._left <= 0:
+                self._start()
+        if self._recorder.is_running:  # TensorBoard counts such marks as steps.
+            self._mark = tf.profiler.experimental.Trace("train", step_num=batch, _r=1)
+            self._mark.__enter__()
 
     def on_train_batch_end(self, batch, logs=None):
+        self._end_mark()
         self._left -= batch + 1 if batch <= self._last_batch else batch - self._last_batch
         self._last_batch = batch
         if self._recorder.is_running:
@@ -140,6 +146,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         if not self._recorder.is_running:
             return
         running_call.set_traced(self.model, False)
+        self._end_mark()
         try:
             recorded = {peers.task_of(self.model.distribute_strategy): self._recorder.stop()}
             if self._remote:
@@ -154,6 +161,11 @@ class ProfilerTrace(keras.callbacks.Callback):
                 "Training goes on.",
                 stacklevel=2,
             )
+
+    def _end_mark(self):
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
 
     def _warn_of(self, problems):
         for task, problem in problems.items():
@@ -170,6 +182,9 @@ class ProfilerTrace(keras.callbacks.Callback):
         found = spans.as_chrome(list(spans.of_profile(profile)))
         _write(os.path.join(self.log_dir, xplane), profile)
         _write(path, json.dumps(found).encode())
+        if not self.files:
+            strategy = self.model.distribute_strategy
+            log_lines.say(strategy, f"The trace of step {self._first}: {viewer.ways_to_look(path)}")
         self.files.append(path)
 
 

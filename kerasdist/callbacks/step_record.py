@@ -95,21 +95,42 @@ class StepRecord:
             self._seen = self._present(pairs), self._own_outputs()
 
     def see_update(self, pairs: list) -> None:
-        """Records gradients, as they were and as the optimizer gets them, and layers' outputs."""
+        """Records outputs of layers, and remembers what the update is about to change.
+
+        No condition here may wait for gradients: the update of a variable would wait for the
+        gradients of all others.
+        """
         if not self._is_recorder():
             return
         applied = self._present(pairs)
         (gradients, outputs), self._seen = self._seen, ([], {})
         is_due, count = self._due_update()
 
-        def record():
-            self._record_gradients(gradients, applied)
+        def record_outputs():
             rows = [statistics.row_of(output) for output in outputs.values()]
             _set(self._of_outputs, list(outputs), rows)
+
+        def copies():
             return [tf.identity(_flat(variable)) for _, _, variable in applied]
 
-        before = tf.cond(is_due, record, lambda: [tf.zeros([0]) for _ in applied])
-        self._updated = is_due, count, applied, before
+        if outputs:
+            tf.cond(is_due, record_outputs, lambda: None)
+        before = tf.cond(is_due, copies, lambda: [tf.zeros([0]) for _ in applied])
+        self._updated = is_due, count, gradients, applied, before
+
+    def see_weights(self) -> None:
+        """Records gradients, as they were and as the optimizer got them, and weights after it."""
+        if self._updated is None:
+            return
+        is_due, count, gradients, applied, before = self._updated
+        self._updated = None
+
+        def record():
+            self._record_gradients(gradients, applied)
+            self._record_weights(applied, before)
+            self._step.assign(count)
+
+        tf.cond(is_due, record, lambda: None)
 
     def _record_gradients(self, gradients, applied):
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
@@ -118,28 +139,18 @@ class StepRecord:
         for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
             _set(variable, [index for index, _, _ in present], _norms(present))
 
-    def see_weights(self) -> None:
-        """Records the weights after their update, and how large it was beside them."""
-        if self._updated is None:
-            return
-        is_due, count, present, before = self._updated
-        self._updated = None
-
-        def record():
-            ratios, rows, indices = [], [], []
-            for (index, _, variable), old in zip(present, before, strict=True):
-                new = _flat(variable)
-                ratios.append(
-                    tf.math.divide_no_nan(statistics.norm_of(new - old), statistics.norm_of(old))
-                )
-                if self._names[index] in self._weights:
-                    indices.append(index)
-                    rows.append(statistics.row_of(new))
-            _set(self._ratios, [index for index, _, _ in present], ratios)
-            _set(self._of_weights, indices, rows)
-            self._step.assign(count)
-
-        tf.cond(is_due, record, lambda: None)
+    def _record_weights(self, applied, before):
+        ratios, rows, indices = [], [], []
+        for (index, _, variable), old in zip(applied, before, strict=True):
+            new = _flat(variable)
+            ratios.append(
+                tf.math.divide_no_nan(statistics.norm_of(new - old), statistics.norm_of(old))
+            )
+            if self._names[index] in self._weights:
+                indices.append(index)
+                rows.append(statistics.row_of(new))
+        _set(self._ratios, [index for index, _, _ in applied], ratios)
+        _set(self._of_weights, indices, rows)
 
     def _present(self, pairs) -> list[tuple]:
         return [

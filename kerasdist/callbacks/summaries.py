@@ -13,9 +13,12 @@ import tensorflow as tf
 from kerasdist import plan
 from kerasdist.callbacks import patterns
 from kerasdist.callbacks.step_record import StepRecord
+from kerasdist.callbacks.throughput import Throughput
 from kerasdist.checks import check_int, check_secs
-from kerasdist.training import peers, traits
+from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
+from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
 from kerasdist.training.step import layer_outputs
@@ -38,7 +41,13 @@ class Summaries(StepCallback):
     | `update_ratio/<variable>` | L2 norm of the update over that of the weights |
     | `weights/<variable>`, `gradients/<variable>` | histograms |
     | `activations/<layer>`, `sparsity/<layer>` | histogram and share of zeros of a layer's output |
-    | `examples_per_second`, `step_ms`, `input_wait_share` | over all workers; ms; from 0 to 1 |
+    | `examples_per_second`, `step_ms` | over all workers; milliseconds |
+    | `input_wait_share`, `communication_share`, `between_steps_share` | of the time, from 0 to 1; \
+with several workers also `.../worker 1` |
+    | `staleness/mean`, `staleness/max` | beside parameter servers: updates that others made while \
+a step computed; also of each worker |
+    | `steps_per_second/worker 1`, `examples_per_second/worker 1` | beside parameter servers |
+    | `gradient_bytes/ps 0` | that a step sends to each parameter server |
     | `epoch_<log>` | the logs at the end of each epoch, those of validation in its own file |
     | `plan` | once, as text; the graph of the step is in TensorBoard's tab "Graphs" |
 
@@ -68,7 +77,7 @@ class Summaries(StepCallback):
     Source: tags and contents after slim.learning and the Inception trainers.
     """
 
-    measures_input = True
+    measures_time = True
     _record: StepRecord  # Since `prepare`.
 
     def __init__(
@@ -140,6 +149,8 @@ class Summaries(StepCallback):
             self.model, every_steps=self.every_steps, every_secs=self.every_secs
         )
         self._meter = RateMeter(self.model)
+        is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
+        self._limit = Limit(are_asynchronous=is_asynchronous)
         self._record.plan(self._counter.next_step)
         self._files = {}
         if peers.is_chief(self.model.distribute_strategy):
@@ -160,7 +171,8 @@ class Summaries(StepCallback):
         if not self._counter.advance(batch):
             return
         raw, mean = self._losses.take()
-        rate, record = self._meter.look(), self._record.read()
+        rate, record = self._meter.look_at_all(), self._record.read()
+        self._limit.add(rate)
         self._record.plan(self._counter.next_step)
         if not self._files:
             return
@@ -170,7 +182,7 @@ class Summaries(StepCallback):
             **mean,
             **{f"{name} (raw)": value for name, value in raw.items()},
             **self._of_optimizer(),
-            **(_of_rate(rate) if rate else {}),
+            **(self._of_rate(rate) if rate else {}),
             **(_of_record(record) if record else {}),
         }
         self._files["train"].write(
@@ -197,6 +209,20 @@ class Summaries(StepCallback):
         self._write_graph()
         for file in self._files.values():
             file.close()
+        if self._files:
+            self._say_end()
+
+    def _say_end(self):
+        strategy, training = self.model.distribute_strategy, running_call.training_of(self.model)
+        limit = self._limit.sentence()
+        others = training.callbacks if training else ()
+        if limit and not any(isinstance(each, Throughput) for each in others):
+            log_lines.say(strategy, limit)
+        log_lines.say(
+            strategy,
+            f"Summaries are in {self.log_dir}. To look at them: tensorboard --logdir "
+            f"{self.log_dir}, or python -m kerasdist show {self.log_dir}",
+        )
 
     def describe(self):
         when = f"{self.every_steps} steps" if self.every_steps else f"{self.every_secs:g} s"
@@ -210,6 +236,15 @@ class Summaries(StepCallback):
         graph, self._graph = self._graph, None
         if graph is not None and self._writes_graph and self._files:
             self._files["train"].write_graph(graph)
+
+    def _of_rate(self, rate) -> dict[str, float]:
+        is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
+        return {
+            "examples_per_second": rate.examples_per_second,
+            "step_ms": rate.ms_per_step,
+            **worker_share.tags_of(rate.workers, are_asynchronous=is_asynchronous),
+            **self.model.train_function.times.take_numbers(),
+        }
 
     def _of_optimizer(self) -> dict[str, float]:
         numbers = {}
@@ -268,14 +303,6 @@ def _outermost(graph):
     ):
         graph = graph.outer_graph
     return graph if getattr(graph, "building_function", False) else None
-
-
-def _of_rate(rate) -> dict[str, float]:
-    return {
-        "examples_per_second": rate.examples_per_second,
-        "step_ms": rate.ms_per_step,
-        "input_wait_share": rate.input_share,
-    }
 
 
 def _of_record(record) -> dict[str, float]:

@@ -9,6 +9,7 @@ from kerasdist.checks import check_int, check_number
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.report import log_lines
+from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
 from kerasdist.training.step.loss_sums import LossSums
@@ -25,7 +26,8 @@ class Throughput(StepCallback):
     The loss is that of the last global batch, or beside parameter servers the mean of the epoch.
     Steps are those of the optimizer. The step that TensorFlow compiles, validation and steps that a
     `ProfilerTrace` records do not count. The logs of an epoch get its mean rate over all workers as
-    "examples_per_second".
+    "examples_per_second". At the end the chief says what limited the training: the input, the
+    computation, messages, the program between the steps, or one slow worker.
 
     The lines go to the logger "kerasdist" of Python's logging.
 
@@ -45,7 +47,7 @@ class Throughput(StepCallback):
         model.fit(dataset, callbacks=[Throughput(every_steps=10)])
     """
 
-    measures_input = True
+    measures_time = True
 
     def __init__(self, every_steps: int = 10, *, peak_flops: float | None = None):
         super().__init__()
@@ -69,6 +71,8 @@ class Throughput(StepCallback):
             self._losses.add(losses)
 
     def on_train_begin(self, logs=None):
+        is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
+        self._limit = Limit(are_asynchronous=is_asynchronous)
         self._counter = UpdateCounter(self.model, every_steps=self.every_steps)
         self._meter, self._epoch = RateMeter(self.model), RateMeter(self.model)
         self._meters = (self._meter, self._epoch)
@@ -91,9 +95,15 @@ class Throughput(StepCallback):
             meter.begin_epoch()
 
     def on_epoch_end(self, epoch, logs=None):
-        rate = self._epoch.look()
+        rate = self._epoch.look_at_all()
+        self._limit.add(rate)
         if rate is not None and logs is not None:
             logs["examples_per_second"] = rate.examples_per_second
+
+    def on_train_end(self, logs=None):
+        limit = self._limit.sentence()
+        if limit and peers.is_chief(self.model.distribute_strategy):
+            log_lines.say(self.model.distribute_strategy, limit)
 
     def describe(self):
         return f"log the throughput every {self.every_steps} steps"

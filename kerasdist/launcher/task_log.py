@@ -63,7 +63,7 @@ def error_of(path: Path) -> str:
     lines = last_lines(path, num_lines=_TAIL_BYTES)
     marks = [number for number, line in enumerate(lines) if line.startswith(RESTART_MARK)]
     lines = lines[marks[-1] + 1 :] if marks else lines
-    said = [line for line in lines if line and not line[0].isspace()]
+    said = [line for line in lines if line and not tracebacks.is_inside(line)]
     if tracebacks.BEGIN in said:
         # The first line of the last exception's message, which may have many.
         return next(iter(said[len(said) - said[::-1].index(tracebacks.BEGIN) :]), "")

@@ -7,6 +7,11 @@ BEGIN = "Traceback (most recent call last):"
 _MOST_LINES = 1000  # A program may print the first line for reasons of its own.
 
 
+def is_inside(line: str) -> bool:
+    """Whether a line of a traceback is one before its error: code, or what marks a place in it."""
+    return line[:1].isspace() or (line != "" and not line.strip("^~"))
+
+
 class Tracebacks:
     """Holds the lines of a traceback back until its error is there.
 
@@ -29,7 +34,7 @@ class Tracebacks:
         if task not in self._held:
             return [line]
         self._held[task].append(line)
-        if line[:1].isspace() and len(self._held[task]) < _MOST_LINES:
+        if is_inside(line) and len(self._held[task]) < _MOST_LINES:
             return []
         lines = self.rest(task)
         first = self._first.setdefault("\n".join(lines), task)

@@ -189,14 +189,14 @@ def iterators_of_workers(coordinator, datasets, state):
     return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))
 
 
-def variable_of_worker(like: tf.Variable, name: str) -> tf.Variable:
+def variable_of_worker(like: tf.Variable | tf.TensorSpec, name: str) -> tf.Variable:
     """Returns a variable of the worker that runs the function which is being traced.
 
     TensorFlow's PerWorkerVariable has no automatic control dependencies, so that reads may come
     before writes.
 
     Args:
-        like: A variable with its shape and dtype.
+        like: What has its shape and dtype.
         name: Which one it is, among all of that worker's process.
     """
     return resource_variable_ops.BaseResourceVariable(

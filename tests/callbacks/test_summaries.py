@@ -259,6 +259,15 @@ def test_over_parameter_servers(workers):
     assert {"loss", "learning_rate", "sparsity/hidden", "examples_per_second"} <= found.keys()
     assert len(found["gradient_norm/global"]) >= 1
     assert all(0 < value < 100 for value in found["gradient_norm/global"].values())
+    # The gradients of two kernels and two biases.
+    assert set(found["gradient_bytes/ps 0"].values()) == {4 * (6 * 8 + 8 + 8 + 1)}
+    # Nobody else updates them.
+    assert set(found["staleness/mean"].values()) == set(found["staleness/max"].values()) == {0.0}
+    assert all(each > 0 for each in found["steps_per_second/worker 0"].values())
+    shares = [found[f"{share}_share"] for share in ("input_wait", "communication", "between_steps")]
+    assert all(
+        0 <= sum(each) <= 1 for each in zip(*(share.values() for share in shares), strict=True)
+    )
 
 
 def summaries_of_chief(strategy):

@@ -6,6 +6,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
+from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.step import replica_step
 
 
@@ -14,10 +15,15 @@ class RemoteDelivery:
 
     Args:
         copies: What the step reads in the place of small weights, if it does.
+        times: Hears when the gradients are there; None where nobody measures.
     """
 
-    def __init__(self, copies: local_copies.LocalCopies | None = None):
-        self._copies = copies
+    def __init__(
+        self,
+        copies: local_copies.LocalCopies | None = None,
+        times: WorkerTimes | None = None,
+    ):
+        self._copies, self._times = copies, times
         self._optimizer = None
         self._arrived: dict = {}  # By device, a gradient that has arrived there.
 
@@ -33,6 +39,8 @@ class RemoteDelivery:
 
     def apply(self, stock, optimizer, gradients: list, variables: list):
         """Sends the gradients first where nothing else happens to them on the worker."""
+        if self._times:
+            self._times.end_step(optimizer, gradients, variables)
         is_changed = optimizer.loss_scale_factor or any(
             limit is not None
             for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)

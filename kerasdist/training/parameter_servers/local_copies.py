@@ -36,15 +36,21 @@ class LocalCopies:
         self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager
-    def held(self) -> Generator[None]:
-        """Traces a step that reads the copies; used in a function that a worker runs."""
+    def held(self) -> Generator[list]:
+        """Traces a step that reads the copies; used in a function that a worker runs.
+
+        Yields:
+            What was fetched.
+        """
         copies: list = [None] * len(self._remote)
+        fetched = []
         for positions in _by_server(self._remote):
             values = _fetched([self._remote[position] for position in positions])
+            fetched.extend(values)
             for position, value in zip(positions, values, strict=True):
                 copies[position] = self._copy(position, value)
         with keras_adapter.standing_in(self._variables, copies):
-            yield
+            yield fetched
 
     def put_back(self) -> contextlib.AbstractContextManager:
         """Returns a context in which the variables are those of the parameter servers."""

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import threading
 import time
+from collections.abc import Generator
 
 import tensorflow as tf
 
@@ -19,6 +20,7 @@ from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_names import unique_name
+from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.step import graph_errors
 from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep
@@ -42,11 +44,17 @@ class WorkerStepFunction:
         _check(model)
         self._strategy = model.distribute_strategy
         self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
-        make_delivery = functools.partial(RemoteDelivery, self._copies)
-        self._step = ModelStep(model, step, make_delivery=make_delivery, **arguments)
+        self._optimizer = model.optimizer
+        self._step = ModelStep(
+            model,
+            step,
+            make_delivery=lambda: RemoteDelivery(self._copies, self.times),
+            make_times=functools.partial(WorkerTimes, self._strategy),
+            **arguments,
+        )
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
-        self.input_secs = self._step.input_secs
+        self.times = self._step.times
         self._is_first_call = True
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
@@ -227,9 +235,9 @@ class WorkerStepFunction:
         """Runs the step at a position; returns the one at which the worker really was, and 1."""
         generation, position, _ = tf.unstack(numbers)
         _skip(iterator, position - self._place_of(generation))
-        index, batch = next(iterator)
-        self._note_place(generation, index + 1)
-        with self._counts.collected() as num_examples:
+        with self._collected() as num_examples:
+            index, batch = self._next(iterator)
+            self._note_place(generation, index + 1)
             self._one_step_on_worker(index, batch, num_examples)
         return tf.stack([index, tf.ones_like(index)])
 
@@ -255,11 +263,10 @@ class WorkerStepFunction:
         num_skipped = tf.maximum(position - place, 0)
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        with self._counts.collected() as num_examples:
+        with self._collected() as num_examples:
 
             def body(count, num_taken, _):
-                element = iterator.get_next_as_optional()
-                has_value = element.has_value()
+                element, has_value = self.times.of_input(lambda: _next_or_none(iterator))
                 runs = has_value & (count >= num_skipped)
                 tf.cond(
                     runs,
@@ -278,15 +285,15 @@ class WorkerStepFunction:
         return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
 
     def _next_step_of_worker(self, iterator):
-        with self._counts.collected() as num_examples:
-            self._one_step_on_worker(*next(iterator), num_examples)
+        with self._collected() as num_examples:
+            self._one_step_on_worker(*self._next(iterator), num_examples)
 
     def _next_steps(self, at_once, iterator, num_steps):
         num_steps = tf.reshape(num_steps, [])
-        with self._counts.collected() as num_examples:
+        with self._collected() as num_examples:
 
             def run():
-                self._one_step_on_worker(*next(iterator), num_examples)
+                self._one_step_on_worker(*self._next(iterator), num_examples)
 
             if at_once > 1:
                 _repeat(num_steps // at_once, lambda: [run() for _ in range(at_once)])
@@ -294,8 +301,17 @@ class WorkerStepFunction:
             _repeat(num_steps, run)
 
     def _given_step(self, batch, position):
-        with self._counts.collected() as num_examples:
+        with self._collected() as num_examples:
             self._one_step_on_worker(position, batch, num_examples)
+
+    @contextlib.contextmanager
+    def _collected(self) -> Generator[tf.Variable]:
+        """Traces the steps of a call; yields the variable that counts its examples."""
+        with self._counts.collected() as num_examples, self.times.collected(num_examples):
+            yield num_examples
+
+    def _next(self, iterator):
+        return self.times.of_input(lambda: next(iterator))
 
     def _place_of(self, generation):
         """Returns the position that the worker's iterator over this data has reached."""
@@ -311,7 +327,8 @@ class WorkerStepFunction:
         batch = without_optionals(batch)
         checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
-        with self._copies.held() if self._copies else contextlib.nullcontext():
+        with self._copies.held() if self._copies else contextlib.nullcontext([]) as fetched:
+            self.times.begin_step([batch, fetched], self._optimizer)
             self._step.run(batch, shares, checks=checks, counter=num_examples)
 
 
@@ -322,6 +339,11 @@ def _repeat(num_steps, run):
 
     start = tf.constant(0, tf.int64)
     tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
+
+
+def _next_or_none(iterator):
+    element = iterator.get_next_as_optional()
+    return element, element.has_value()
 
 
 def _skip(iterator, num_batches):

@@ -1,10 +1,14 @@
-"""How fast the steps are: examples, seconds and waits between two looks."""
+"""How fast the steps are, and what they wait for, between two looks."""
 
 import dataclasses
 import time
 from collections.abc import Callable
 
-from kerasdist.training import running_call
+import numpy as np
+
+from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report.worker_share import WorkerShare
+from kerasdist.training.step import step_times
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,13 +19,14 @@ class Rate:
         num_steps: Steps.
         num_examples: Examples, over all workers.
         secs: Seconds, without those that were left out.
-        input_secs: How many of them this worker's steps have waited for their batches.
+        workers: Where the time of each worker went, that this task knows of: itself, or beside
+            parameter servers all of them.
     """
 
     num_steps: int
     num_examples: int
     secs: float
-    input_secs: float
+    workers: tuple[WorkerShare, ...]
 
     @property
     def examples_per_second(self) -> float:
@@ -36,7 +41,7 @@ class Rate:
     @property
     def input_share(self) -> float:
         """The share of the time that is a wait for batches, from 0 to 1."""
-        return min(self.input_secs / max(self.secs, 1e-9), 1.0)
+        return sum(each.input for each in self.workers) / len(self.workers)
 
 
 class RateMeter:
@@ -49,6 +54,7 @@ class RateMeter:
 
     def __init__(self, model, *, clock: Callable[[], float] = time.perf_counter):
         self._model, self._clock = model, clock
+        self._strategy = model.distribute_strategy
         self._since: tuple | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
         self._num_steps = self._num_traces = 0
@@ -77,16 +83,52 @@ class RateMeter:
         """Returns what was measured since the last look; None before there is a step."""
         if self._since is None or not self._num_steps:
             return None
-        before, now = self._since, self._read()
-        secs, num_examples, input_secs = (new - old for new, old in zip(now, before, strict=True))
+        now = self._read()
+        secs, num_examples, times = (new - old for new, old in zip(now, self._since, strict=True))
+        secs -= self._left_out
         rate = Rate(
             num_steps=self._num_steps,
             num_examples=num_examples,
-            secs=secs - self._left_out,
-            input_secs=input_secs,
+            secs=secs,
+            workers=tuple(self._shares(times, secs)),
         )
         self.restart()
         return rate
+
+    def look_at_all(self) -> Rate | None:
+        """As `look`, with all workers in it. All of them must call it, at the same step."""
+        rate, num_workers = self.look(), peers.count(self._strategy)
+        if num_workers == 1:
+            return rate
+        rows = np.zeros([num_workers, len(WorkerShare.NUMBERS)])
+        if rate is not None:
+            rows[peers.index_of(self._strategy)] = rate.workers[0].numbers
+        rows = peers.sum_over(self._strategy, rows)
+        if rate is None:
+            return None
+        workers = (WorkerShare(f"worker {index}", *row) for index, row in enumerate(rows))
+        return dataclasses.replace(rate, workers=tuple(workers))
+
+    def _shares(self, times, secs):
+        """Yields the shares of the time of the workers that this task knows of.
+
+        Args:
+            times: As `StepTimes.read`.
+            secs: All the time.
+        """
+        secs = max(secs, 1e-9)
+        is_asynchronous = traits.keeps_own_pace(self._strategy)
+        for index, row in enumerate(times):
+            num_steps = row[step_times.STEPS] if is_asynchronous else self._num_steps
+            yield WorkerShare(
+                f"worker {index}" if is_asynchronous else "",
+                min(row[step_times.INPUT_SECS] / secs, 1.0),
+                min(max(row[step_times.EXCHANGE_SECS], 0.0) / secs, 1.0),
+                max(1.0 - row[step_times.SECS_IN_STEPS] / secs, 0.0),
+                num_steps / secs,
+                row[step_times.EXAMPLES] / secs,
+                row[step_times.STALENESS] / max(num_steps, 1.0),
+            )
 
     def _was_traced(self) -> bool:
         training = running_call.training_of(self._model)
@@ -97,4 +139,4 @@ class RateMeter:
 
     def _read(self) -> tuple:
         step = self._model.train_function
-        return self._stepped_at, int(step.num_examples), float(step.input_secs)
+        return self._stepped_at, int(step.num_examples), step.times.read()

@@ -78,7 +78,7 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
     riders = [name for name in step.riders if name not in step.sums]
     # Made on the replica's device: TensorFlow asks for one.
     values = [tf.identity(step.riders[name]) for name in riders]
-    summed = _sum_over_replicas([*present, *values])
+    summed = step.exchange(_sum_over_replicas, [*present, *values])
     step.sums.update(zip(riders, summed[len(present) :], strict=True))
     summed = iter(summed)
     return [None if gradient is None else next(summed) for gradient in gradients]

@@ -15,6 +15,7 @@ from kerasdist.training.data import data_checks
 from kerasdist.training.step import batch_statistics, replica_step, update_callback
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.step_logs import StepLogs, graph_function, mean_over_examples
+from kerasdist.training.step.step_times import StepTimes
 
 
 class ModelStep:
@@ -28,13 +29,13 @@ class ModelStep:
         weighs_loss: See `ReplicaStep.weighs_loss`.
         callbacks: The update callbacks that are compiled into the step, in list order.
         make_delivery: See `replica_step.run`.
+        make_times: Called with `is_on`; returns what measures the steps.
 
     Attributes:
         step: As it runs on a replica.
         logs: What the last step reports.
         num_examples: int64 variable, the examples of all steps since it was set to 0.
-        input_secs: float64 variable, how long this worker's steps have waited for their batches; it
-            counts where a callback measures it.
+        times: Where the time of the steps goes; see `train_function`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ModelStep:
         weighs_loss: bool,
         callbacks: tuple = (),
         make_delivery: Callable = LocalDelivery,
+        make_times: Callable = StepTimes,
     ):
         self._model = model
         self._strategy = model.distribute_strategy
@@ -56,7 +58,7 @@ class ModelStep:
         self._observers = update_callback.overriding("observe", callbacks)
         self._part_observers = update_callback.overriding("observe_part", callbacks)
         of_step = update_callback.of_step(callbacks)
-        self._measures_input = any(callback.measures_input for callback in of_step)
+        self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
@@ -64,26 +66,12 @@ class ModelStep:
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
-        with tf.device("CPU:0"):
-            self.input_secs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         _warn_of_differences(model)
 
     def restart(self) -> None:
         """Counts examples from 0 again, and looks at the first batch again."""
         self.num_examples.assign(0)
         self._has_infinite.assign([False, False])
-
-    def timed(self, read: Callable):
-        """Returns what `read()` gives; counts how long it took where a callback measures that."""
-        if not self._measures_input:
-            return read()
-        start = tf.timestamp()
-        with tf.control_dependencies([start]):
-            batch = read()
-        # Ragged tensors and distributed values too.
-        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            self.input_secs.assign_add(tf.timestamp() - start)
-        return batch
 
     def look_at(self, batch, *, is_first) -> list:
         """Looks for infinite numbers in the first batch; returns checks for `run`."""
@@ -121,6 +109,7 @@ class ModelStep:
                 states=states(self._model),
                 may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
+                times=self.times,
             )
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter

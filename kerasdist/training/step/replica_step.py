@@ -12,8 +12,9 @@ epoch may be odd, or smaller than the number of replicas. Whatever must then be 
 import contextlib
 import dataclasses
 import functools
+import operator
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import tensorflow as tf
@@ -46,6 +47,7 @@ class ReplicaStep:
         callbacks: The update callbacks of the `fit` that runs.
         data: The batch of this replica.
         delivery: How the aggregated gradients reach the variables.
+        exchange: Called as exchange(sum_up, tensors) for the messages between replicas.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
         added_losses: What layers have added with `add_loss` on this replica, by the layer's id.
@@ -71,6 +73,7 @@ class ReplicaStep:
     callbacks: tuple = ()
     data: Any = None
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
+    exchange: Callable = operator.call
     riders: dict = dataclasses.field(default_factory=dict)
     added_losses: dict = dataclasses.field(default_factory=dict)
     losses: dict = dataclasses.field(default_factory=dict)
@@ -229,6 +232,7 @@ def run(
     states=(),
     may_discard=False,
     make_delivery=delivery.LocalDelivery,
+    times=None,
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -246,6 +250,7 @@ def run(
             discarded.
         may_discard: Whether a callback may discard the step.
         make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
+        times: `StepTimes` that measure the messages between replicas, or None.
     """
     is_only_replica = strategy.num_replicas_in_sync == 1
     fractions = [
@@ -271,6 +276,7 @@ def run(
             callbacks=callbacks,
             data=data,
             delivery=make_delivery(),
+            exchange=times.of_exchange if times and replica_id == first else operator.call,
             riders={
                 name: value if replica_id == first else tf.zeros_like(value)
                 for name, value in riders

@@ -40,7 +40,8 @@ def row_of(values):
     is_finite = tf.math.is_finite(flat)
     low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
     high = tf.reduce_max(tf.where(is_finite, flat, flat.dtype.min))
-    place = tf.math.divide_no_nan(flat - low, high - low) * NUM_BUCKETS
+    per_range = tf.math.divide_no_nan(float(NUM_BUCKETS), high - low)
+    place = (flat - low) * per_range
     place = tf.clip_by_value(tf.where(is_finite, place, 0.0), 0.0, NUM_BUCKETS - 1.0)
     bucket = tf.where(is_finite, tf.cast(place, tf.int32), -1)  # A negative one is left out.
     counts = tf.math.unsorted_segment_sum(tf.ones_like(bucket), bucket, NUM_BUCKETS)

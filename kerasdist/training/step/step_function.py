@@ -4,7 +4,7 @@ It takes global batches, runs the model's own train_step (or test_step) on every
 returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
 """
 
-import itertools
+import time
 
 import tensorflow as tf
 
@@ -35,7 +35,7 @@ class StepFunction:
         self._step = ModelStep(model, step, **arguments)
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
-        self.input_secs = self._step.input_secs
+        self.times = self._step.times
         with tf.device("CPU:0"):
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
@@ -78,6 +78,7 @@ class StepFunction:
         Raises:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
         """
+        start = time.perf_counter()
         try:
             if isinstance(data, GlobalBatches):
                 self._run(data)
@@ -99,6 +100,7 @@ class StepFunction:
         if self._is_first_call:
             self._is_first_call = False
             self._check_first_batch()
+        self.times.add_call(time.perf_counter() - start)
         is_alone = peers.count(self._strategy) == 1
         logs = LazyLogs(
             self._step.logs.read,
@@ -200,11 +202,11 @@ class StepFunction:
     # use in those without outputs, and then writes sums in another order.
 
     def _next_step(self, iterator):
-        return self._one_step(self._step.timed(lambda: next(iterator)))
+        return self._one_step(self.times.of_input(lambda: next(iterator)))
 
     def _exact_steps(self, iterator, num_steps):
         def body(step):
-            self._one_step(self._step.timed(lambda: next(iterator)))
+            self._one_step(self.times.of_input(lambda: next(iterator)))
             return step + 1
 
         return tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
@@ -215,7 +217,7 @@ class StepFunction:
             return batch, batch.has_value()
 
         def body(step, _):
-            batch, has_value = self._step.timed(read)
+            batch, has_value = self.times.of_input(read)
             tf.cond(
                 has_value,
                 lambda: tf.cast(self._one_step(batch.get_value()), tf.int32),
@@ -233,7 +235,7 @@ class StepFunction:
 
     def _own_steps(self, iterator, num_steps, size):
         def body(step, size):
-            batch, own_size, next_size = self._step.timed(lambda: next(iterator))
+            batch, own_size, next_size = self.times.of_input(lambda: next(iterator))
             return step + 1, self._one_own_step(batch, own_size, size, next_size)
 
         return tf.while_loop(
@@ -244,11 +246,12 @@ class StepFunction:
         )
 
     def _steps_in_python(self, iterator, num_steps: int) -> int:
-        num_taken = 0
-        for batch in itertools.islice(iterator, num_steps):
+        for num_taken in range(num_steps):
+            batch = self.times.of_input(lambda: next(iterator, None))
+            if batch is None:
+                return num_taken
             self._run_batch(batch)
-            num_taken += 1
-        return num_taken
+        return num_steps
 
 
 _STOP = "stop requests"

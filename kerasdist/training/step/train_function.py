@@ -1,6 +1,6 @@
 """What `model.train_function` and `model.test_function` are under our strategies."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -11,13 +11,13 @@ class TrainFunction(Protocol):
     Attributes:
         callbacks: The update callbacks that are compiled into it, in list order.
         num_examples: int64 variable, the examples over all replicas since `restart`.
-        input_secs: float64 variable, the seconds that the steps of this worker have waited for
-            their batches, where a callback measures them.
+        times: `StepTimes`, or `WorkerTimes` beside parameter servers: where the time of the steps
+            goes, where a callback measures it.
     """
 
     callbacks: tuple
     num_examples: tf.Variable
-    input_secs: tf.Variable
+    times: Any
 
     def __call__(self, data) -> dict:
         """Runs the steps that `data` asks for, and answers it; returns logs to be read later.

@@ -79,11 +79,11 @@ class StepCallback(UpdateCallback):
     """An update callback that also takes part in the rest of the step: statistics, losses, logs.
 
     Attributes:
-        measures_input: Whether the step is to measure how long it waits for its batches.
+        measures_time: Whether the step is to measure where its time goes.
         guards_update: Whether it stands before all others, wherever it is in the list.
     """
 
-    measures_input = False
+    measures_time = False
     guards_update = False
 
     def tracing(self, model) -> contextlib.AbstractContextManager:

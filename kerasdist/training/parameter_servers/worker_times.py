@@ -1,0 +1,187 @@
+"""Where the time of asynchronous workers goes, and how old the weights are that they compute with.
+
+A worker measures for itself, and adds what it has measured at the end of a call to variables of the
+first parameter server, a row for each worker. What a lost worker has not added counts for nothing.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers.worker_names import unique_name
+from kerasdist.training.step import step_times
+
+# Of what a worker measures; after these the bytes sent to each ps task. All are sums over the steps
+# of a call but the largest staleness, of which the sum over calls means nothing.
+_STEPS, _EXAMPLES, _SECS, _INPUT_SECS, _COMPUTE_SECS, _STALENESS, _MAX_STALENESS = range(7)
+_FIRST_BYTES = 7
+
+
+class WorkerTimes:
+    """How long the steps of each worker wait, and for what.
+
+    The staleness of a step is how many updates others made between the moment it read the weights
+    and that at which it has its gradients.
+
+    Args:
+        strategy: A ParameterServerStrategy of ours.
+        is_on: Whether to measure at all.
+    """
+
+    def __init__(self, strategy, *, is_on: bool):
+        self._is_on = is_on
+        self._name = unique_name()
+        self._row: Any = None  # While a call is traced.
+        self._computes_since: Any = None  # While a step is.
+        self._updates_before: Any = None
+        if not is_on:
+            return
+        cluster = strategy.served_cluster
+        num_ps = len(cluster.jobs["ps"])
+        self._row_spec = tf.TensorSpec([_FIRST_BYTES + num_ps], tf.float64)
+        self._steps_taken, self._bytes_taken = 0.0, np.zeros(num_ps)
+        with tensorflow_adapter.outside_scopes(), tf.device("/job:ps/task:0/device:CPU:0"):
+            zeros = tf.zeros([cluster.num_workers, *self._row_spec.shape], tf.float64)
+            self._rows: Any = tf.Variable(zeros, trainable=False)
+            self._largest: Any = tf.Variable(zeros[:, 0], trainable=False)
+
+    def read(self) -> np.ndarray:
+        """Returns float64 [workers, `step_times.NUM_COLUMNS`]."""
+        rows = self._rows.numpy()
+        result = np.zeros([len(rows), step_times.NUM_COLUMNS])
+        result[:, step_times.STEPS] = rows[:, _STEPS]
+        result[:, step_times.EXAMPLES] = rows[:, _EXAMPLES]
+        result[:, step_times.SECS_IN_STEPS] = rows[:, _SECS]
+        result[:, step_times.INPUT_SECS] = rows[:, _INPUT_SECS]
+        known = rows[:, _INPUT_SECS] + rows[:, _COMPUTE_SECS]
+        result[:, step_times.EXCHANGE_SECS] = rows[:, _SECS] - known
+        result[:, step_times.STALENESS] = rows[:, _STALENESS]
+        return result
+
+    def take_numbers(self) -> dict[str, float]:
+        """Returns the largest staleness, and bytes of a step to each ps, since the last call."""
+        rows, largest = self._rows.numpy(), self._largest.numpy()
+        self._largest.assign(tf.zeros_like(self._largest))
+        num_steps, num_bytes = rows[:, _STEPS].sum(), rows[:, _FIRST_BYTES:].sum(axis=0)
+        new_steps = max(num_steps - self._steps_taken, 1.0)
+        new_bytes = (num_bytes - self._bytes_taken) / new_steps
+        self._steps_taken, self._bytes_taken = num_steps, num_bytes
+        return {
+            "staleness/max": float(largest.max()),
+            **{f"gradient_bytes/ps {ps}": float(each) for ps, each in enumerate(new_bytes)},
+        }
+
+    # What follows is traced by the chief and runs on a worker.
+
+    @contextlib.contextmanager
+    def collected(self, num_examples) -> Generator[None]:
+        """Traces the steps of a call, and what adds up what they took.
+
+        Args:
+            num_examples: The worker's own variable that counts the examples of the call.
+        """
+        if not self._is_on:
+            yield
+            return
+        with tf.device("/device:CPU:0"):
+            self._row = coordinator_adapter.variable_of_worker(self._row_spec, self._name)
+            start = tf.timestamp()
+            reset = self._row.assign(self._columns({_SECS: -start}))
+        try:
+            with tf.control_dependencies([reset]):
+                yield
+            self._hand_over(num_examples)
+        finally:
+            self._row = None
+
+    def of_input(self, read: Callable):
+        """Returns what `read()` gives, a batch; counts how long that takes."""
+        if self._row is None:
+            return read()
+        start, batch = step_times.timed_read(read)
+        self._add({_INPUT_SECS: step_times.stamp_after(batch) - start})
+        return batch
+
+    def of_exchange(self, exchange: Callable, tensors: list):
+        """Returns `exchange(tensors)`: the workers do not wait for one another."""
+        return exchange(tensors)
+
+    def begin_step(self, tensors, optimizer) -> None:
+        """Notes that a step begins to compute.
+
+        Args:
+            tensors: What must be there: the batch, and weights that were fetched.
+            optimizer: Of the model, or None.
+        """
+        if self._row is None:
+            return
+        self._computes_since = step_times.stamp_after(tensors)
+        self._updates_before = optimizer and _num_updates(optimizer)
+        self._add({_STEPS: 1.0})
+
+    def end_step(self, optimizer, gradients: list, variables: list) -> None:
+        """Notes that a step has its gradients, which are now sent."""
+        since, self._computes_since = self._computes_since, None
+        if self._row is None or since is None:
+            return
+        present = [gradient for gradient in gradients if gradient is not None]
+        numbers = {_COMPUTE_SECS: step_times.stamp_after(present) - since}
+        if self._updates_before is not None:
+            with tf.control_dependencies([since, numbers[_COMPUTE_SECS]]):
+                stale = tf.cast(_num_updates(optimizer) - self._updates_before, tf.float64)
+            numbers[_STALENESS] = stale
+            largest = tf.maximum(self._row.read_value()[_MAX_STALENESS], stale)
+            numbers[_MAX_STALENESS] = largest - self._row.read_value()[_MAX_STALENESS]
+        for ps, num_bytes in self._bytes(gradients, variables).items():
+            numbers[_FIRST_BYTES + ps] = num_bytes
+        self._add(numbers)
+
+    def _bytes(self, gradients, variables) -> dict:
+        num_bytes: dict = {}
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is None:
+                continue
+            parts = sharded_variables.parts_of(variable.value)
+            for part in parts:
+                size = math.prod(part.shape) * part.dtype.size
+                if isinstance(gradient, tf.IndexedSlices):  # Over all parts; taken as even.
+                    size = sum(
+                        tf.cast(tf.size(each), tf.float64) * each.dtype.size / len(parts)
+                        for each in (gradient.values, gradient.indices)
+                    )
+                ps = tf.DeviceSpec.from_string(part.device).task
+                num_bytes[ps] = num_bytes.get(ps, 0.0) + size
+        return num_bytes
+
+    def _add(self, numbers: dict) -> None:
+        with tf.device("/device:CPU:0"):
+            self._row.assign_add(self._columns(numbers))
+
+    def _columns(self, numbers: dict):
+        columns = [
+            tf.cast(numbers.get(column, 0.0), tf.float64)
+            for column in range(self._row_spec.shape[0])
+        ]
+        return tf.stack(columns)
+
+    def _hand_over(self, num_examples):
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        with tf.device("/device:CPU:0"):
+            row = self._row.read_value()
+            now = step_times.stamp_after([row, num_examples.read_value()])
+            row += self._columns({_SECS: now, _EXAMPLES: num_examples.read_value()})
+        with tf.device(self._rows.device):
+            self._rows.scatter_nd_add([[worker]], row[None])
+            # In one operation: other workers do the same.
+            self._largest.scatter_max(tf.IndexedSlices(row[None, _MAX_STALENESS], [worker]))
+
+
+def _num_updates(optimizer):
+    # The updates of the model's own optimizer; a loss scale's counts them too.
+    return tf.identity(optimizer.iterations.value.read_value())

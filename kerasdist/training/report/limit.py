@@ -1,0 +1,150 @@
+"""What limits a training, in one sentence: the input, the messages, the program, a slow worker."""
+
+from collections.abc import Sequence
+
+from kerasdist.training.report.rate_meter import Rate
+from kerasdist.training.report.worker_share import WorkerShare
+
+# Workers that wait so much of the time for one of them have a slow one.
+_MUCH_WAITING = 0.25
+# A worker with so few of the steps of the others is slow.
+_FEW_STEPS = 0.6
+
+_NAMES = {
+    "compute": "computation",
+    "input": "input",
+    "exchange": "communication",
+    "idle": "between the steps",
+}
+_SENTENCES = {
+    "compute": "The computation limits it: it is {share} of {step}",
+    "input": "The input limits it: {share} of {step} is a wait for the next batch",
+    "exchange": "Communication limits it: {share} of {step} goes to messages",
+    "idle": "The program between the steps limits it: it takes {share} of {step}",
+}
+_FIRST = {
+    "compute": "Larger batches, mixed precision or more replicas come first.",
+    "input": "Read ahead (`prefetch`), in parallel (`num_parallel_calls`), or `cache`.",
+    "exchange": "Larger batches per worker, fewer workers or a faster network come first.",
+    "idle": (
+        "Raise `steps_per_execution` in `compile`, and look at callbacks that act on each batch."
+    ),
+}
+_OF_SERVED = {
+    "idle": "The chief limits it: workers wait {share} of the time for their next steps",
+    "exchange": "Communication limits it: {share} of the workers' time goes to messages",
+}
+_NAMES_OF_SERVED = _NAMES | {"idle": "waiting for the chief"}
+_FIRST_OF_SERVED = {
+    "idle": "Raise `steps_per_execution` in `compile`, or use fewer workers.",
+    "exchange": "Larger batches, or more parameter servers, come first.",
+}
+
+
+class Limit:
+    """What limited a run, from the rates of its parts.
+
+    Args:
+        are_asynchronous: See `limit_of`.
+    """
+
+    def __init__(self, *, are_asynchronous: bool):
+        self._are_asynchronous = are_asynchronous
+        self._rates: list[Rate] = []
+
+    def add(self, rate: Rate | None) -> None:
+        """Takes in the rate of a further part; None for one without steps."""
+        if rate is not None:
+            self._rates.append(rate)
+
+    def sentence(self) -> str | None:
+        """Returns what `limit_of` says; None where there was no step."""
+        if not self._rates:
+            return None
+        secs = sum(rate.secs for rate in self._rates)
+        num_steps = sum(rate.num_steps for rate in self._rates)
+        workers = [
+            WorkerShare(
+                parts[0].name,
+                *(
+                    sum(
+                        getattr(part, number) * rate.secs
+                        for part, rate in zip(parts, self._rates, strict=True)
+                    )
+                    / max(secs, 1e-9)
+                    for number in WorkerShare.NUMBERS
+                ),
+            )
+            for parts in zip(*(rate.workers for rate in self._rates), strict=True)
+        ]
+        return limit_of(
+            workers,
+            ms_per_step=1e3 * secs / num_steps,
+            are_asynchronous=self._are_asynchronous,
+        )
+
+
+def limit_of(
+    workers: Sequence[WorkerShare], *, ms_per_step: float, are_asynchronous: bool = False
+) -> str:
+    """Returns what limits a training, with numbers, and what to change first.
+
+    Args:
+        workers: At least one.
+        ms_per_step: Milliseconds of a step.
+        are_asynchronous: Whether they keep their own pace, beside parameter servers.
+    """
+    slow = _slow_worker(workers, are_asynchronous)
+    if slow:
+        return slow
+    if are_asynchronous:
+        shares = {cause: _mean(workers, cause) for cause in _NAMES}
+        sentences, firsts = _SENTENCES | _OF_SERVED, _FIRST | _FIRST_OF_SERVED
+        names = _NAMES_OF_SERVED
+    else:
+        # The one that the others wait for least: what it waits for is not another worker.
+        shares = _shares_of(min(workers, key=lambda each: each.exchange))
+        sentences, firsts, names = _SENTENCES, _FIRST, _NAMES
+    cause = max(shares, key=lambda cause: shares[cause])
+    sentence = sentences[cause].format(
+        share=f"{shares[cause]:.0%}", step=f"a step of {ms_per_step:.1f} ms"
+    )
+    return f"{sentence} ({_others(shares, cause, names)}). {firsts[cause]}"
+
+
+def _slow_worker(workers, are_asynchronous) -> str | None:
+    if len(workers) == 1:
+        return None
+    if are_asynchronous:
+        slow = min(workers, key=lambda each: each.steps_per_second)
+        others = _mean([each for each in workers if each is not slow], "steps_per_second")
+        if slow.steps_per_second > _FEW_STEPS * others:
+            return None
+        seen = f"makes {slow.steps_per_second:.1f} steps/s, the others {others:.1f} each"
+    else:
+        slow = min(workers, key=lambda each: each.exchange)
+        others = _mean([each for each in workers if each is not slow], "exchange")
+        if others - slow.exchange < _MUCH_WAITING:
+            return None
+        seen = f"keeps the others waiting, {others - slow.exchange:.0%} of the time"
+    shares, names = _shares_of(slow), _NAMES_OF_SERVED if are_asynchronous else _NAMES
+    cause = max(shares, key=lambda cause: shares[cause])
+    return (
+        f"{slow.name} limits it: it {seen}. Of its own time {shares[cause]:.0%} is "
+        f"{names[cause]} ({_others(shares, cause, names)}). Look at that machine first: "
+        "what else runs there, and how it reads its data."
+    )
+
+
+def _shares_of(worker) -> dict[str, float]:
+    return {cause: getattr(worker, cause) for cause in _NAMES}
+
+
+def _others(shares, cause, names) -> str:
+    return ", ".join(
+        f"{names[each]} {share:.0%}" for each, share in shares.items() if each != cause
+    )
+
+
+def _mean(workers, cause) -> float:
+    return sum(getattr(each, cause) for each in workers) / len(workers)

@@ -1,0 +1,100 @@
+"""Where the time of a worker goes, as shares of it, and as tags of an event file."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """What a worker did in some time.
+
+    Attributes:
+        name: Such as "worker 1"; "" where there is one alone.
+        input: Share of the time that is a wait for batches, from 0 to 1.
+        exchange: Share that is spent on messages: the sum of the gradients, or beside parameter
+            servers fetching weights and sending gradients.
+        idle: Share between its steps, in callbacks and logs; beside parameter servers the time in
+            which the chief had nothing for it. 0 on accelerators, where nobody knows.
+        steps_per_second: Steps per second, beside parameter servers its own.
+        examples_per_second: Its own, beside parameter servers; else 0.
+        staleness: Beside parameter servers, the mean number of updates that others made while a
+            step computed; else 0.
+    """
+
+    name: str
+    input: float
+    exchange: float
+    idle: float
+    steps_per_second: float = 0.0
+    examples_per_second: float = 0.0
+    staleness: float = 0.0
+
+    NUMBERS: ClassVar = (
+        *("input", "exchange", "idle"),
+        *("steps_per_second", "examples_per_second", "staleness"),
+    )
+
+    @property
+    def compute(self) -> float:
+        """The rest of the time."""
+        return max(1.0 - self.input - self.exchange - self.idle, 0.0)
+
+    @property
+    def numbers(self) -> list[float]:
+        """The values of `NUMBERS`."""
+        return [getattr(self, number) for number in self.NUMBERS]
+
+
+# By the field, of a share that every deployment has.
+_SHARES = {
+    "input": "input_wait_share",
+    "exchange": "communication_share",
+    "idle": "between_steps_share",
+}
+# Of workers that keep their own pace.
+_OWN = {
+    "steps_per_second": "steps_per_second",
+    "examples_per_second": "examples_per_second",
+    "staleness": "staleness",
+}
+
+
+def tags_of(workers: Sequence[WorkerShare], *, are_asynchronous: bool) -> dict[str, float]:
+    """Returns numbers by their tags: `input_wait_share`, `input_wait_share/worker 1`, ..."""
+    numbers = {tag: _mean(workers, field) for field, tag in _SHARES.items()}
+    if are_asynchronous:
+        numbers["staleness/mean"] = _mean(workers, "staleness", weight="steps_per_second")
+    if len(workers) > 1 or are_asynchronous:
+        fields = _SHARES | (_OWN if are_asynchronous else {})
+        numbers |= {
+            f"{tag}/{worker.name}": getattr(worker, field)
+            for worker in workers
+            for field, tag in fields.items()
+        }
+    return numbers
+
+
+def of_tags(numbers: Mapping[str, float]) -> list[WorkerShare]:
+    """Returns what `tags_of` was given, from its result; [] where nothing of it is there."""
+    name_tag = _SHARES["input"]
+    if name_tag not in numbers:
+        return []
+    names = [tag.partition("/")[2] for tag in numbers if tag.startswith(f"{name_tag}/")] or [""]
+    return [
+        WorkerShare(
+            name,
+            **{
+                field: numbers.get(f"{tag}/{name}" if name else tag, 0.0)
+                for field, tag in (_SHARES | (_OWN if name else {})).items()
+            },
+        )
+        for name in names
+    ]
+
+
+def _mean(workers, field: str, *, weight: str | None = None) -> float:
+    weights = [getattr(each, weight) if weight else 1.0 for each in workers]
+    values = [getattr(each, field) for each in workers]
+    total = sum(weights)
+    return sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else 0.0

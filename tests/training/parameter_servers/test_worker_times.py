@@ -1,0 +1,89 @@
+"""Where the time of asynchronous workers goes, as the chief reads it."""
+
+import tempfile
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+
+from kerasdist import show, testing
+from kerasdist.callbacks import Summaries
+from kerasdist.strategies.make_strategy import make_strategy
+
+pytestmark = pytest.mark.processes
+
+NUM_STEPS, BATCH, LENGTH = 60, 4, 3
+
+
+@pytest.fixture(scope="module")
+def found():
+    chief, *_ = testing.run_cluster(train_beside_a_slow_input, num_workers=2, num_ps=2)
+    assert chief.returncode == 0, chief.output[-4000:]
+    return chief.value
+
+
+def train_beside_a_slow_input():
+    """Returns the numbers of a run in which the second worker waits for its data."""
+    with make_strategy().scope():
+        model = keras.Sequential([keras.layers.Embedding(1000, 8), keras.layers.Flatten()])
+        model.add(keras.layers.Dense(1))
+        model.compile("sgd", "mse")
+
+    def data(context):
+        size = 1 + 1500 * context.input_pipeline_id
+
+        def slow(x, y):
+            work = tf.random.uniform([size, size])
+            return x + tf.cast(0.0 * tf.reduce_sum(work @ work), tf.int64), y
+
+        x, y = tf.zeros([BATCH, LENGTH], tf.int64), tf.ones([BATCH, 1])
+        return tf.data.Dataset.from_tensors((x, y)).repeat().map(slow)
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.fit(
+            data,
+            epochs=2,
+            steps_per_epoch=NUM_STEPS // 2,
+            verbose=0,
+            callbacks=[Summaries(folder, every_steps=10)],
+        )
+        return show.read(Path(folder))
+
+
+def mean(found, tag) -> float:
+    values = found[f"train/{tag}"].values()
+    return sum(values) / len(values)
+
+
+def test_the_steps_of_each_worker(found):
+    fast, slow = (mean(found, f"steps_per_second/worker {worker}") for worker in range(2))
+
+    assert fast > 2 * slow > 0
+    assert mean(found, "examples_per_second/worker 0") == pytest.approx(BATCH * fast)
+    rate = mean(found, "examples_per_second")
+    assert BATCH * (fast + slow) == pytest.approx(rate, rel=0.3)
+
+
+def test_who_waits_for_what(found):
+    assert mean(found, "input_wait_share/worker 1") > 0.5 > mean(found, "input_wait_share/worker 0")
+
+
+def test_updates_of_others_while_a_step_computes(found):
+    assert found["train/staleness/max"].keys() == found["train/staleness/mean"].keys()
+    assert 0 <= mean(found, "staleness/mean") <= mean(found, "staleness/max")
+
+
+def test_bytes_to_each_parameter_server(found):
+    num_bytes = [mean(found, f"gradient_bytes/ps {ps}") for ps in range(2)]
+
+    # Of the embeddings the rows of a batch and their numbers, not the table.
+    rows = BATCH * LENGTH * (8 * 4 + 4)
+    assert sum(num_bytes) == pytest.approx(rows + 4 * (LENGTH * 8 + 1))
+
+
+def test_the_slow_worker_is_named(found):
+    said = show.sentence_on("run", found)
+
+    assert "worker 1 limits it: it makes " in said
+    assert "% is input (" in said

@@ -1,0 +1,69 @@
+"""What limits a training, from where the time of its workers went."""
+
+import pytest
+
+from kerasdist.training.report.limit import Limit, limit_of
+from kerasdist.training.report.rate_meter import Rate
+from kerasdist.training.report.worker_share import WorkerShare
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ((0.1, 0.1, 0.1), "The computation limits it: it is 70% of a step of 5.0 ms (input 10%,"),
+        ((0.5, 0.1, 0.1), "The input limits it: 50% of a step of 5.0 ms"),
+        ((0.1, 0.6, 0.1), "Communication limits it: 60%"),
+        ((0.1, 0.1, 0.7), "The program between the steps limits it: it takes 70%"),
+    ],
+)
+def test_the_largest_share_of_one_device(shares, said):
+    assert limit_of([WorkerShare("", *shares)], ms_per_step=5.0).startswith(said)
+
+
+def test_workers_that_wait_for_the_network_alike():
+    workers = [WorkerShare("worker 0", 0.0, 0.6, 0.1), WorkerShare("worker 1", 0.1, 0.5, 0.1)]
+
+    text = limit_of(workers, ms_per_step=5.0)
+    assert text.startswith("Communication limits it: 50% of a step of 5.0 ms goes to messages")
+    assert "computation 30%, input 10%, between the steps 10%" in text
+
+
+def test_a_slow_worker_and_what_it_does():
+    workers = [WorkerShare("worker 0", 0.0, 0.7, 0.1), WorkerShare("worker 1", 0.6, 0.1, 0.1)]
+
+    text = limit_of(workers, ms_per_step=5.0)
+    assert text.startswith("worker 1 limits it: it keeps the others waiting, 60% of the time.")
+    assert "Of its own time 60% is input" in text
+
+
+@pytest.mark.parametrize(
+    ("idle", "steps", "said"),
+    [
+        (0.7, 10.0, "The chief limits it: workers wait 70% of the time for their next steps"),
+        (0.1, 10.0, "The computation limits it: it is 60%"),
+        (0.1, 4.0, "worker 1 limits it: it makes 4.0 steps/s, the others 10.0 each."),
+    ],
+)
+def test_workers_that_keep_their_own_pace(idle, steps, said):
+    workers = [
+        WorkerShare("worker 0", 0.1, 0.2, idle, steps_per_second=10.0),
+        WorkerShare("worker 1", 0.1, 0.2, idle, steps_per_second=steps),
+    ]
+
+    assert limit_of(workers, ms_per_step=5.0, are_asynchronous=True).startswith(said)
+
+
+def test_the_parts_of_a_run_count_by_their_time():
+    def rate(secs, share):
+        workers = (WorkerShare("", share, 0.0, 0.0),)
+        return Rate(num_steps=10, num_examples=40, secs=secs, workers=workers)
+
+    limit = Limit(are_asynchronous=False)
+    assert limit.sentence() is None
+
+    for part in (rate(1.0, 1.0), None, rate(3.0, 0.8)):
+        limit.add(part)
+
+    sentence = limit.sentence()
+    assert sentence is not None
+    assert sentence.startswith("The input limits it: 85% of a step of 200.0 ms")

@@ -1,0 +1,87 @@
+"""The rate between two looks, by a clock that the test moves."""
+
+import types
+
+import numpy as np
+import pytest
+
+import kerasdist
+from kerasdist.training import running_call
+from kerasdist.training.report.rate_meter import RateMeter
+from kerasdist.training.step import step_times
+from tests.clock import Clock
+
+
+class Training:
+    """A model with a train function that has done what a test says."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.distribute_strategy = kerasdist.make_strategy()
+        self.times = np.zeros([1, step_times.NUM_COLUMNS])
+        self.train_function = types.SimpleNamespace(
+            num_examples=0, times=types.SimpleNamespace(read=self.times.copy)
+        )
+        self.meter = RateMeter(self, clock=self.clock)
+        self.batch = -1
+
+    def step(self, secs=1.0, *, inside=1.0, waits=0.0):
+        """Makes a step of 4 examples that takes some seconds, and some of them in its call."""
+        self.clock.secs += secs
+        self.batch += 1
+        self.times[0, step_times.SECS_IN_STEPS] += inside
+        self.times[0, step_times.INPUT_SECS] += waits
+        self.train_function.num_examples += 4
+        self.meter.advance(self.batch)
+
+
+@pytest.fixture
+def training():
+    training = Training()
+    training.step(secs=100)  # Which is compiled.
+    return training
+
+
+def test_nothing_is_known_before_there_is_a_step(training):
+    assert RateMeter(training, clock=training.clock).look() is None
+    assert training.meter.look() is None
+
+
+def test_steps_examples_and_seconds(training):
+    training.step(secs=1.0)
+    training.step(secs=3.0)
+
+    rate = training.meter.look()
+    assert (rate.num_steps, rate.num_examples, rate.secs) == (2, 8, 4.0)
+    assert (rate.examples_per_second, rate.ms_per_step) == (2.0, 2000.0)
+    assert training.meter.look() is None
+
+
+def test_where_the_time_goes(training):
+    training.step(secs=4.0, inside=3.0, waits=1.0)
+
+    (share,) = training.meter.look_at_all().workers
+    assert (share.name, share.input, share.exchange, share.idle) == ("", 0.25, 0.0, 0.25)
+    assert share.compute == 0.5
+
+
+def test_what_lies_between_two_epochs_is_left_out(training):
+    training.step()
+    training.clock.secs += 50
+    training.meter.begin_epoch()
+    training.batch = -1
+    training.step()
+
+    assert training.meter.look().secs == 2.0
+
+
+def test_steps_that_a_profiler_records_are_left_out(training):
+    with running_call.entered("fit", training):
+        training.step()
+        running_call.set_traced(training, True)
+        training.step(secs=9.0)
+        running_call.set_traced(training, False)
+        training.step()
+
+        rate = training.meter.look()
+    assert (rate.num_steps, rate.secs) == (1, 1.0)
