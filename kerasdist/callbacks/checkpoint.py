@@ -29,6 +29,10 @@ from kerasdist.training.step.update_callback import UpdateCallback
 _num_fits = weakref.WeakKeyDictionary()
 
 
+# In the names of logs of which the largest is the best.
+_RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
+
+
 class Checkpoint(UpdateCallback):
     """Saves the training now and then, and resumes it when the same script is started again.
 
@@ -52,6 +56,11 @@ class Checkpoint(UpdateCallback):
             there is one after each epoch. There is always one at the end.
         every_secs: Seconds between two checkpoints instead; workers agree on the step.
         keep: How many to keep, the newest.
+        keep_best: How many to keep besides, those after the epochs with the best `monitor`. There
+            is then a checkpoint after each epoch.
+        monitor: The log of an epoch that says which are best, such as "val_loss".
+        mode: "min" or "max", what is best; "auto" takes "max" for names with "acc", "auc",
+            "precision", "recall", "f1" or "iou" in them.
         weights_if_changed: What to do where the model trains with another optimizer or its layers
             have changed: False raises an error that lists the differences; True takes the weights
             alone, which must fit, and trains from the first epoch.
@@ -62,6 +71,7 @@ class Checkpoint(UpdateCallback):
 
     Attributes:
         resumed_from: The checkpoint that the last `fit` went on from; None for a fresh start.
+        best: The checkpoint with the best `monitor` that the folder holds; None where none has it.
 
     Raises:
         TypeError, ValueError: An argument is none of these.
@@ -81,6 +91,9 @@ class Checkpoint(UpdateCallback):
         every_steps: int | None = None,
         every_secs: float | None = None,
         keep: int = 5,
+        keep_best: int = 0,
+        monitor: str = "val_loss",
+        mode: str = "auto",
         weights_if_changed: bool = False,
         save_on_term: bool = True,
         on_error: str = "warn",
@@ -96,18 +109,30 @@ class Checkpoint(UpdateCallback):
         if every_secs is not None:
             check_secs("every_secs", every_secs)
         check_int("keep", keep, at_least=1)
+        check_int("keep_best", keep_best, at_least=0)
         check_bool("weights_if_changed", weights_if_changed)
         check_bool("save_on_term", save_on_term)
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f'`mode` must be "auto", "min" or "max". Received: {mode=}.')
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
         self.directory = os.fspath(directory)
         self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
+        self.keep_best, self.monitor = keep_best, monitor
+        self.mode = _mode_of(monitor) if mode == "auto" else mode
         self.weights_if_changed, self.on_error = weights_if_changed, on_error
         self.save_on_term = save_on_term
         self.resumed_from: str | None = None
         self._termination = Termination()
         self._folder = Folder(self.directory)
+        self._monitored: float | None = None  # Of the epoch that has just ended.
+        self._has_missed = False
         self._run = uuid.uuid4().hex[:12]
+
+    @property
+    def best(self):  # Documented in the class.
+        ranked = self._ranked()
+        return self._folder.path_of(ranked[0]) if ranked else None
 
     def describe(self):
         return ""
@@ -143,6 +168,20 @@ class Checkpoint(UpdateCallback):
         self._num_epochs_here += 1
         if self._has_to_leave():
             self._leave(epoch, 0)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not self.keep_best:
+            return
+        self._is_due = True
+        value = (logs or {}).get(self.monitor)
+        if value is None and not self._has_missed:
+            warnings.warn(
+                f"Checkpoint(keep_best={self.keep_best}) finds no {self.monitor!r} among the logs "
+                f"of the epoch, which are: {', '.join(logs or ())}. It keeps the newest alone.",
+                stacklevel=2,
+            )
+            self._has_missed = True
+        self._monitored = None if value is None else float(value)
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._is_due:
@@ -214,6 +253,7 @@ class Checkpoint(UpdateCallback):
         self._restore_weights(saved)
         self.resumed_from = saved.path
         self._run = record["run"]
+        self._monitored = record.get("monitored", {}).get(self.monitor)
         epochs = self._epochs()
         is_over = record["fit"] > self._fit or (
             record["is_finished"] and epochs <= max(record["epochs"], record["epoch"])
@@ -306,11 +346,13 @@ class Checkpoint(UpdateCallback):
             "callbacks": states,
             "variables": variables.signature_of(self.model),
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "monitored": {self.monitor: self._monitored} if step == 0 else {},
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }
         try:
             self._folder.write(updates, record, arrays | of_callbacks, self.model.save_weights)
-            self._folder.keep(set(self._folder.steps()[-self.keep :]))
+            newest = self._folder.steps()[-self.keep :]
+            self._folder.keep({*newest, *self._ranked()[: self.keep_best]})
         except (OSError, tf.errors.OpError) as error:
             if self.on_error == "raise":
                 raise
@@ -320,6 +362,12 @@ class Checkpoint(UpdateCallback):
                 "next one.",
                 stacklevel=2,
             )
+
+    def _ranked(self) -> list[int]:
+        """Returns the steps of the checkpoints that are known to be good, the best first."""
+        values = self._folder.monitored(self.monitor)
+        sign = -1.0 if self.mode == "max" else 1.0
+        return sorted(values, key=lambda step: (sign * values[step], step))
 
     def _epochs(self) -> int:
         return (self.params or {}).get("epochs", sys.maxsize)
@@ -335,3 +383,7 @@ class Checkpoint(UpdateCallback):
 def _plain(history) -> dict[str, list]:
     """Returns a history as JSON can hold it."""
     return json.loads(json.dumps(history, default=lambda value: np.asarray(value).tolist()))
+
+
+def _mode_of(monitor: str) -> str:
+    return "max" if any(word in monitor.lower() for word in _RISING) else "min"

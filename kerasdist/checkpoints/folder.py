@@ -10,6 +10,7 @@ A checkpoint is written under another name, forced to the disk, and renamed. Not
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -151,6 +152,17 @@ class Folder:
                     stacklevel=2,
                 )
         return None
+
+    def monitored(self, name: str) -> dict[int, float]:
+        """Returns by the steps of the checkpoints what was noted under a name; not of all."""
+        values = {}
+        for step in self.steps():
+            with contextlib.suppress(OSError, ValueError, tf.errors.OpError):
+                with tf.io.gfile.GFile(os.path.join(self.path_of(step), RECORD), "rb") as file:
+                    value = json.loads(file.read()).get("monitored", {}).get(name)
+                if value is not None and not math.isnan(value):
+                    values[step] = value
+        return values
 
     def keep(self, steps: set[int]) -> None:
         """Removes all checkpoints but those of some steps, and what killed writers have left."""

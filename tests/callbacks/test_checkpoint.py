@@ -5,6 +5,7 @@ import os
 import signal
 import warnings
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -294,6 +295,45 @@ def test_the_newest_are_kept_and_weights_load_with_keras(tmp_path):
     plain.load_weights(tmp_path / "step-00000021/model.weights.h5")
     for ours, theirs in zip(plain.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+class Losses(keras.callbacks.Callback):
+    """Gives the epochs the losses of a test."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses = losses
+
+    def on_epoch_end(self, epoch, logs: Any = None):
+        logs["val_loss"] = self.losses[epoch]
+
+
+@pytest.mark.parametrize("every", [{}, {"every_steps": 3}])
+@pytest.mark.parametrize(
+    ("mode", "best"), [("auto", [14, 28]), ("max", [7, 21])], ids=["min", "max"]
+)
+def test_the_best_are_kept_beside_the_newest(mode, best, every, tmp_path):
+    model = make_model(strategies.get("one device"))
+    checkpoint = Checkpoint(tmp_path, keep=1, keep_best=2, mode=mode, **every)
+    losses = Losses([4.0, 1.0, 3.0, 2.0, float("nan")])
+    model.fit(
+        *arrays(), batch_size=16, epochs=5, shuffle=False, verbose=0, callbacks=[losses, checkpoint]
+    )
+
+    kept = sorted(int(path.name.removeprefix("step-")) for path in tmp_path.iterdir())
+    assert kept == [*best, 35]
+    assert checkpoint.best == str(tmp_path / f"step-{best[0]:08d}")
+    keras.models.clone_model(model).load_weights(f"{checkpoint.best}/model.weights.h5")
+
+
+def test_a_log_that_is_not_there_is_named_once(tmp_path):
+    model = make_model(strategies.get("one device"))
+    checkpoint = Checkpoint(tmp_path, keep_best=1, monitor="val_acc")
+
+    with pytest.warns(UserWarning, match=r"finds no 'val_acc' among the logs .* loss, mae") as said:
+        model.fit(*arrays(), batch_size=16, epochs=2, verbose=0, callbacks=[checkpoint])
+    assert sum("val_acc" in str(warning.message) for warning in said) == 1
+    assert checkpoint.best is None
 
 
 def test_what_a_killed_writer_has_left_is_removed(tmp_path):
