@@ -21,26 +21,28 @@ _MISTAKE = 2
 
 
 def run(
-    action: Callable[[flags.FlagValues], int],
+    action: Callable[..., int],
     *,
     define_flags: Callable[[flags.FlagValues], None],
     argv: Sequence[str],
     description: str | None,
+    takes_files: bool = False,
 ) -> int:
     """Parse `argv` and return the exit code of `action`.
 
-    Or 1 where the cluster does not come together, an example cannot be used or training diverges; 2
-    for a mistake, 130 for Ctrl-C.
+    `action` is called with the flags, and where the command `takes_files` with what is left. The
+    code is 1 where the cluster does not come together, an example cannot be used or training
+    diverges; 2 for a mistake, 130 for Ctrl-C.
     """
     values = flags.FlagValues()
     define_flags(values)
     flags.DEFINE_bool("help", False, "Print this list.", short_name="h", flag_values=values)
     try:
-        _parse(values, argv)
+        files = _parse(values, argv, takes_files=takes_files)
         if values.help:
             print(f"{description}\nFlags:\n{values.get_help()}")
             return 0
-        return action(values)
+        return action(values, files) if takes_files else action(values)
     except flags.UnrecognizedFlagError as error:
         answer = legacy_flags.ANSWERS.get(error.flagname)
         told = f"There is no --{error.flagname} here: {answer}." if answer else str(error)
@@ -57,10 +59,13 @@ def run(
         return INTERRUPTED
 
 
-def _parse(values: flags.FlagValues, argv: Sequence[str]) -> None:
+def _parse(values: flags.FlagValues, argv: Sequence[str], *, takes_files: bool) -> list[str]:
+    """Set the flags; return what is none."""
     # absl takes the first argument for the program's name.
-    _, *unexpected = values(["", *argv])
+    _, *rest = values(["", *argv])
+    unexpected = [] if takes_files else rest
     if unexpected:
         raise UsageError(
             f"Unexpected argument {unexpected[0]!r}. Write flags as --name=value; see --help."
         )
+    return rest

@@ -16,9 +16,8 @@ import keras
 from absl import flags
 
 import kerasdist
-from models import command, datasets, deployment, input_pipeline, nets, preprocessing
+from models import command, datasets, deployment, input_pipeline, nets, preprocessing, saved_model
 from models.chief_first import chief_first
-from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
 
@@ -28,15 +27,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _define_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_string(
-        "checkpoint_path", None, "A --train_dir, or a .keras file.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "model_name",
-        None,
-        "The net whose preprocessing is used. Default: the one that the model is named after.",
-        flag_values=values,
-    )
+    saved_model.define_flags(values)
     flags.DEFINE_integer(
         "max_num_batches", None, "Default: all.", lower_bound=1, flag_values=values
     )
@@ -50,7 +41,7 @@ def _evaluate(values: flags.FlagValues) -> int:
         preprocessing.find(values.preprocessing_name)
     if values.model_name:
         nets.find(values.model_name)
-    path = _model_path(values)
+    path = saved_model.path_of(values)
     cluster = _cluster(values)
     strategy = deployment.make_strategy(values, cluster)
     with chief_first(strategy, cluster):
@@ -58,12 +49,12 @@ def _evaluate(values: flags.FlagValues) -> int:
             values.dataset_name, split=values.dataset_split_name, data_dir=values.dataset_dir
         )
     with strategy.scope():
-        model = _load_model(path)
+        model = saved_model.load(path)
     _check_fit(model, dataset, values)
     global_batch_size = values.batch_size * strategy.num_replicas_in_sync
     batches = input_pipeline.test_batches(
         dataset,
-        preprocess=_preprocess(model, values),
+        preprocess=saved_model.preprocess_of(model, values),
         image_size=model.input_shape[1],
         labels_offset=values.labels_offset,
         global_batch_size=global_batch_size,
@@ -110,28 +101,6 @@ def _print_results(
         print(f"  {name}  {results[name]:.4f}")
 
 
-def _model_path(values: flags.FlagValues) -> Path:
-    if not values.checkpoint_path:
-        raise UsageError("--checkpoint_path is missing: a --train_dir, or a .keras file.")
-    path = Path(values.checkpoint_path)
-    model_path = TrainDir(path).model if path.is_dir() else path
-    if not model_path.is_file():
-        raise UsageError(
-            f"--checkpoint_path {str(path)!r}: there is no model {model_path}. Train one with "
-            "python -m models.train."
-        )
-    return model_path
-
-
-def _load_model(path: Path) -> keras.Model:
-    try:
-        return keras.saving.load_model(path, compile=False)
-    except (ValueError, OSError, KeyError) as error:
-        raise UsageError(
-            f"--checkpoint_path {str(path)!r} is not a Keras model: {error}"
-        ) from error
-
-
 def _check_fit(model: keras.Model, dataset: datasets.Dataset, values: flags.FlagValues) -> None:
     num_classes = input_pipeline.num_classes(dataset, labels_offset=values.labels_offset)
     if (model.input_shape[-1], model.output_shape[-1]) != (dataset.channels, num_classes):
@@ -140,18 +109,6 @@ def _check_fit(model: keras.Model, dataset: datasets.Dataset, values: flags.Flag
             f"{model.output_shape[-1]} classes apart; --dataset_name {values.dataset_name!r} has "
             f"{dataset.channels} channels and {num_classes} classes."
         )
-
-
-def _preprocess(model: keras.Model, values: flags.FlagValues) -> preprocessing.Preprocess:
-    if values.preprocessing_name:
-        return preprocessing.find(values.preprocessing_name)
-    name = values.model_name or model.name
-    if name not in nets.NETS:
-        raise UsageError(
-            f"The model is named {name!r}, which is no net of ours. Say how its images are "
-            f"prepared: --preprocessing_name={'|'.join(preprocessing.PREPROCESSINGS)}."
-        )
-    return preprocessing.find(nets.find(name).preprocessing)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from absl import flags
 
 import kerasdist
 from kerasdist import callbacks
+from models import layer_scopes
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
@@ -61,15 +62,7 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
         UsageError: a scope is none of the model's.
     """
     scopes = _scopes(values.trainable_scopes)
-    patterns = [rf"([^/]+/)?{re.escape(scope)}(/.*)?" for scope in scopes]
-    paths = [variable.path for variable in model.trainable_variables]
-    for scope, pattern in zip(scopes, patterns, strict=True):
-        if not any(re.fullmatch(pattern, path) for path in paths):
-            layers = dict.fromkeys(path.rpartition("/")[0] for path in paths)
-            raise UsageError(
-                f"--trainable_scopes names {scope!r}, of which the net has no variable. Its layers "
-                f"are {', '.join(layers)}."
-            )
+    patterns = layer_scopes.patterns("--trainable_scopes", scopes, model)
     return [callbacks.TrainableScopes(patterns)] if patterns else []
 
 

@@ -45,7 +45,9 @@ from models import (
     deployment,
     divergence,
     fine_tuning,
+    gradient_flags,
     input_pipeline,
+    labels,
     learning_rates,
     nets,
     optimizers,
@@ -94,6 +96,7 @@ def _define_flags(values: flags.FlagValues) -> None:
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
     learning_rates.define_flags(values)
+    gradient_flags.define_flags(values)
     saving.define_flags(values)
     fine_tuning.define_flags(values)
 
@@ -120,6 +123,7 @@ def _train(values: flags.FlagValues) -> int:
         return _train_and_finish(values, cluster, model, train, test, train_dir)
     with train_dir.taken():
         train_dir.clear(overwrite=values.overwrite)
+        labels.write(train_dir.labels, train.label_names[values.labels_offset :])
         print(plan, flush=True)
         kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir)
@@ -135,7 +139,11 @@ def _train_and_finish(
 ) -> int:
     strategy = model.distribute_strategy
     fine_tuning.start(values, model, train_dir)
-    kept = [*fine_tuning.build(values, model), *saving.build(values, train_dir)]
+    kept = [
+        *fine_tuning.build(values, model),
+        *gradient_flags.build(values, model),
+        *saving.build(values, train_dir),
+    ]
     run = _fit(
         values,
         model,
@@ -356,6 +364,11 @@ def _finish(
     if run.interrupted:
         print(f"\nInterrupted: the model as of step {run.step} is saved in {train_dir.model}.")
         return command.INTERRUPTED
+    if values.max_number_of_steps and run.step < values.max_number_of_steps:
+        print(
+            f"\n{run.step} steps were made, not {values.max_number_of_steps}: an earlier run in "
+            f"{train_dir.path} ended within an epoch, the rest of which is left out."
+        )
     if test:
         accuracy = run.history["val_accuracy"][-1]
         print(f"\nTest accuracy: {accuracy:.4f} ({test.num_examples} examples)")

@@ -40,9 +40,14 @@ class TrainDir:
         return self.path / "checkpoints"
 
     @property
+    def labels(self) -> Path:
+        """What the classes are called."""
+        return self.path / "labels.txt"
+
+    @property
     def is_begun(self) -> bool:
-        """Whether a run was interrupted here, and can go on."""
-        return not self.model.exists() and any(self.checkpoints.glob("step-*"))
+        """Whether a run has left checkpoints here, from which it can go on."""
+        return any(self.checkpoints.glob("step-*"))
 
     @staticmethod
     def weights_at(path: str) -> str:
@@ -54,6 +59,7 @@ class TrainDir:
         """Return what the run writes, for the person: name to path."""
         return {
             "model": str(self.model),
+            "labels": str(self.labels),
             "learning curve": str(self.learning_curve),
             "event files": f"{self.path}/train, {self.path}/validation",
             "checkpoints": str(self.checkpoints),
@@ -81,10 +87,10 @@ class TrainDir:
                 f"--train_dir {str(self.path)!r} cannot be written: no permission for {existing}. "
                 "Choose another one."
             )
-        if self.model.exists() and not overwrite:
+        if self.model.exists() and not self.is_begun and not overwrite:
             raise UsageError(
-                f"--train_dir {str(self.path)!r} holds the model of an earlier run. Choose another "
-                "one, or add --overwrite to replace it."
+                f"--train_dir {str(self.path)!r} holds the model of an earlier run, and no "
+                "checkpoint to go on from. Choose another one, or add --overwrite to replace it."
             )
 
     @contextlib.contextmanager

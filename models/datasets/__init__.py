@@ -54,7 +54,7 @@ def load(name: str, *, split: str, data_dir: str) -> Dataset:
     return Dataset(
         examples=builder.as_dataset(split=split, as_supervised=True),
         num_examples=builder.info.splits[split].num_examples,
-        num_classes=builder.info.features["label"].num_classes,
+        label_names=tuple(builder.info.features["label"].names),
         channels=builder.info.features["image"].shape[-1],
         split_names=tuple(sizes),
         damage=functools.partial(first_damage, builder, split),

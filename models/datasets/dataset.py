@@ -13,7 +13,7 @@ class Dataset:
     Args:
         examples: (image uint8 [height, width, channels], label int64 []), in the stored order.
         num_examples: in this split.
-        num_classes: labels are 0 to num_classes - 1.
+        label_names: what the labels are called, from 0.
         channels: of the images.
         split_names: all splits of the dataset.
         damage: says which record of which file cannot be read, after reading has failed; "" where
@@ -22,7 +22,12 @@ class Dataset:
 
     examples: tf.data.Dataset
     num_examples: int
-    num_classes: int
+    label_names: tuple[str, ...]
     channels: int
     split_names: tuple[str, ...]
     damage: Callable[[], str] = lambda: ""
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0 to num_classes - 1."""
+        return len(self.label_names)

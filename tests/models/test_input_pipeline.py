@@ -17,7 +17,7 @@ def dataset():
     return Dataset(
         examples=numbers.map(lambda i: (tf.fill([4, 4, 1], tf.cast(i, tf.uint8)), i % 5)),
         num_examples=NUM_EXAMPLES,
-        num_classes=5,
+        label_names=tuple("abcde"),
         channels=1,
         split_names=("train",),
     )

@@ -19,6 +19,9 @@ from models import evaluate, nets, train
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
+RESULTS = [
+    *("checkpoints", "labels.txt", "learning_curve.png", "model.keras", "train", "validation"),
+]
 STEPS_OF_AN_EPOCH = 5  # 150 examples in batches of 32.
 
 
@@ -74,7 +77,7 @@ def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys
         weights(tmp_path / "workers"), weights(tmp_path / "clones"), atol=1e-5
     )
     files = sorted(path.name for path in (tmp_path / "workers").iterdir())
-    assert files == ["checkpoints", "learning_curve.png", "model.keras", "train", "validation"]
+    assert files == RESULTS
     assert len(list((tmp_path / "workers/train").iterdir())) == 1
 
 
@@ -93,7 +96,7 @@ def test_workers_and_parameter_servers_make_exactly_the_steps_asked_for(tmp_path
     for task in "worker 0", "worker 1", "ps 0":
         assert f"{task}: the job is over." in output
     files = sorted(path.name for path in (tmp_path / "ps").iterdir())
-    assert files == ["checkpoints", "learning_curve.png", "model.keras", "train", "validation"]
+    assert files == RESULTS
 
 
 def test_workers_and_parameter_servers_given_by_hand_evaluate_each_example_once(tmp_path, capsys):
@@ -154,7 +157,7 @@ def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
     assert "Stopping all tasks." in output
     assert "Traceback" not in output
     files = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert files == ["checkpoints", "train", "validation"]
+    assert files == ["checkpoints", "labels.txt", "train", "validation"]
 
 
 def test_workers_evaluate_each_example_once(tmp_path, capsys):

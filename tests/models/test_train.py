@@ -99,6 +99,7 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
     assert "Test accuracy: " in capsys.readouterr().out
     assert sorted(path.name for path in run.iterdir()) == [
         "checkpoints",
+        "labels.txt",
         "learning_curve.png",
         "model.keras",
         "train",
@@ -109,8 +110,13 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
     assert evaluate.main([argv[1], argv[2], f"--checkpoint_path={run}"]) == 0
     assert "on 360 examples of digits, split test" in capsys.readouterr().out
 
-    assert train.main(argv) == 2
-    assert "add --overwrite" in capsys.readouterr().err
+    assert train.main(argv) == 0
+    assert "is finished: 4 steps" in capsys.readouterr().err
+
+    # The epoch that was cut short is over: more steps are those of further epochs.
+    assert train.main([*argv, "--max_number_of_steps=9"]) == 0
+    assert int(keras.saving.load_model(run / "model.keras").optimizer.iterations) == 4 + 3
+    assert "7 steps were made, not 9" in capsys.readouterr().out
 
     assert train.main([*argv, "--overwrite"]) == 0
     assert "Starting afresh" in capsys.readouterr().out

@@ -32,6 +32,7 @@ def test_lenet_learns_the_digits_on_two_replicas_and_says_what_it_did(tmp_path):
     results = {path.name for path in (tmp_path / "runs/lenet_digits").iterdir()}
     assert results == {
         "checkpoints",
+        "labels.txt",
         "learning_curve.png",
         "model.keras",
         "train",

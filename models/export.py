@@ -1,0 +1,87 @@
+"""Write a model for a serving process: `python -m models.export --help` lists the flags.
+
+    python -m models.export --checkpoint_path=runs/first --export_dir=exported/1
+
+Writes a SavedModel that TensorFlow Serving and `tf.saved_model.load` take, without Keras and
+without this package. Its signatures, both of any batch size:
+
+    serving_default   images: float32 [batch, size, size, channels], as the net takes them
+    encoded           images: string [batch], the contents of JPEG, PNG, BMP or GIF files
+
+Both return logits and probabilities, float32 [batch, classes]. assets.extra/labels.txt holds what
+the classes are called.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from absl import flags
+
+from models import command, saved_model
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Export as the flags `argv` say and return the exit code."""
+    return command.run(_export, define_flags=_define_flags, argv=argv, description=__doc__)
+
+
+def _define_flags(values: flags.FlagValues) -> None:
+    saved_model.define_flags(values)
+    flags.DEFINE_string("preprocessing_name", None, "Default: that of the net.", flag_values=values)
+    flags.DEFINE_string("export_dir", None, "A folder that is not there yet.", flag_values=values)
+
+
+def _export(values: flags.FlagValues) -> int:
+    path = saved_model.path_of(values)
+    if not values.export_dir:
+        raise UsageError("--export_dir is missing: where the SavedModel goes, such as exported/1.")
+    folder = Path(values.export_dir)
+    if folder.exists():
+        raise UsageError(f"--export_dir {str(folder)!r} exists already. Choose another one.")
+    model = saved_model.load(path)
+    preprocess = saved_model.preprocess_of(model, values)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _write(folder, model, preprocess)
+        if (labels := TrainDir(path.parent).labels).is_file():
+            (folder / "assets.extra").mkdir()
+            shutil.copyfile(labels, folder / "assets.extra" / labels.name)
+    except OSError as error:
+        raise UsageError(f"--export_dir {str(folder)!r} cannot be written: {error}") from error
+    print(f"Written: {folder}")
+    return 0
+
+
+def _write(folder: Path, model: keras.Model, preprocess) -> None:
+    _, size, _, channels = model.input_shape
+
+    def classify(images):
+        logits = model(images, training=False)
+        return {"logits": logits, "probabilities": keras.ops.softmax(logits)}
+
+    def read(content):
+        image = tf.io.decode_image(content, channels=channels, expand_animations=False)
+        return preprocess(image, image_size=size, seed=None)
+
+    def classify_encoded(images):
+        shape = tf.TensorSpec([size, size, channels], tf.float32)
+        return classify(tf.map_fn(read, images, fn_output_signature=shape))
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    for name, function, spec in (
+        ("serving_default", classify, tf.TensorSpec([None, size, size, channels], name="images")),
+        ("encoded", classify_encoded, tf.TensorSpec([None], tf.string, name="images")),
+    ):
+        archive.add_endpoint(name, function, input_signature=[spec])
+    archive.write_out(str(folder), verbose=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

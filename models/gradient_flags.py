@@ -1,0 +1,60 @@
+"""Flags that change the gradients before the update: slim's multipliers, then its clipping."""
+
+import math
+import re
+
+import keras
+from absl import flags
+
+from kerasdist import callbacks
+from models import layer_scopes
+from models.number_flag import NOT_NEGATIVE, define_number
+from models.usage_error import UsageError
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Define what `slim.learning.create_train_op` takes as arguments."""
+    flags.DEFINE_string(
+        "gradient_multipliers",
+        None,
+        "Comma-separated layer=factor, such as logits=10: how much faster it trains.",
+        flag_values=values,
+    )
+    define_number(
+        values,
+        "clip_gradient_norm",
+        0.0,
+        "Largest norm of the gradient of each variable; 0 clips none.",
+        NOT_NEGATIVE,
+    )
+
+
+def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.Callback]:
+    """Return the callbacks that the flags ask for, in slim's order.
+
+    Raises:
+        UsageError: --gradient_multipliers is none, or names a layer that the model does not have.
+    """
+    found: list[keras.callbacks.Callback] = []
+    if values.gradient_multipliers:
+        factors = dict(map(_pair, values.gradient_multipliers.split(",")))
+        patterns = layer_scopes.patterns("--gradient_multipliers", list(factors), model)
+        factors = dict(zip(patterns, factors.values(), strict=True))
+        found.append(callbacks.GradientMultipliers(factors))
+    if values.clip_gradient_norm:
+        found.append(callbacks.GradientClipping(norm=values.clip_gradient_norm))
+    return found
+
+
+def _pair(text: str) -> tuple[str, float]:
+    match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*([^=\s]+)\s*", text)
+    try:
+        name, factor = match.groups() if match else ("", "")
+        number = float(factor)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(
+            f"--gradient_multipliers takes layer=factor, such as logits=10. Received: {text!r}."
+        )
+    return name, number

@@ -1,0 +1,65 @@
+"""Say what pictures show: `python -m models.predict --help` lists the flags.
+
+    python -m models.predict --checkpoint_path=runs/first IMAGE [IMAGE ...]
+
+Prints for each image the likeliest classes with their probabilities. Images are JPEG, PNG, BMP or
+GIF files, prepared as in evaluation.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from models import command, labels, saved_model
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Predict as the flags and files in `argv` say and return the exit code."""
+    return command.run(
+        _predict, define_flags=_define_flags, argv=argv, description=__doc__, takes_files=True
+    )
+
+
+def _define_flags(values: flags.FlagValues) -> None:
+    saved_model.define_flags(values)
+    flags.DEFINE_string("preprocessing_name", None, "Default: that of the net.", flag_values=values)
+    flags.DEFINE_integer("top_k", 5, "Classes to print.", lower_bound=1, flag_values=values)
+
+
+def _predict(values: flags.FlagValues, files: Sequence[str]) -> int:
+    if not files:
+        raise UsageError("No image is given: python -m models.predict --checkpoint_path=RUN IMAGE")
+    path = saved_model.path_of(values)
+    model = saved_model.load(path)
+    preprocess = saved_model.preprocess_of(model, values)
+    _, size, _, channels = model.input_shape
+    images = [_read(file, channels) for file in files]
+    prepared = tf.stack([preprocess(each, image_size=size, seed=None) for each in images])
+    logits = model.predict(prepared, verbose=0)
+    names = labels.read(TrainDir(path.parent).labels, num_classes=logits.shape[-1])
+    for file, row in zip(files, np.asarray(keras.ops.softmax(logits)), strict=True):
+        print(file)
+        for number in np.argsort(-row, kind="stable")[: values.top_k]:
+            print(f"  {row[number]:.4f}  {names[number]}")
+    return 0
+
+
+def _read(file: str, channels: int) -> tf.Tensor:
+    try:
+        content = Path(file).read_bytes()
+        return tf.io.decode_image(content, channels=channels, expand_animations=False)
+    except OSError as error:
+        raise UsageError(f"{file!r} cannot be read: {error.strerror}.") from error
+    except tf.errors.InvalidArgumentError as error:
+        raise UsageError(f"{file!r} is not an image: JPEG, PNG, BMP or GIF is needed.") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
