@@ -1,13 +1,13 @@
 """Training that begins with the weights of another run, and trains some of them."""
 
-import re
-
 import keras
+import tensorflow as tf
 from absl import flags
 
 import kerasdist
 from kerasdist import callbacks
 from models import layer_scopes
+from models.nets import slim_names
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
@@ -44,11 +44,15 @@ def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> 
         )
         return
     path = train_dir.weights_at(values.checkpoint_path)
+    scopes = _scopes(values.checkpoint_exclude_scopes)
+    exclude = layer_scopes.patterns("--checkpoint_exclude_scopes", scopes, model)
+    names = _names(path)
     try:
         kerasdist.warm_start(
             model,
             path,
-            exclude=[re.escape(scope) for scope in _scopes(values.checkpoint_exclude_scopes)],
+            exclude=exclude,
+            rename=slim_names.RENAME if slim_names.are_slims(names) else None,
             ignore_missing=values.ignore_missing_vars,
         )
     except ValueError as error:
@@ -64,6 +68,14 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
     scopes = _scopes(values.trainable_scopes)
     patterns = layer_scopes.patterns("--trainable_scopes", scopes, model)
     return [callbacks.TrainableScopes(patterns)] if patterns else []
+
+
+def _names(path: str) -> list[str]:
+    """Return the names in a checkpoint of TensorFlow; none of anything else."""
+    try:
+        return [name for name, _ in tf.train.list_variables(path)]
+    except (tf.errors.OpError, ValueError):
+        return []
 
 
 def _scopes(text: str | None) -> list[str]:

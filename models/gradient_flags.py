@@ -17,7 +17,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "gradient_multipliers",
         None,
-        "Comma-separated layer=factor, such as logits=10: how much faster it trains.",
+        "Comma-separated layer=factor, such as fc8=10: how much faster it trains.",
         flag_values=values,
     )
     define_number(
@@ -55,6 +55,6 @@ def _pair(text: str) -> tuple[str, float]:
         number = math.nan
     if not math.isfinite(number):
         raise UsageError(
-            f"--gradient_multipliers takes layer=factor, such as logits=10. Received: {text!r}."
+            f"--gradient_multipliers takes layer=factor, such as fc8=10. Received: {text!r}."
         )
     return name, number

@@ -1,10 +1,13 @@
 """Layers as flags name them, and the expressions for the paths of their variables."""
 
+import difflib
 import re
 
 import keras
 
 from models.usage_error import UsageError
+
+_MOST_SHOWN = 20
 
 
 def patterns(flag: str, scopes: list[str], model: keras.Model) -> list[str]:
@@ -12,19 +15,27 @@ def patterns(flag: str, scopes: list[str], model: keras.Model) -> list[str]:
 
     Args:
         flag: for the message.
-        scopes: names of layers, or of blocks of them: "logits", "block1/conv1".
+        scopes: names of layers, or of blocks of them, also as slim writes them, with slashes and
+            behind the scope of the net: "fc8", "InceptionV3/Mixed_7c/Branch_0".
         model: whose variables.
 
     Raises:
         UsageError: the model trains no variable of a scope; lists its layers.
     """
+    return [_pattern(flag, scope, model) for scope in scopes]
+
+
+def _pattern(flag: str, scope: str, model: keras.Model) -> str:
     paths = [variable.path for variable in model.trainable_variables]
-    found = [rf"([^/]+/)?{re.escape(scope)}(/.*)?" for scope in scopes]
-    for scope, pattern in zip(scopes, found, strict=True):
-        if not any(re.fullmatch(pattern, path) for path in paths):
-            layers = dict.fromkeys(path.rpartition("/")[0] for path in paths)
-            raise UsageError(
-                f"{flag} names {scope!r}, of which the net has no variable. Its layers are "
-                f"{', '.join(layers)}."
-            )
-    return found
+    for text in (scope, scope.partition("/")[2]):
+        pattern = rf"([^/]+/)?{'[./]'.join(map(re.escape, text.split('/')))}([./].*)?"
+        if text and any(re.fullmatch(pattern, path) for path in paths):
+            return pattern
+    layers = list(dict.fromkeys(path.rpartition("/")[0] for path in paths))
+    told = "Its layers are"
+    if len(layers) > _MOST_SHOWN:
+        told = f"The closest of its {len(layers)} layers are"
+        layers = difflib.get_close_matches(scope.replace("/", "."), layers, n=5, cutoff=0)
+    raise UsageError(
+        f"{flag} names {scope!r}, of which the net has no variable. {told} {', '.join(layers)}."
+    )

@@ -18,7 +18,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "model_name",
         None,
-        "The net whose preprocessing is used. Default: the one that the model is named after.",
+        "The net that the model has to be. Default: any; it says itself which it is.",
         flag_values=values,
     )
 
@@ -59,8 +59,12 @@ def preprocess_of(model: keras.Model, values: flags.FlagValues) -> preprocessing
     """Return how the images of a model are prepared.
 
     Raises:
-        UsageError: neither the flags nor its name say so.
+        UsageError: neither the flags nor its name say so; it is another net than --model_name.
     """
+    if values.model_name and model.name in nets.NETS and model.name != values.model_name:
+        raise UsageError(
+            f"--model_name {values.model_name!r}: the model is a {model.name}. Leave the flag out."
+        )
     if values.preprocessing_name:
         return preprocessing.find(values.preprocessing_name)
     name = values.model_name or model.name

@@ -56,6 +56,7 @@ from models import (
 )
 from models.chief_first import chief_first
 from models.learning_curve import write_learning_curve
+from models.nets import auxiliary
 from models.number_flag import NOT_NEGATIVE, SHARE, define_number
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
@@ -357,7 +358,7 @@ def _finish(
     if not run.step:
         print("\nInterrupted before the end of the first step: there is no model to save.")
         return command.INTERRUPTED
-    train_dir.save(model)
+    train_dir.save(auxiliary.classifier_of(model))
     if run.history:
         title = f"{values.model_name} on {values.dataset_name}: {run.step} steps"
         write_learning_curve(run.history, train_dir.learning_curve, title=title)

@@ -16,8 +16,13 @@ from kerasdist.training import peers
 from kerasdist.weights.sources import Value
 from kerasdist.weights.warm_start import WarmStart
 
-# The last part of a name in TF-Slim, and in Keras.
-_OF_SLIM = {"weights": "kernel", "biases": "bias", "depthwise_weights": "depthwise_kernel"}
+# The last part of a name in TF-Slim, and those in Keras.
+_OF_SLIM = {
+    "weights": ("kernel",),
+    "biases": ("bias",),
+    "depthwise_weights": ("depthwise_kernel", "kernel"),  # SeparableConv2D, DepthwiseConv2D.
+    "pointwise_weights": ("pointwise_kernel",),
+}
 
 
 def checked_patterns(argument: str, patterns) -> tuple[str, ...] | None:
@@ -157,7 +162,7 @@ def _found(model, wanted, renamed) -> dict[int, Value]:
     """Returns the value for each variable, by its id, where there is one."""
     by_name: dict[str, Value] = {}
     for value, name in renamed:
-        for each in (name, _as_keras(name)):
+        for each in (name, *_as_keras(name)):
             by_name.setdefault(each, value)
     by_rest = {name.partition("/")[2]: value for name, value in by_name.items() if "/" in name}
     places = _places(model) if any(value.place for value, _ in renamed) else {}
@@ -190,9 +195,9 @@ def _found(model, wanted, renamed) -> dict[int, Value]:
     return found
 
 
-def _as_keras(name: str) -> str:
+def _as_keras(name: str) -> list[str]:
     start, slash, last = name.rpartition("/")
-    return start + slash + _OF_SLIM.get(last, last)
+    return [start + slash + each for each in _OF_SLIM.get(last, ())]
 
 
 def _without_first(variable) -> list[str]:

@@ -42,7 +42,7 @@ def warm_start(
     source: Any,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
-    rename: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    rename: Mapping[str, str] | Sequence[tuple[str, Any]] | None = None,
     *,
     ignore_missing: bool = False,
     reshape: bool = False,
@@ -65,8 +65,9 @@ def warm_start(
             begins with. None is all.
         exclude: The same, of variables to leave alone.
         rename: How names in the source become paths in the model: a dict of what they begin with,
-            such as {"conv0": "stem"}, or a list of (regular expression, replacement). TF-Slim's
-            `weights` and `biases` are `kernel` and `bias` by themselves.
+            such as {"conv0": "stem"}, or a list of (regular expression, replacement: a str or a
+            function, as in `re.sub`). TF-Slim's `weights` and `biases` are `kernel` and `bias` by
+            themselves.
         ignore_missing: Whether variables may keep what they have where the source has nothing.
         reshape: Whether a value of another shape and the same size is reshaped.
         averages: Take moving averages instead of the weights, of the variables that have them.

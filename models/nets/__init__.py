@@ -5,23 +5,61 @@ model = nets.build("lenet", num_classes=10, weight_decay=4e-5)
 
 import keras
 
-from models.nets import applications, cifarnet, lenet
+from models.nets import (
+    alexnet,
+    applications,
+    cifarnet,
+    inception_resnet_v2,
+    inception_v1,
+    inception_v2,
+    inception_v3,
+    inception_v4,
+    lenet,
+    mobilenet,
+    resnet,
+    vgg,
+)
 from models.nets.net import Net
-from models.usage_error import check_name
+from models.usage_error import UsageError, check_name
 
-# TODO: give the last three the preprocessing "inception" or "vgg" when models/preprocessing has it.
 NETS = {
-    "cifarnet": Net(build=cifarnet.build, image_size=32, channels=3, preprocessing="cifarnet"),
-    "lenet": Net(build=lenet.build, image_size=28, channels=1, preprocessing="lenet"),
-    "inception_v3": Net(
-        build=applications.inception_v3, image_size=299, channels=3, preprocessing="cifarnet"
-    ),
-    "mobilenet_v2": Net(
-        build=applications.mobilenet_v2, image_size=224, channels=3, preprocessing="cifarnet"
-    ),
-    "resnet_v1_50": Net(
-        build=applications.resnet_v1_50, image_size=224, channels=3, preprocessing="cifarnet"
-    ),
+    "alexnet_v2": Net(alexnet.alexnet_v2, 224, "vgg"),
+    "cifarnet": Net(cifarnet.build, 32, "cifarnet"),
+    "inception_resnet_v2": Net(inception_resnet_v2.build, 299, "inception"),
+    "inception_v1": Net(inception_v1.build, 224, "inception"),
+    "inception_v2": Net(inception_v2.build, 224, "inception"),
+    "inception_v3": Net(inception_v3.build, 299, "inception"),
+    "inception_v4": Net(inception_v4.build, 299, "inception"),
+    "lenet": Net(lenet.build, 28, "lenet", channels=1),
+    "mobilenet_v1": Net(mobilenet.mobilenet_v1, 224, "inception"),
+    "mobilenet_v1_025": Net(mobilenet.mobilenet_v1_025, 224, "inception"),
+    "mobilenet_v1_050": Net(mobilenet.mobilenet_v1_050, 224, "inception"),
+    "mobilenet_v1_075": Net(mobilenet.mobilenet_v1_075, 224, "inception"),
+    "mobilenet_v2": Net(mobilenet.mobilenet_v2, 224, "inception"),
+    "mobilenet_v2_035": Net(mobilenet.mobilenet_v2_035, 224, "inception"),
+    "mobilenet_v2_140": Net(mobilenet.mobilenet_v2_140, 224, "inception"),
+    "nasnet_large": Net(applications.nasnet_large, 331, "inception"),
+    "nasnet_mobile": Net(applications.nasnet_mobile, 224, "inception"),
+    "overfeat": Net(alexnet.overfeat, 231, "vgg"),
+    "resnet_v1_101": Net(resnet.resnet_v1_101, 224, "vgg"),
+    "resnet_v1_152": Net(resnet.resnet_v1_152, 224, "vgg"),
+    "resnet_v1_200": Net(resnet.resnet_v1_200, 224, "vgg"),
+    "resnet_v1_50": Net(resnet.resnet_v1_50, 224, "vgg"),
+    "resnet_v2_101": Net(resnet.resnet_v2_101, 224, "vgg"),
+    "resnet_v2_152": Net(resnet.resnet_v2_152, 224, "vgg"),
+    "resnet_v2_200": Net(resnet.resnet_v2_200, 224, "vgg"),
+    "resnet_v2_50": Net(resnet.resnet_v2_50, 224, "vgg"),
+    "vgg_16": Net(vgg.vgg_16, 224, "vgg"),
+    "vgg_19": Net(vgg.vgg_19, 224, "vgg"),
+    "vgg_a": Net(vgg.vgg_a, 224, "vgg"),
+}
+# Slim's other names, and why they are none here.
+ABSENT = {
+    "i3d": "it reads videos, and this application images",
+    "s3dg": "it reads videos, and this application images",
+    "nasnet_cifar": "keras.applications has no NASNet for images of 32 pixels; try cifarnet",
+    "pnasnet_large": "keras.applications has no PNASNet; try nasnet_large",
+    "pnasnet_mobile": "keras.applications has no PNASNet; try nasnet_mobile",
 }
 
 
@@ -29,8 +67,10 @@ def find(name: str) -> Net:
     """Return the row of `name`.
 
     Raises:
-        UsageError: there is no such net; the message lists those there are.
+        UsageError: there is no such net; the message lists those there are, or says why not.
     """
+    if name in ABSENT:
+        raise UsageError(f"--model_name {name!r} is not here: {ABSENT[name]}.")
     check_name("--model_name", name, NETS)
     return NETS[name]
 

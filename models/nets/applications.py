@@ -7,7 +7,7 @@ therefore cloned once before it has seen data, with two changes:
 - batch normalisation uses the statistics of the global batch, so that all replicas agree and many
   devices give the weights of one.
 
-Inception v3 comes without slim's auxiliary classifier: keras.applications does not have it.
+They come without slim's second classifiers and drop-path, and do not read slim's checkpoints.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,14 @@ from keras import layers
 from models.nets.weight_decay import slim_l2
 
 
-def inception_v3(**kwargs) -> keras.Model:
-    """Return Inception v3."""
-    return _build(keras.applications.InceptionV3, **kwargs)
+def nasnet_mobile(**kwargs) -> keras.Model:
+    """Return NASNet-A for small devices."""
+    return _build(keras.applications.NASNetMobile, **kwargs)
 
 
-def mobilenet_v2(**kwargs) -> keras.Model:
-    """Return MobileNet v2, width 1.0."""
-    return _build(keras.applications.MobileNetV2, **kwargs)
-
-
-def resnet_v1_50(**kwargs) -> keras.Model:
-    """Return ResNet v1 with 50 layers."""
-    return _build(keras.applications.ResNet50, **kwargs)
+def nasnet_large(**kwargs) -> keras.Model:
+    """Return NASNet-A as it won on ImageNet."""
+    return _build(keras.applications.NASNetLarge, **kwargs)
 
 
 def _build(

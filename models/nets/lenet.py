@@ -24,5 +24,5 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     x = layers.Flatten(name="flatten")(x)
     x = layers.Dense(1024, activation="relu", name="fc3", **kernel())(x)
     x = layers.Dropout(0.5, name="dropout3")(x)
-    logits = layers.Dense(num_classes, name="logits", **kernel())(x)
+    logits = layers.Dense(num_classes, name="fc4", **kernel())(x)
     return keras.Model(images, logits)

@@ -16,18 +16,18 @@ class Builder(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Net:
     """How a net is built, and what it expects where the person says nothing else.
 
     Args:
         build: makes the model.
         image_size: height and width of its images, in pixels.
-        channels: of its images.
         preprocessing: the name of its preprocessing.
+        channels: of its images.
     """
 
     build: Builder
     image_size: int
-    channels: int
     preprocessing: str
+    channels: int = 3

@@ -6,7 +6,7 @@ image = preprocess(image, image_size=28, seed=None)
 
 from typing import Protocol
 
-from models.preprocessing import cifarnet, lenet
+from models.preprocessing import cifarnet, inception, lenet, vgg
 from models.usage_error import check_name
 
 
@@ -27,7 +27,9 @@ class Preprocess(Protocol):
 
 PREPROCESSINGS: dict[str, Preprocess] = {
     "cifarnet": cifarnet.preprocess,
+    "inception": inception.preprocess,
     "lenet": lenet.preprocess,
+    "vgg": vgg.preprocess,
 }
 
 

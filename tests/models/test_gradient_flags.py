@@ -18,7 +18,7 @@ def build(*argv):
 
 def test_slims_order_is_multipliers_and_then_clipping():
     multipliers, clipping = build(
-        "--gradient_multipliers=logits=10, conv1=0.5", "--clip_gradient_norm=4"
+        "--gradient_multipliers=fc4=10, conv1=0.5", "--clip_gradient_norm=4"
     )
 
     assert isinstance(multipliers, GradientMultipliers)
@@ -35,5 +35,5 @@ def test_what_is_no_pair_is_shown(text):
 
 
 def test_a_layer_that_is_not_there_is_answered_with_those_that_are():
-    with pytest.raises(UsageError, match=r"--gradient_multipliers names 'logit', .* conv1, conv2"):
-        build("--gradient_multipliers=logit=2")
+    with pytest.raises(UsageError, match=r"--gradient_multipliers names 'fc5', .* conv1, conv2"):
+        build("--gradient_multipliers=fc5=2")

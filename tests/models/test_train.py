@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from models import datasets, evaluate, nets, train
+from models.nets import auxiliary
 from tests.event_files import scalars, texts
 
 ROOT = Path(__file__).parents[2]
@@ -235,12 +238,12 @@ def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
 
     tuned = [each for each in argv if "train_dir" not in each]
     tuned += [f"--train_dir={tmp_path / 'tuned'}", f"--checkpoint_path={tmp_path / 'run'}"]
-    tuned += ["--checkpoint_exclude_scopes=logits", "--trainable_scopes=logits"]
+    tuned += ["--checkpoint_exclude_scopes=fc4", "--trainable_scopes=fc4"]
     assert train.main([*tuned, "--optimizer=sgd"]) == 0
 
     second = keras.saving.load_model(tmp_path / "tuned/model.keras")
     for ours, theirs in zip(second.weights, first.weights, strict=True):
-        is_head = "logits" in ours.path
+        is_head = "fc4" in ours.path
         assert (abs(ours.numpy() - theirs.numpy()).max() > 0) == is_head, ours.path
     assert "left alone (2)" in capsys.readouterr().err
 
@@ -269,3 +272,59 @@ def test_averages_summaries_and_traces(argv, tmp_path):
     assert (run / "tf_trace-3.json").exists()
     assert "plan" in texts(run / "train")
     assert (run / "model.keras").exists()
+
+
+def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
+    """The command of slim's own examples, with slim's names of layers."""
+    model = nets.build("lenet", num_classes=7, weight_decay=0.0)
+    kinds = {"kernel": "weights", "bias": "biases"}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for variable in model.weights:
+            layer, kind = variable.path.split("/")
+            value = np.full(variable.shape, 0.25, "float32")
+            tf.compat.v1.get_variable(f"LeNet/{layer}/{kinds[kind]}", initializer=value)
+        session.run(tf.compat.v1.global_variables_initializer())
+        prefix = tf.compat.v1.train.Saver().save(session, str(tmp_path / "slim/model.ckpt"))
+
+    flags = [f"--checkpoint_path={prefix}", "--checkpoint_exclude_scopes=LeNet/fc4"]
+    assert train.main([*argv, *flags, "--trainable_scopes=LeNet/fc4", "--optimizer=sgd"]) == 0
+
+    trained = keras.saving.load_model(tmp_path / "run/model.keras")
+    for variable in trained.weights:
+        assert np.all(variable.numpy() == 0.25) == (not variable.path.startswith("fc4"))
+    assert "left alone (2)" in capsys.readouterr().err
+
+
+def test_fine_tuning_reaches_in_10_steps_what_a_fresh_start_does_not(data_dir, tmp_path, capsys):
+    """LeNet on the digits 5 to 9, then on all ten, with a new last layer."""
+    common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"]
+    common += ["--optimizer=sgd", "--learning_rate=0.01"]
+
+    def accuracy(name, *flags):
+        assert train.main([*common, f"--train_dir={tmp_path / name}", *flags]) == 0
+        return float(capsys.readouterr().out.split("Test accuracy:")[1].split()[0])
+
+    half = ["--labels_offset=5", "--ignore_other_labels", "--max_number_of_steps=300"]
+    accuracy("half", *half)
+    tuned = ["--checkpoint_exclude_scopes=fc4", f"--checkpoint_path={tmp_path / 'half'}"]
+    steps = "--max_number_of_steps=10"
+
+    assert accuracy("tuned", *tuned, steps) > accuracy("fresh", steps) + 0.1
+
+
+def test_a_net_with_a_second_classifier_keeps_the_first(argv, tmp_path, monkeypatch, capsys):
+    def build(*, num_classes, image_size, channels, weight_decay):
+        images = keras.Input((image_size, image_size, channels))
+        x = keras.layers.Flatten()(images)
+        both = [keras.layers.Dense(num_classes)(x) for _ in range(2)]
+        return auxiliary.with_auxiliary(images, *both)
+
+    monkeypatch.setitem(nets.NETS, "lenet", nets.Net(build, 28, "lenet", channels=1))
+
+    assert train.main([*argv, "--num_clones=2", "--clone_on_cpu"]) == 0
+
+    model = keras.saving.load_model(tmp_path / "run/model.keras")
+    assert model.name == "lenet"
+    assert model.output_shape == (None, 10)
+    assert len(model.weights) == 2
+    assert "Test accuracy:" in capsys.readouterr().out

@@ -1,0 +1,68 @@
+"""A classifier that learns from a second, smaller one half way through the net, too."""
+
+import keras
+from keras import layers
+
+from models.nets.style import Style
+
+WEIGHT = 0.4  # Of the second one's loss, as in slim.
+_SMALLEST = 5  # Height and width that its first layer takes.
+
+
+class WithAuxiliary(keras.Model):
+    """Images to two kinds of logits; its loss is the first's plus 0.4 times the second's.
+
+    Metrics are of the first alone. `classifier` is the net without the second, which shares its
+    weights: it is what is kept after training.
+
+    Args:
+        images: the input.
+        logits: of the classifier [batch, classes].
+        auxiliary: of the second one [batch, classes].
+    """
+
+    def __init__(self, images, logits, auxiliary):
+        super().__init__(images, [logits, auxiliary])
+        self._logits = (images, logits)
+
+    @property
+    def classifier(self) -> keras.Model:
+        """The model of images to logits."""
+        return keras.Model(*self._logits, name=self.name)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        logits, auxiliary = y_pred  # ty: ignore[not-iterable]
+        loss = super().compute_loss(x, y, logits, sample_weight, training)
+        return loss + WEIGHT * self.loss(y, auxiliary, sample_weight)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, y, y_pred[0], sample_weight)
+
+
+def with_auxiliary(images, logits, auxiliary) -> keras.Model:
+    """Return the model; without the second one where that is None."""
+    if auxiliary is None:
+        return keras.Model(images, logits)
+    return WithAuxiliary(images, logits, auxiliary)
+
+
+def classifier_of(model: keras.Model) -> keras.Model:
+    """Return the part of a net that gives its logits: all of it, where there is no second one."""
+    return model.classifier if isinstance(model, WithAuxiliary) else model
+
+
+def features(x, style: Style, *, stddev: float | None = None, names: tuple[str, str, str]):
+    """Return what the second classifier sees, [batch, 1, 1, 768]; None for too small images.
+
+    Args:
+        x: features half way through the net; their height and width have to be 5 at least.
+        style: of the net.
+        stddev: of the first values of the large convolution; None is the style's.
+        names: of the mean and the two convolutions, below AuxLogits.
+    """
+    if min(x.shape[1:3]) < _SMALLEST:
+        return None
+    pool, small, large = (f"AuxLogits.{name}" for name in names)
+    x = layers.AveragePooling2D(5, strides=3, name=pool)(x)
+    x = style.conv(x, small, 128, 1)
+    return style.conv(x, large, 768, x.shape[1:3], padding="valid", stddev=stddev)

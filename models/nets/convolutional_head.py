@@ -1,0 +1,49 @@
+"""The last layers of slim's older nets: dense ones that are convolutions over all that is left.
+
+Larger images than the net's own give logits at several places, whose mean is taken.
+"""
+
+import keras
+from keras import layers
+
+from models.nets.weight_decay import slim_l2
+
+
+def add(
+    x, *, sizes: tuple[int, int], window: int, num_classes: int, weight_decay: float, **fresh
+) -> keras.KerasTensor:
+    """Return logits [batch, classes] of features [batch, height, width, channels].
+
+    Args:
+        x: the features; height and width are `window` at least.
+        sizes: the outputs of fc6 and fc7, of which half are dropped while training.
+        window: height and width of what fc6 sees.
+        num_classes: the number of logits.
+        weight_decay: of the kernels, in slim's scale.
+        **fresh: functions that make the initialisers of kernels and of the biases of fc6 and fc7:
+            `kernel`, `bias`.
+
+    Raises:
+        ValueError: the features are smaller than `window`.
+    """
+    if min(x.shape[1:3]) < window:
+        raise ValueError(f"What is left of them, {x.shape[1:3]}, is less than {window} x {window}.")
+
+    def dense(name, units, window, activation, bias):
+        return layers.Conv2D(
+            units,
+            window,
+            activation=activation,
+            kernel_initializer=fresh["kernel"](),
+            bias_initializer=bias,
+            kernel_regularizer=slim_l2(weight_decay),
+            name=name,
+        )
+
+    x = dense("fc6", sizes[0], window, "relu", fresh["bias"]())(x)
+    x = layers.Dropout(0.5, name="dropout6")(x)
+    x = dense("fc7", sizes[1], 1, "relu", fresh["bias"]())(x)
+    x = layers.Dropout(0.5, name="dropout7")(x)
+    x = dense("fc8", num_classes, 1, None, "zeros")(x)
+    x = layers.GlobalAveragePooling2D(name="squeeze")(x)
+    return layers.Activation("linear", name="logits")(x)

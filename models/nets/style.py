@@ -1,0 +1,140 @@
+"""What the layers of one net have in common, in the place of slim's argument scopes."""
+
+from dataclasses import dataclass
+
+import keras
+from keras import layers
+
+from models.nets.weight_decay import slim_l2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Style:
+    """How the convolutions of a net are made.
+
+    Layers bear slim's scopes, with a dot for each slash. Batch normalisation uses the statistics of
+    the global batch, so that many devices give the weights of one.
+
+    Args:
+        weight_decay: of kernels, in slim's scale; depthwise kernels are free, as in slim.
+        momentum: of the averages of batch normalisation.
+        epsilon: what batch normalisation adds to the variance.
+        scale: whether batch normalisation multiplies, too.
+        stddev: of a kernel's first values, which are drawn from a truncated normal; None is He's.
+        activation: behind batch normalisation.
+    """
+
+    weight_decay: float
+    momentum: float
+    epsilon: float = 0.001
+    scale: bool = False
+    stddev: float | None = None
+    activation: str = "relu"
+
+    def conv(
+        self,
+        x,
+        name: str,
+        filters: int,
+        size: int | tuple[int, int],
+        *,
+        strides: int = 1,
+        padding: str = "same",
+        stddev: float | None = None,
+        activate: bool = True,
+    ):
+        """Add a convolution without bias, batch normalisation and, unless not, the activation."""
+        x = layers.Conv2D(
+            filters,
+            size,
+            strides=strides,
+            padding=padding,
+            use_bias=False,
+            kernel_initializer=self.initializer(stddev),
+            kernel_regularizer=slim_l2(self.weight_decay),
+            name=name,
+        )(x)
+        x = self.normalize(x, f"{name}.BatchNorm")
+        return self.activate(x, name) if activate else x
+
+    def plain_conv(
+        self,
+        x,
+        name: str,
+        filters: int,
+        size: int | tuple[int, int] = 1,
+        *,
+        strides: int = 1,
+        padding: str = "same",
+        stddev: float | None = None,
+    ):
+        """Add a convolution with bias, and nothing behind it."""
+        return layers.Conv2D(
+            filters,
+            size,
+            strides=strides,
+            padding=padding,
+            kernel_initializer=self.initializer(stddev),
+            kernel_regularizer=slim_l2(self.weight_decay),
+            name=name,
+        )(x)
+
+    def depthwise_conv(self, x, name: str, size: int, *, strides: int = 1):
+        """Add a depthwise convolution, batch normalisation and the activation."""
+        x = layers.DepthwiseConv2D(
+            size,
+            strides=strides,
+            padding="same",
+            use_bias=False,
+            depthwise_initializer=self.initializer(),
+            name=name,
+        )(x)
+        return self.activate(self.normalize(x, f"{name}.BatchNorm"), name)
+
+    def normalize(self, x, name: str):
+        """Add batch normalisation under the whole of `name`."""
+        return layers.BatchNormalization(
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+            scale=self.scale,
+            synchronized=True,
+            name=name,
+        )(x)
+
+    def activate(self, x, name: str):
+        """Add the activation of a layer."""
+        return layers.Activation(self.activation, name=f"{name}.activation")(x)
+
+    def logits(
+        self,
+        x,
+        name: str,
+        num_classes: int,
+        *,
+        keep: float | None = None,
+        stddev: float | None = None,
+    ):
+        """Add the last layers: the mean of all places, dropout and a convolution with bias.
+
+        Args:
+            x: the features [batch, height, width, channels].
+            name: of the convolution; dropout is named after what comes before its last dot.
+            num_classes: the number of logits.
+            keep: the share that dropout keeps; None is no dropout.
+            stddev: of the kernel's first values; None is the style's.
+
+        Returns:
+            Logits [batch, classes].
+        """
+        x = layers.GlobalAveragePooling2D(keepdims=True, name=f"{name}.mean")(x)
+        if keep is not None:
+            x = layers.Dropout(1 - keep, name=f"{name}.dropout")(x)
+        x = self.plain_conv(x, name, num_classes, stddev=stddev)
+        return layers.Flatten(name=f"{name}.squeeze")(x)
+
+    def initializer(self, stddev: float | None = None) -> keras.initializers.Initializer:
+        """Return a new initialiser: one object would give every layer the same numbers."""
+        stddev = self.stddev if stddev is None else stddev
+        if stddev is None:
+            return keras.initializers.HeNormal()
+        return keras.initializers.TruncatedNormal(stddev=stddev)

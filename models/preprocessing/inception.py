@@ -1,0 +1,56 @@
+"""What the Inception nets, MobileNets and NASNets take: pixels from -1 to 1, in slim's fast mode.
+
+Resizing is that of TensorFlow 1 (corners of pixels, not their centres), which slim's weights know.
+"""
+
+import tensorflow as tf
+
+_CENTRAL_FRACTION = 0.875
+_ASPECT_RATIOS = (0.75, 1.33)
+_AREAS = (0.05, 1.0)
+_MIN_COVERED = 0.1
+_MAX_ATTEMPTS = 100
+_BRIGHTNESS = 32.0 / 255.0
+_SATURATIONS = (0.5, 1.5)
+
+
+def preprocess(image, *, image_size: int, seed):
+    """Scale uint8 [height, width, channels] to [-1, 1].
+
+    While training: crop a part of 5 to 100 % of the area and an aspect ratio of 3/4 to 4/3, flip
+    left to right every other time, change the brightness by up to an eighth, and the saturation of
+    coloured images by a factor of 0.5 to 1.5. Else: the middle, 87.5 % of each side.
+    """
+    image = tf.image.convert_image_dtype(image, tf.float32)
+    if seed is None:
+        image = tf.image.central_crop(image, _CENTRAL_FRACTION)
+        image = _resize(image, image_size)
+    else:
+        image = _distort(image, image_size, seed)
+    return (image - 0.5) * 2.0
+
+
+def _distort(image, image_size, seed):
+    crop, flip, brightness, saturation = tf.unstack(tf.random.split(seed, num=4))
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.shape(image),
+        bounding_boxes=tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+        seed=crop,
+        min_object_covered=_MIN_COVERED,
+        aspect_ratio_range=_ASPECT_RATIOS,
+        area_range=_AREAS,
+        max_attempts=_MAX_ATTEMPTS,
+        use_image_if_no_bounding_boxes=True,
+    )
+    channels = image.shape[-1]
+    image = tf.ensure_shape(tf.slice(image, begin, size), [None, None, channels])
+    image = _resize(image, image_size)
+    image = tf.image.stateless_random_flip_left_right(image, seed=flip)
+    image = tf.image.stateless_random_brightness(image, _BRIGHTNESS, seed=brightness)
+    if channels == 3:
+        image = tf.image.stateless_random_saturation(image, *_SATURATIONS, seed=saturation)
+    return tf.clip_by_value(image, 0.0, 1.0)
+
+
+def _resize(image, image_size):
+    return tf.compat.v1.image.resize(image, [image_size, image_size], align_corners=False)

@@ -1,0 +1,38 @@
+"""How flags name layers."""
+
+import re
+
+import pytest
+
+from models import layer_scopes, nets
+from models.usage_error import UsageError
+
+
+@pytest.fixture(scope="module")
+def model():
+    return nets.build("inception_v3", num_classes=3, weight_decay=0.0, image_size=139)
+
+
+@pytest.mark.parametrize(
+    ("scope", "count"),
+    [
+        ("Logits.Conv2d_1c_1x1", 2),
+        ("InceptionV3/Logits", 2),
+        ("Logits", 2),
+        ("InceptionV3/AuxLogits", 10),
+        ("Mixed_7c/Branch_0", 4),
+        ("inception_v3/Mixed_7c.Branch_0", 4),
+    ],
+)
+def test_scopes_are_layers_or_blocks_also_as_slim_writes_them(scope, count, model):
+    [pattern] = layer_scopes.patterns("--trainable_scopes", [scope], model)
+
+    # With the averages of batch normalisation.
+    assert sum(bool(re.fullmatch(pattern, each.path)) for each in model.weights) == count
+
+
+def test_an_unknown_one_is_answered_with_the_closest(model):
+    message = r"names 'Mixed_7c/Branch_9', .* closest of its \d+ layers are Mixed_7c.Branch_"
+
+    with pytest.raises(UsageError, match=message):
+        layer_scopes.patterns("--trainable_scopes", ["Mixed_7c/Branch_9"], model)
