@@ -6,18 +6,36 @@ Prints how often the right class is the first (Accuracy) and among the first fiv
 example counts once, also where several workers share the work, with or without parameter servers:
 
     python -m kerasdist launch --workers 2 -- python -m models.evaluate ...
+
+--eval_dir=runs/first/eval writes event files, a picture of which classes are taken for which, and
+one of the worst mistakes. With --continuous --model_name=lenet each new checkpoint of a training
+that goes on is measured once, and the best is kept; it ends when the training does, at
+--max_number_of_steps, or when nothing new has come for --timeout_secs.
 """
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
 from absl import flags
 
 import kerasdist
-from models import command, datasets, deployment, input_pipeline, nets, preprocessing, saved_model
+from models import (
+    command,
+    datasets,
+    deployment,
+    input_pipeline,
+    nets,
+    preprocessing,
+    saved_model,
+)
 from models.chief_first import chief_first
+from models.eval_dir import EvalDir
+from models.evaluation import Evaluation
+from models.nets import auxiliary
+from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
 
@@ -27,88 +45,185 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _define_flags(values: flags.FlagValues) -> None:
+    def count(name: str, default: int | None, help: str) -> None:
+        flags.DEFINE_integer(name, default, help, lower_bound=1, flag_values=values)
+
     saved_model.define_flags(values)
-    flags.DEFINE_integer(
-        "max_num_batches", None, "Default: all.", lower_bound=1, flag_values=values
+    count("max_num_batches", None, "Default: all.")
+    count("eval_image_size", None, "Height and width in pixels. Default: that of the model.")
+    flags.DEFINE_string("eval_dir", None, "Where results and pictures go.", flag_values=values)
+    flags.DEFINE_bool(
+        "continuous",
+        False,
+        "Measure each new checkpoint in --checkpoint_path, a --train_dir. Needs --model_name.",
+        flag_values=values,
+    )
+    count("eval_interval_secs", 60, "With --continuous, seconds between two looks.")
+    count("timeout_secs", 3600, "With --continuous, seconds without a new checkpoint to the end.")
+    count("max_number_of_steps", None, "With --continuous, the last step to measure.")
+    flags.DEFINE_float(
+        "moving_average_decay",
+        None,
+        "With --continuous, measure the averages that training keeps, where this is given.",
+        flag_values=values,
     )
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="test", batch_size=100)
 
 
 def _evaluate(values: flags.FlagValues) -> int:
-    input_pipeline.check(values)
-    if values.preprocessing_name:
-        preprocessing.find(values.preprocessing_name)
-    if values.model_name:
-        nets.find(values.model_name)
-    path = saved_model.path_of(values)
+    _check(values)
+    path = None if values.continuous else saved_model.path_of(values)
     cluster = _cluster(values)
+    eval_dir = EvalDir(Path(values.eval_dir)) if values.eval_dir else None
+    if eval_dir and cluster.is_chief:
+        eval_dir.check()
     strategy = deployment.make_strategy(values, cluster)
     with chief_first(strategy, cluster):
         dataset = datasets.load(
             values.dataset_name, split=values.dataset_split_name, data_dir=values.dataset_dir
         )
+    dataset = input_pipeline.in_the_channels_asked_for(dataset, values)
     with strategy.scope():
-        model = saved_model.load(path)
-    _check_fit(model, dataset, values)
-    global_batch_size = values.batch_size * strategy.num_replicas_in_sync
-    batches = input_pipeline.test_batches(
-        dataset,
+        model = _built(values, dataset) if path is None else _loaded(values, path)
+    evaluation = Evaluation(
+        dataset=dataset,
+        values=values,
         preprocess=saved_model.preprocess_of(model, values),
         image_size=model.input_shape[1],
-        labels_offset=values.labels_offset,
-        global_batch_size=global_batch_size,
-        num_threads=values.num_preprocessing_threads,
-        ignore_other_labels=values.ignore_other_labels,
+        global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
     )
-    num_examples = dataset.num_examples
-    if values.max_num_batches:
-        batches = batches.take(values.max_num_batches)
-        num_examples = min(num_examples, values.max_num_batches * global_batch_size)
+    evaluation.check(model)
 
-    with strategy.scope():
-        model.compile(
-            loss=keras.losses.CategoricalCrossentropy(from_logits=True),
-            weighted_metrics=[
-                keras.metrics.CategoricalAccuracy(name="Accuracy"),
-                keras.metrics.TopKCategoricalAccuracy(5, name="Recall_5"),
-            ],
-        )
-    try:
-        results = model.evaluate(batches, return_dict=True)
-    except input_pipeline.READ_ERRORS as error:
-        told = input_pipeline.unread(error, values, dataset)
-        if told is None:
-            raise
-        raise told from error
-    if cluster.is_chief:
-        _print_results(values, path, num_examples, results)
+    def measure(step: int, name: str) -> None:
+        with strategy.scope():
+            results = evaluation.measure(model)
+        if not cluster.is_chief:
+            return
+        _print_results(values, name, evaluation.num_examples, results)
+        if eval_dir:
+            evaluation.write(eval_dir, model, results, step=step)
+            print(f"Written: {eval_dir.path}")
+
+    if path is None:
+        return _measure_each(values, model, measure, eval_dir)
+    measure(TrainDir(path.parent).newest_step or 0, str(path))
     return 0
+
+
+def _check(values: flags.FlagValues) -> None:
+    input_pipeline.check(values)
+    if values.preprocessing_name:
+        preprocessing.find(values.preprocessing_name)
+    if values.model_name:
+        nets.find(values.model_name)
+    if values.continuous:
+        for name in "model_name", "checkpoint_path":
+            if not values[name].value:
+                raise UsageError(
+                    f"--{name} is missing: --continuous needs the net and the --train_dir."
+                )
 
 
 def _cluster(values: flags.FlagValues) -> kerasdist.Cluster:
     cluster = deployment.cluster(values)
     # An evaluator stands beside the cluster and works alone.
-    return kerasdist.Cluster.local() if cluster.task.job == "evaluator" else cluster
+    if cluster.task.job == "evaluator":
+        return kerasdist.Cluster.local()
+    if values.continuous and not cluster.is_local:
+        raise UsageError("--continuous works on one process, beside those that train.")
+    return cluster
+
+
+def _built(values: flags.FlagValues, dataset: datasets.Dataset) -> keras.Model:
+    """Return a fresh net, for the weights of checkpoints."""
+    model = nets.build(
+        values.model_name,
+        num_classes=input_pipeline.num_classes(dataset, labels_offset=values.labels_offset),
+        weight_decay=0.0,
+        image_size=values.eval_image_size,
+        channels=dataset.channels,
+    )
+    return auxiliary.classifier_of(model)
+
+
+def _loaded(values: flags.FlagValues, path: Path) -> keras.Model:
+    """Return the model in a file, for images of --eval_image_size."""
+    model = saved_model.load(path)
+    size = values.eval_image_size
+    if not size or size == model.input_shape[1]:
+        return model
+    try:
+        other = nets.build(
+            values.model_name or model.name,
+            num_classes=model.output_shape[-1],
+            weight_decay=0.0,
+            image_size=size,
+            channels=model.input_shape[-1],
+        )
+        other = auxiliary.classifier_of(other)
+        other.set_weights(model.get_weights())
+    except ValueError as error:
+        raise UsageError(
+            f"--eval_image_size={size}: {model.name} was trained with images of "
+            f"{model.input_shape[1]} pixels, and cannot take others: {error}"
+        ) from error
+    return other
+
+
+def _measure_each(
+    values: flags.FlagValues,
+    model: keras.Model,
+    measure: Callable[[int, str], None],
+    eval_dir: EvalDir | None,
+) -> int:
+    """Measure each new checkpoint, until the training ends, a step is reached, or nothing comes."""
+    train_dir = TrainDir(Path(values.checkpoint_path))
+    seen = eval_dir.steps() if eval_dir else set()
+    last_time = time.monotonic()
+    while True:
+        step = train_dir.newest_step
+        if step is not None and step not in seen and _take(train_dir, step, model, values):
+            measure(step, f"{train_dir.path} at step {step}")
+            if eval_dir and eval_dir.is_best(step):
+                eval_dir.keep_as_best(model)
+            seen.add(step)
+            last_time = time.monotonic()
+        if values.max_number_of_steps and step is not None and step >= values.max_number_of_steps:
+            print(f"\nStep {step} has been measured: the end.")
+            return 0
+        if train_dir.is_finished and train_dir.newest_step in seen:
+            print(f"\nThe training in {train_dir.path} is finished.")
+            return 0
+        if time.monotonic() - last_time > values.timeout_secs:
+            print(f"\nNo new checkpoint in {train_dir.checkpoints} for {values.timeout_secs} s.")
+            return 0
+        time.sleep(min(values.eval_interval_secs, values.timeout_secs))
+
+
+def _take(train_dir: TrainDir, step: int, model: keras.Model, values: flags.FlagValues) -> bool:
+    """Give the model the weights of a checkpoint; False where that was removed meanwhile.
+
+    Raises:
+        UsageError: they are another net's.
+    """
+    path = train_dir.checkpoint_of(step)
+    try:
+        kerasdist.warm_start(model, path, averages=values.moving_average_decay is not None)
+    except ValueError as error:
+        if not path.exists():
+            return False
+        raise UsageError(f"--checkpoint_path {str(train_dir.path)!r}: {error}") from error
+    return True
 
 
 def _print_results(
-    values: flags.FlagValues, path: Path, num_examples: int, results: dict[str, float]
+    values: flags.FlagValues, name: str, num_examples: int, results: dict[str, float]
 ) -> None:
     split = values.dataset_split_name
-    print(f"\n{path} on {num_examples} examples of {values.dataset_name}, split {split}:")
-    for name in "Accuracy", "Recall_5":
-        print(f"  {name}  {results[name]:.4f}")
-
-
-def _check_fit(model: keras.Model, dataset: datasets.Dataset, values: flags.FlagValues) -> None:
-    num_classes = input_pipeline.num_classes(dataset, labels_offset=values.labels_offset)
-    if (model.input_shape[-1], model.output_shape[-1]) != (dataset.channels, num_classes):
-        raise UsageError(
-            f"The model takes images of {model.input_shape[-1]} channels and tells "
-            f"{model.output_shape[-1]} classes apart; --dataset_name {values.dataset_name!r} has "
-            f"{dataset.channels} channels and {num_classes} classes."
-        )
+    print(f"\n{name} on {num_examples} examples of {values.dataset_name}, split {split}:")
+    for metric, value in results.items():
+        print(f"  {metric}  {value:.4f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """From a dataset's examples to the batches that `fit` and `evaluate` take."""
 
+import dataclasses
 import re
 
 import tensorflow as tf
@@ -31,7 +32,11 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
     def count(name: str, default: int, help: str, *, at_least: int) -> None:
         flags.DEFINE_integer(name, default, help, lower_bound=at_least, flag_values=values)
 
-    text("dataset_name", None, "digits, or any name of tensorflow-datasets.")
+    text(
+        "dataset_name",
+        None,
+        "digits, folder (of images), files of slim's form, or any name of tensorflow-datasets.",
+    )
     text("dataset_dir", None, "Where the datasets are. Must exist; missing data is written here.")
     text("dataset_split_name", split, "Which part of the dataset to read.")
     text("preprocessing_name", None, "How images are prepared. Default: as the net wants it.")
@@ -42,6 +47,7 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
         "Let examples whose label is no class count for nothing. Default: they end the run.",
         flag_values=values,
     )
+    flags.DEFINE_bool("use_grayscale", False, "Make coloured images grey.", flag_values=values)
     count("batch_size", batch_size, "Examples per step and clone.", at_least=1)
     count("num_preprocessing_threads", 4, "Threads that prepare images.", at_least=1)
 
@@ -54,6 +60,16 @@ def check(values: flags.FlagValues) -> None:
                 f"--{name} is missing. For a start without a download: "
                 "mkdir -p data, then --dataset_name=digits --dataset_dir=data"
             )
+
+
+def in_the_channels_asked_for(dataset: Dataset, values: flags.FlagValues) -> Dataset:
+    """Return the dataset; with --use_grayscale, of grey images."""
+    if not values.use_grayscale or dataset.channels == 1:
+        return dataset
+    grey = dataset.examples.map(
+        lambda image, label: (tf.image.rgb_to_grayscale(image), label), tf.data.AUTOTUNE
+    )
+    return dataclasses.replace(dataset, examples=grey, channels=1)
 
 
 def num_classes(dataset: Dataset, *, labels_offset: int) -> int:

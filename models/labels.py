@@ -18,10 +18,23 @@ def write(path: Path, names: tuple[str, ...]) -> None:
 
 def read(path: Path, *, num_classes: int) -> list[str]:
     """Return the names of the classes; their numbers where the file has none."""
-    names = {}
-    if path.is_file():
-        for line in path.read_text().splitlines():
-            number, colon, name = line.partition(":")
-            if colon and number.strip().isdigit():
-                names[int(number)] = name.strip()
+    names = _names(path)
     return [names.get(number, str(number)) for number in range(num_classes)]
+
+
+def count(path: Path) -> int:
+    """Return how many classes a file has; 0 where it is not there."""
+    return max(_names(path), default=-1) + 1
+
+
+def _names(path: Path) -> dict[int, str]:
+    if not path.is_file():
+        return {}
+    parts = (line.partition(":") for line in path.read_text().splitlines())
+    return {
+        int(number): name.strip() for number, colon, name in parts if colon and _is_number(number)
+    }
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().isdecimal()

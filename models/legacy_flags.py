@@ -13,10 +13,7 @@ ANSWERS = {
     "sync_replicas": _SYNCHRONOUS,
     "replicas_to_aggregate": _SYNCHRONOUS,
     "quantize_delay": "nets are trained with the numbers they are evaluated with",
-    "use_grayscale": "nets take the channels that the images of the dataset have",
     # eval_image_classifier
-    "eval_dir": "the results are printed",
-    "eval_image_size": "a model takes images of the size it was trained with",
     "quantize": "nets are evaluated with the numbers they were trained with",
     # The Inception trainers
     "max_steps": _STEPS,
@@ -33,7 +30,6 @@ ANSWERS = {
     "num_replicas_to_aggregate": _SYNCHRONOUS,
     "protocol": "TensorFlow speaks gRPC, over whatever network there is",
     "log_device_placement": "the plan at the beginning says which devices are used",
-    "eval_interval_secs": "call models.evaluate whenever a model is there",
-    "run_once": "models.evaluate runs once",
+    "run_once": "models.evaluate runs once, and again and again with --continuous",
     "num_examples": "--max_num_batches of models.evaluate says how much is read",
 }

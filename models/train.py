@@ -200,7 +200,8 @@ def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset 
     """Return the split to train on and the one to test on, if there is one."""
 
     def load(split: str) -> datasets.Dataset:
-        return datasets.load(values.dataset_name, split=split, data_dir=values.dataset_dir)
+        found = datasets.load(values.dataset_name, split=split, data_dir=values.dataset_dir)
+        return input_pipeline.in_the_channels_asked_for(found, values)
 
     train = load(values.dataset_split_name)
     for split in _TEST_SPLITS:
@@ -386,8 +387,9 @@ def _evaluate_command(values: flags.FlagValues, train_dir: TrainDir) -> list[str
     words = [_program("python"), "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
     names = ("dataset_name", "dataset_dir", "preprocessing_name", "labels_offset")
     words += [f"--{name}={values[name].value}" for name in names if values[name].present]
-    if values.ignore_other_labels:
-        words.append("--ignore_other_labels")
+    words += [
+        f"--{name}" for name in ("ignore_other_labels", "use_grayscale") if values[name].value
+    ]
     return words
 
 

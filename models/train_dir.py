@@ -49,6 +49,24 @@ class TrainDir:
         """Whether a run has left checkpoints here, from which it can go on."""
         return any(self.checkpoints.glob("step-*"))
 
+    @property
+    def newest_step(self) -> int | None:
+        """The step of the newest checkpoint; None where there is none."""
+        names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the model was saved after the newest checkpoint."""
+        step = self.newest_step
+        if step is None or not self.model.exists():
+            return False
+        return self.model.stat().st_mtime >= self.checkpoint_of(step).stat().st_mtime
+
+    def checkpoint_of(self, step: int) -> Path:
+        """Return where the checkpoint of a step is."""
+        return self.checkpoints / f"step-{step:08d}"
+
     @staticmethod
     def weights_at(path: str) -> str:
         """Return what to read weights from: the model of a run, or the path itself."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),
-    "docs/versions.md",
+    *("docs/application.md", "docs/versions.md"),
 ]
 # One page for each public name.
 REFERENCE = sorted(path.stem for path in (ROOT / "docs/reference").glob("*.md"))

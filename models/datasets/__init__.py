@@ -2,7 +2,8 @@
 
     digits = datasets.load("digits", split="train", data_dir="data")
 
-A new dataset of our own is an import and a row; its builder says its SPLIT_SIZES.
+A new dataset of our own is an import and a row; its builder says its SPLIT_SIZES. "folder" is a
+folder of images, and a name whose files in slim's form are in the folder is read from these.
 """
 
 import difflib
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow_datasets as tfds
 
+from models.datasets import image_folder, slim_records, splits
 from models.datasets.damage import first_damage
 from models.datasets.dataset import Dataset as Dataset
 from models.datasets.digits import Digits
@@ -21,8 +23,10 @@ BUILDERS: dict[str, type[tfds.core.DatasetBuilder]] = {
     "digits": Digits,
 }
 
+FOLDER = "folder"
 
-def load(name: str, *, split: str, data_dir: str) -> Dataset:
+
+def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     """Return a split of the dataset `name`; the first time, write its files into `data_dir`.
 
     Everything that can be checked is checked before anything is written. Files are written into a
@@ -30,8 +34,9 @@ def load(name: str, *, split: str, data_dir: str) -> Dataset:
     that the next one trips over.
 
     Args:
-        name: a key of `BUILDERS`, or any name that `tfds.builder` takes.
-        split: one of its splits, or a slice such as "train[:80%]".
+        name: a key of `BUILDERS`, "folder", the name of files in slim's form, or any name that
+            `tfds.builder` takes.
+        split: one of its splits, or a slice such as "train[:80%]". None is the first.
         data_dir: where the datasets are; must exist.
 
     Raises:
@@ -42,22 +47,27 @@ def load(name: str, *, split: str, data_dir: str) -> Dataset:
             f"--dataset_dir {str(data_dir)!r} is not a directory. Create it "
             f"(mkdir -p {data_dir}) or give the one that holds your datasets."
         )
+    if name == FOLDER:
+        return image_folder.load(split=split, data_dir=data_dir)
+    if files := slim_records.files_of(name, data_dir):
+        return slim_records.load(name, files, split=split, data_dir=data_dir)
     builder = _make_builder(name, data_dir)
     _check_features(name, builder)
     if not builder.is_prepared():
         # A builder of our own knows its splits before it has written them.
-        if name in BUILDERS:
-            _check_split(name, split, BUILDERS[name].SPLIT_SIZES)
+        if split and name in BUILDERS:
+            splits.parts(name, split, BUILDERS[name].SPLIT_SIZES)
         _prepare(name, builder)
     sizes = {key: info.num_examples for key, info in builder.info.splits.items()}
-    _check_split(name, split, sizes)
+    chosen = split or next(iter(sizes))
+    splits.parts(name, chosen, sizes)
     return Dataset(
-        examples=builder.as_dataset(split=split, as_supervised=True),
-        num_examples=builder.info.splits[split].num_examples,
+        examples=builder.as_dataset(split=chosen, as_supervised=True),
+        num_examples=builder.info.splits[chosen].num_examples,
         label_names=tuple(builder.info.features["label"].names),
         channels=builder.info.features["image"].shape[-1],
         split_names=tuple(sizes),
-        damage=functools.partial(first_damage, builder, split),
+        damage=functools.partial(first_damage, builder, chosen),
     )
 
 
@@ -70,8 +80,8 @@ def _make_builder(name: str, data_dir: str) -> tfds.core.DatasetBuilder:
         close = difflib.get_close_matches(name, [*BUILDERS, *tfds.list_builders()], n=1)
         did_you_mean = f"; did you mean {close[0]!r}?" if close else "."
         raise UsageError(
-            f"Unknown --dataset_name {name!r}. Valid names: {', '.join(sorted(BUILDERS))}, and "
-            f"those of https://www.tensorflow.org/datasets/catalog{did_you_mean}"
+            f"Unknown --dataset_name {name!r}. Valid names: {', '.join(sorted(BUILDERS))}, "
+            f"{FOLDER}, and those of https://www.tensorflow.org/datasets/catalog{did_you_mean}"
         ) from error
 
 
@@ -89,32 +99,6 @@ def _check_features(name: str, builder: tfds.core.DatasetBuilder) -> None:
         )
     if not isinstance(label, tfds.features.ClassLabel) or not label.num_classes:
         raise UsageError(f"--dataset_name {name!r} has labels {label}: a ClassLabel is needed.")
-
-
-def _check_split(name: str, split: str, sizes: dict[str, int]) -> None:
-    # "train[:80%]+test" names two splits.
-    for part in split.split("+"):
-        if part.partition("[")[0] not in sizes:
-            valid = ", ".join(f"{key} ({size} examples)" for key, size in sizes.items())
-            raise UsageError(
-                f"Unknown --dataset_split_name {split!r} of {name!r}. Valid splits: {valid}."
-            )
-    infos = {
-        key: tfds.core.SplitInfo(name=key, shard_lengths=[size], num_bytes=0)
-        for key, size in sizes.items()
-    }
-    try:
-        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(infos)
-    except (ValueError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(
-            f"--dataset_split_name {split!r} of {name!r} cannot be read: {reason} Write a slice as "
-            "train[:100] or train[10%:20%]."
-        ) from error
-    # None is the beginning or the end.
-    ends = [sizes[part.splitname] if part.to is None else part.to for part in parts]
-    if all(end <= (part.from_ or 0) for part, end in zip(parts, ends, strict=True)):
-        raise UsageError(f"--dataset_split_name {split!r} of {name!r} has no examples.")
 
 
 def _prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:

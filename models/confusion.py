@@ -1,0 +1,70 @@
+"""Which classes are taken for which: counted, and as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from models.whole_file import whole_file
+
+_MOST_SHOWN = 30  # Classes in the picture.
+_WITH_NUMBERS = 15  # So many have their counts written into them.
+
+
+def count(right: np.ndarray, said: np.ndarray, *, num_classes: int) -> np.ndarray:
+    """Return how often each class was taken for each.
+
+    Args:
+        right: the right classes of examples, int [examples].
+        said: the predicted ones.
+        num_classes: how many classes there are.
+
+    Returns:
+        int64 [classes, classes], a row for each right class.
+    """
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(counts, (right, said), 1)
+    return counts
+
+
+def write_picture(counts: np.ndarray, names: Sequence[str], path: Path, *, title: str) -> None:
+    """Write the counts to `path`, a .png, in one piece.
+
+    Where there are many classes, those with the most mistakes are shown.
+
+    Args:
+        counts: [classes, classes], a row for each right class.
+        names: of the classes.
+        path: replaced when the picture is complete.
+        title: above the picture.
+    """
+    mistakes = counts - np.diag(np.diag(counts))
+    shown = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind="stable")
+    shown = np.sort(shown[:_MOST_SHOWN])
+    if len(shown) < len(counts):
+        title += f"\nthe {len(shown)} classes with the most mistakes, of {len(counts)}"
+    part = counts[np.ix_(shown, shown)]
+    shares = part / np.maximum(counts[shown].sum(axis=1, keepdims=True), 1)
+
+    size = 3.5 + 0.32 * len(shown)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    figure.suptitle(title, fontsize=12)
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the right class", shrink=0.8)
+    labels = [names[number] for number in shown]
+    axes.xaxis.set_major_locator(FixedLocator(range(len(shown))))
+    axes.yaxis.set_major_locator(FixedLocator(range(len(shown))))
+    axes.set_xticklabels(labels, rotation=90 if max(map(len, labels)) > 2 else 0)
+    axes.set_yticklabels(labels)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("right")
+    if len(shown) <= _WITH_NUMBERS:
+        for row, column in zip(*np.nonzero(part), strict=True):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            text = f"{part[row, column]:.0f}"
+            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    with whole_file(path) as incomplete:
+        figure.savefig(incomplete, dpi=130)

@@ -1,0 +1,129 @@
+"""Write a dataset in another form: `python -m models.convert --help` lists the flags.
+
+    python -m models.convert --dataset_name=digits --dataset_dir=data --output_dir=digits_folder
+    python -m models.convert --dataset_name=folder --dataset_dir=digits_folder --form=tfrecords \
+        --output_name=digits --output_dir=digits_records
+
+Reads what models.train reads and writes all its splits: as a folder of images
+(<split>/<class>/<number>.png) or as the TFRecords of slim (<name>_<split>_00000-of-00005.tfrecord,
+with labels.txt). Images are written as PNG, which loses nothing.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from absl import flags
+
+from models import command, datasets, input_pipeline, labels
+from models.datasets import slim_records
+from models.usage_error import UsageError
+
+_FORMS = ("folder", "tfrecords")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Convert as the flags `argv` say and return the exit code."""
+    return command.run(_convert, define_flags=_define_flags, argv=argv, description=__doc__)
+
+
+def _define_flags(values: flags.FlagValues) -> None:
+    def text(name: str, help: str) -> None:
+        flags.DEFINE_string(name, None, help, flag_values=values)
+
+    text("dataset_name", "digits, folder, files of slim's form, or any of tensorflow-datasets.")
+    text("dataset_dir", "Where the dataset is. Must exist; missing data is written here.")
+    text("output_dir", "A folder that is not there yet.")
+    text("output_name", "With tfrecords, what files begin with. Default: --dataset_name.")
+    flags.DEFINE_enum("form", "folder", _FORMS, "What is written.", flag_values=values)
+    flags.DEFINE_integer(
+        "num_shards", 1, "With tfrecords, files a split.", lower_bound=1, flag_values=values
+    )
+
+
+def _convert(values: flags.FlagValues) -> int:
+    input_pipeline.check(values)
+    if not values.output_dir:
+        raise UsageError("--output_dir is missing: where the dataset goes, such as data/flowers.")
+    target = Path(values.output_dir)
+    if target.exists():
+        raise UsageError(f"--output_dir {str(target)!r} exists already. Choose another one.")
+    first = _load(values, None)
+    incomplete = target.with_name(f".incomplete_{target.name}")
+    try:
+        shutil.rmtree(incomplete, ignore_errors=True)
+        incomplete.mkdir(parents=True)
+        counts = {split: _write(values, split, incomplete) for split in first.split_names}
+        if values.form == "tfrecords":
+            labels.write(incomplete / slim_records.LABELS, first.label_names)
+        os.replace(incomplete, target)
+    except OSError as error:
+        raise UsageError(f"--output_dir {str(target)!r} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(incomplete, ignore_errors=True)
+    for split, count in counts.items():
+        print(f"  {split:<15} {count} examples")
+    print(f"Written: {target}")
+    return 0
+
+
+def _load(values: flags.FlagValues, split: str | None) -> datasets.Dataset:
+    return datasets.load(values.dataset_name, split=split, data_dir=values.dataset_dir)
+
+
+def _write(values: flags.FlagValues, split: str, folder: Path) -> int:
+    dataset = _load(values, split)
+    try:
+        if values.form == "folder":
+            return _write_folder(dataset, folder / split)
+        return _write_records(dataset, values, folder, split)
+    except input_pipeline.READ_ERRORS as error:
+        told = input_pipeline.unread(error, values, dataset)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _write_folder(dataset: datasets.Dataset, folder: Path) -> int:
+    folders = [folder / name.replace("/", "_") for name in dataset.label_names]
+    for each in folders:
+        each.mkdir(parents=True)
+    digits = len(str(dataset.num_examples))
+    count = 0
+    for image, label in dataset.examples:
+        path = folders[int(label)] / f"{count:0{digits}d}.png"
+        path.write_bytes(tf.io.encode_png(image).numpy())
+        count += 1
+    return count
+
+
+def _write_records(
+    dataset: datasets.Dataset, values: flags.FlagValues, folder: Path, split: str
+) -> int:
+    name = f"{values.output_name or values.dataset_name}_{split}"
+    shards = values.num_shards
+    examples = _encoded(dataset)
+    if shards == 1:
+        return slim_records.write(folder / f"{name}.tfrecord", examples)
+    bounds = [dataset.num_examples * shard // shards for shard in range(shards + 1)]
+    return sum(
+        slim_records.write(
+            folder / f"{name}_{shard:05d}-of-{shards:05d}.tfrecord",
+            (next(examples) for _ in range(bounds[shard + 1] - bounds[shard])),
+        )
+        for shard in range(shards)
+    )
+
+
+def _encoded(dataset: datasets.Dataset) -> Iterator[slim_records.Encoded]:
+    for image, label in dataset.examples:
+        height, width, _ = image.shape
+        content = tf.io.encode_png(image).numpy()
+        yield slim_records.Encoded(content, height, width, int(label))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""A plain folder of images, one folder for each class.
+
+data/train/cats/1.jpg
+data/train/dogs/2.png
+data/test/cats/3.jpg
+
+Without folders of splits (data/cats/1.jpg) all images are the split "train". The classes are
+numbered in the order of their names; all splits together have them.
+"""
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from models.datasets import splits
+from models.datasets.dataset import Dataset
+from models.usage_error import UsageError
+
+_IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
+_CHANNELS = 3
+
+
+def load(*, split: str | None, data_dir: str) -> Dataset:
+    """Return a split of the images in a folder, in the order of their names; grey ones become RGB.
+
+    Args:
+        split: such as "train", or a slice of one. None is the first.
+        data_dir: the folder.
+
+    Raises:
+        UsageError: there is no such split, or there are no images.
+    """
+    folders = _folders_of_splits(Path(data_dir))
+    images = {name: list(_images(folder)) for name, folder in folders.items()}
+    names = sorted({path.parent.name for paths in images.values() for path in paths})
+    if not names:
+        raise UsageError(
+            f"--dataset_dir {str(data_dir)!r} has no images: <split>/<class>/<image> or "
+            f"<class>/<image> is needed, with {', '.join(sorted(_IMAGES))}."
+        )
+    _tell_of_others(folders, images)
+    sizes = {name: len(paths) for name, paths in images.items()}
+    paths = [
+        path
+        for part in splits.parts("folder", split or next(iter(sizes)), sizes)
+        for path in images[part.split][part.begin : part.end]
+    ]
+    labels = [names.index(path.parent.name) for path in paths]
+    files = tf.data.Dataset.from_tensor_slices(
+        ([str(path) for path in paths], tf.constant(labels, tf.int64))
+    )
+    return Dataset(
+        examples=files.map(lambda path, label: (_read(path), label), tf.data.AUTOTUNE),
+        num_examples=len(paths),
+        label_names=tuple(names),
+        channels=_CHANNELS,
+        split_names=tuple(sizes),
+        damage=lambda: _first_damage(paths),
+    )
+
+
+def _folders_of_splits(root: Path) -> dict[str, Path]:
+    inner = [path for path in sorted(root.iterdir()) if path.is_dir()]
+    has_splits = any(True for path in inner for each in path.iterdir() if each.is_dir())
+    return {path.name: path for path in inner} if has_splits else {"train": root}
+
+
+def _images(folder: Path):
+    for path in sorted(folder.glob("*/*")):
+        if path.suffix.lower() in _IMAGES and not path.name.startswith("."):
+            yield path
+
+
+def _tell_of_others(folders, images) -> None:
+    found = {path for paths in images.values() for path in paths}
+    others = [
+        path
+        for folder in folders.values()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path not in found
+    ]
+    if others:
+        shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
+        print(f"Not read, since they are no images of a class: {len(others)} files ({shown}).")
+
+
+def _read(path) -> tf.Tensor:
+    content = tf.io.read_file(path)
+    image = tf.io.decode_image(content, channels=_CHANNELS, expand_animations=False)
+    return tf.ensure_shape(image, [None, None, _CHANNELS])
+
+
+def _first_damage(paths: list[Path]) -> str:
+    for path in paths:
+        try:
+            _read(str(path))
+        except tf.errors.OpError as error:
+            return f"{path} cannot be read: {error.message.partition(chr(10))[0]}"
+    return ""

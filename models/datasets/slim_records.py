@@ -1,0 +1,206 @@
+"""TFRecords as slim's scripts wrote them, read as they are.
+
+data/cifar10_train.tfrecord                    cifar10, mnist, and your own of this form
+data/flowers_train_00000-of-00005.tfrecord     flowers, and your own of this form
+data/train-00000-of-01024                      imagenet
+data/train.record-00000-of-00100               visualwakewords
+data/labels.txt                                "0:daisy", a line for each class
+
+Each record is a tf.train.Example with image/encoded and image/class/label.
+"""
+
+import functools
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from models import labels
+from models.datasets import splits
+from models.datasets.dataset import Dataset
+from models.usage_error import UsageError
+
+# Where slim's form of a name is another; and the classes where labels.txt is not there.
+_FILES = {
+    "imagenet": r"(?P<split>train|validation)-\d+-of-(?P<count>\d+)",
+    "visualwakewords": r"(?P<split>\w+)\.record-\d+-of-(?P<count>\d+)",
+}
+_NUM_CLASSES = {"cifar10": 10, "flowers": 5, "imagenet": 1001, "mnist": 10, "visualwakewords": 2}
+LABELS = "labels.txt"
+_LENGTH = struct.Struct("<Q")  # Of a record: before it stand this and 4 bytes, behind it 4 more.
+_AROUND = 4
+
+
+def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
+    """Return the files of each split of the dataset `name` in slim's form; {} where there are none.
+
+    Raises:
+        UsageError: shards are missing.
+    """
+    pattern = re.compile(
+        _FILES.get(
+            name,
+            rf"{re.escape(name)}_(?P<split>[a-z]+)(_\d+-of-(?P<count>\d+))?\.tfrecord(-.*)?",
+        )
+    )
+    found: dict[str, list[Path]] = {}
+    for path in sorted(Path(data_dir).iterdir()):
+        match = pattern.fullmatch(path.name)
+        if match and path.is_file():
+            found.setdefault(match["split"], []).append(path)
+    for split, paths in found.items():
+        _check_shards(name, split, paths, pattern)
+    return found
+
+
+def _check_shards(name, split, paths, pattern) -> None:
+    count = pattern.fullmatch(paths[0].name)["count"]
+    if count and len(paths) != int(count):
+        raise UsageError(
+            f"--dataset_name {name!r}: the split {split!r} has {len(paths)} of {int(count)} files "
+            f"such as {paths[0]}."
+        )
+
+
+def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir: str) -> Dataset:
+    """Return a split of a dataset in slim's form.
+
+    Args:
+        name: of the dataset.
+        files: of each split.
+        split: such as "train", or a slice of one. None is the first.
+        data_dir: where labels.txt is.
+
+    Raises:
+        UsageError: there is no such split, or nobody says what the classes are.
+    """
+    sizes = {each: sum(map(_count, paths)) for each, paths in files.items()}
+    parts = splits.parts(name, split or next(iter(sizes)), sizes)
+    channels = _channels(files[parts[0].split][0])
+    decode = functools.partial(_decode, channels=channels)
+    records = functools.reduce(
+        lambda before, after: before.concatenate(after),
+        (
+            tf.data.TFRecordDataset([str(path) for path in files[part.split]])
+            .skip(part.begin)
+            .take(part.end - part.begin)
+            for part in parts
+        ),
+    )
+    return Dataset(
+        examples=records.map(decode, tf.data.AUTOTUNE),
+        num_examples=sum(part.end - part.begin for part in parts),
+        label_names=_label_names(name, Path(data_dir)),
+        channels=channels,
+        split_names=tuple(sizes),
+        damage=lambda: _first_damage(
+            [path for part in parts for path in files[part.split]], decode
+        ),
+    )
+
+
+def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
+    path = data_dir / LABELS
+    num_classes = labels.count(path) or _NUM_CLASSES.get(name)
+    if not num_classes:
+        raise UsageError(
+            f"--dataset_name {name!r} has no {path}, which says what the classes are: a line such "
+            "as 0:daisy for each."
+        )
+    return tuple(labels.read(path, num_classes=num_classes))
+
+
+def _count(path: Path) -> int:
+    """Return the number of records in a file, without reading them."""
+    return sum(1 for _ in _lengths(path))
+
+
+def _lengths(path: Path) -> Iterator[int]:
+    with path.open("rb") as file:
+        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            file.seek(_AROUND + length + _AROUND, 1)
+            yield length
+
+
+def _channels(path: Path) -> int:
+    try:
+        record = next(iter(tf.data.TFRecordDataset(str(path)).take(1)))
+        image = tf.io.decode_image(_parse(record)["image/encoded"], expand_animations=False)
+    except (StopIteration, tf.errors.OpError) as error:
+        reason = getattr(error, "message", "it is empty").partition("\n")[0]
+        raise UsageError(
+            f"{path} does not begin with a record of slim's form, with image/encoded and "
+            f"image/class/label: {reason}"
+        ) from error
+    return 1 if image.shape[-1] == 1 else 3
+
+
+def _parse(record) -> dict[str, tf.Tensor]:
+    return tf.io.parse_single_example(
+        record,
+        {
+            "image/encoded": tf.io.FixedLenFeature([], tf.string),
+            "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+        },
+    )
+
+
+def _decode(record, *, channels: int):
+    example = _parse(record)
+    image = tf.io.decode_image(example["image/encoded"], channels=channels, expand_animations=False)
+    image = tf.ensure_shape(image, [None, None, channels])
+    return image, example["image/class/label"]
+
+
+def _first_damage(paths: list[Path], decode) -> str:
+    for path in paths:
+        number = 0
+        try:
+            for _ in tf.data.TFRecordDataset(str(path)).map(decode):
+                number += 1
+        except tf.errors.OpError as error:
+            line = error.message.partition("\n")[0]
+            reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # Names of TensorFlow's own.
+            return f"record {number} (from 0) of {path} cannot be read: {reason}"
+    return ""
+
+
+class Encoded(NamedTuple):
+    """An image as PNG, its height and width in pixels, and its label."""
+
+    content: bytes
+    height: int
+    width: int
+    label: int
+
+
+def write(path: Path, examples: Iterable[Encoded]) -> int:
+    """Write records in slim's form; return how many."""
+    count = 0
+    # Its types say too little for `with`.
+    writer: Any = tf.io.TFRecordWriter(str(path))
+    with writer:
+        for each in examples:
+            features = {
+                "image/encoded": _bytes(each.content),
+                "image/format": _bytes(b"png"),
+                "image/class/label": _int64(each.label),
+                "image/height": _int64(each.height),
+                "image/width": _int64(each.width),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+            count += 1
+    return count
+
+
+def _bytes(value: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+
+def _int64(value: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))

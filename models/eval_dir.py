@@ -1,0 +1,97 @@
+"""A directory of evaluations: what was measured when, event files, pictures, the best model."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from models.usage_error import UsageError
+from models.whole_file import whole_file
+
+_MEASURE = "Accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class EvalDir:
+    """Where evaluations are written.
+
+    Args:
+        path: the directory; made when it is checked.
+    """
+
+    path: Path
+
+    @property
+    def results(self) -> Path:
+        """One line of JSON for each evaluation."""
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def confusion(self) -> Path:
+        """The picture of which classes are taken for which."""
+        return self.path / "confusion.png"
+
+    @property
+    def mistakes(self) -> Path:
+        """The picture of the worst mistakes."""
+        return self.path / "mistakes.png"
+
+    @property
+    def best_model(self) -> Path:
+        """The model with the best accuracy."""
+        return self.path / "best.keras"
+
+    def check(self) -> None:
+        """Make the directory.
+
+        Raises:
+            UsageError: it cannot be written to.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with whole_file(self.path / "check") as incomplete:
+                incomplete.touch()
+            (self.path / "check").unlink()
+        except OSError as error:
+            raise UsageError(
+                f"--eval_dir {str(self.path)!r} cannot be written to: {error}"
+            ) from error
+
+    def steps(self) -> set[int]:
+        """Return the steps that have been evaluated."""
+        return {each["step"] for each in self._read()}
+
+    def write(self, step: int, results: dict[str, float]) -> None:
+        """Add an evaluation to the results and the event files."""
+        line = {"step": step, **results, "time": round(time.time(), 3)}
+        with self.results.open("a") as file:
+            file.write(f"{json.dumps(line)}\n")
+        writer = tf.summary.create_file_writer(str(self.path))
+        with writer.as_default(step):
+            for name, value in results.items():
+                tf.summary.scalar(f"eval/{name}", value)
+        writer.close()
+
+    def is_best(self, step: int) -> bool:
+        """Return whether no evaluation before that of `step` was as good."""
+        found = {each["step"]: each[_MEASURE] for each in self._read()}
+        return all(value < found[step] for other, value in found.items() if other != step)
+
+    def keep_as_best(self, model: keras.Model) -> None:
+        """Save the model, in one piece."""
+        with whole_file(self.best_model) as incomplete:
+            model.save(incomplete)
+
+    def _read(self) -> list[dict]:
+        if not self.results.is_file():
+            return []
+        found = []
+        for line in self.results.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:  # Half a line, of an evaluation that was killed.
+                continue
+        return found

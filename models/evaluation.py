@@ -1,0 +1,121 @@
+"""A split of a dataset, ready to measure models with."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from models import confusion, datasets, input_pipeline, mistakes
+from models.eval_dir import EvalDir
+from models.preprocessing import Preprocess
+from models.usage_error import UsageError
+
+NAMES = ("Accuracy", "Recall_5")  # As in slim.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """What models are measured on.
+
+    Args:
+        dataset: the split.
+        values: the flags.
+        preprocess: how its images are prepared.
+        image_size: their height and width.
+        global_batch_size: examples of one step of all replicas.
+    """
+
+    dataset: datasets.Dataset
+    values: flags.FlagValues
+    preprocess: Preprocess
+    image_size: int
+    global_batch_size: int
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples are measured."""
+        number = self.dataset.num_examples
+        most = self.values.max_num_batches
+        return min(number, most * self.global_batch_size) if most else number
+
+    def batches(self):
+        """Return each example once, in batches of the global size."""
+        batches = input_pipeline.test_batches(
+            self.dataset,
+            preprocess=self.preprocess,
+            image_size=self.image_size,
+            labels_offset=self.values.labels_offset,
+            global_batch_size=self.global_batch_size,
+            num_threads=self.values.num_preprocessing_threads,
+            ignore_other_labels=self.values.ignore_other_labels,
+        )
+        most = self.values.max_num_batches
+        return batches.take(most) if most else batches
+
+    def check(self, model: keras.Model) -> None:
+        """Raise UsageError where `model` is for other images or classes."""
+        num_classes = input_pipeline.num_classes(
+            self.dataset, labels_offset=self.values.labels_offset
+        )
+        channels = self.dataset.channels
+        if (model.input_shape[-1], model.output_shape[-1]) != (channels, num_classes):
+            raise UsageError(
+                f"The model takes images of {model.input_shape[-1]} channels and tells "
+                f"{model.output_shape[-1]} classes apart; --dataset_name "
+                f"{self.values.dataset_name!r} has {channels} channels and {num_classes} classes."
+            )
+
+    def measure(self, model: keras.Model) -> dict[str, float]:
+        """Return Accuracy and Recall_5 of a model.
+
+        Called inside the scope of the model's strategy, by all workers.
+
+        Raises:
+            UnreadableDataError: an example cannot be used.
+        """
+        model.compile(
+            loss=keras.losses.CategoricalCrossentropy(from_logits=True),
+            weighted_metrics=[
+                keras.metrics.CategoricalAccuracy(name=NAMES[0]),
+                keras.metrics.TopKCategoricalAccuracy(5, name=NAMES[1]),
+            ],
+        )
+        try:
+            results = model.evaluate(self.batches(), return_dict=True)
+        except input_pipeline.READ_ERRORS as error:
+            told = input_pipeline.unread(error, self.values, self.dataset)
+            if told is None:
+                raise
+            raise told from error
+        # Without the loss, which holds the weight decay that the model was trained with.
+        return {name: results[name] for name in NAMES}
+
+    def write(
+        self, eval_dir: EvalDir, model: keras.Model, results: dict[str, float], *, step: int
+    ) -> None:
+        """Write results, event files and pictures; the chief reads the examples for them."""
+        eval_dir.write(step, results)
+        num_classes = model.output_shape[-1]
+        counts, worst = np.zeros((num_classes, num_classes), np.int64), mistakes.Worst()
+        for images, right, probabilities in self._predicted(model):
+            said = np.argmax(probabilities, axis=-1)
+            counts += confusion.count(right, said, num_classes=num_classes)
+            worst.look_at(images, right, probabilities)
+        names = self.dataset.label_names[self.values.labels_offset :]
+        split = f"{self.values.dataset_name}, {self.values.dataset_split_name}"
+        title = f"{model.name} at step {step} on {split}: accuracy {results['Accuracy']:.4f}"
+        confusion.write_picture(counts, names, eval_dir.confusion, title=title)
+        mistakes.write_picture(
+            worst.mistakes(), names, eval_dir.mistakes, title=f"{title}\nworst mistakes"
+        )
+
+    def _predicted(self, model) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield images, right classes and probabilities of the examples that count."""
+        predict = tf.function(lambda images: keras.ops.softmax(model(images, training=False)))
+        for images, one_hot, *weights in self.batches():
+            right = np.argmax(one_hot, axis=-1)
+            counts = np.asarray(weights[0]) > 0 if weights else np.full(len(right), True)
+            yield images.numpy()[counts], right[counts], predict(images).numpy()[counts]
