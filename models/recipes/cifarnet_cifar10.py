@@ -1,0 +1,49 @@
+"""CifarNet on CIFAR-10, as slim's train_cifarnet_on_cifar10.sh.
+
+    python -m models.recipes.cifarnet_cifar10
+
+Reads slim's cifar10_train.tfrecord and cifar10_test.tfrecord in data/, or else has
+tensorflow-datasets download CIFAR-10 there (163 MB). The results go to runs/cifarnet_cifar10; a
+second start goes on. Slim's script says nothing of time and accuracy.
+
+On workers, each with the batch of the recipe:
+
+    python -m kerasdist launch --workers 2 -- python -m models.recipes.cifarnet_cifar10
+
+Further flags of models.train win over those here: --num_clones=2 --batch_size=64.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from models import train
+
+_DATASET_DIR = Path("data")
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Train and return the exit code; the flags `argv` win over those of the recipe."""
+    _DATASET_DIR.mkdir(exist_ok=True)
+    return train.main(
+        [
+            "--train_dir=runs/cifarnet_cifar10",
+            "--dataset_name=cifar10",
+            f"--dataset_dir={_DATASET_DIR}",
+            "--model_name=cifarnet",
+            "--batch_size=128",
+            "--max_number_of_steps=100000",
+            "--save_interval_secs=120",
+            "--log_every_n_steps=100",
+            "--optimizer=sgd",
+            "--learning_rate=0.1",
+            "--learning_rate_decay_factor=0.1",
+            "--num_epochs_per_decay=200",
+            "--weight_decay=0.004",
+            *argv,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

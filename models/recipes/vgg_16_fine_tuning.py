@@ -1,0 +1,43 @@
+"""VGG-16 with a new head, on five kinds of flowers, from slim's weights for ImageNet.
+
+    python -m models.recipes.vgg_16_fine_tuning --checkpoint_path=vgg_16.ckpt --dataset_dir=DIR
+
+vgg_16.ckpt is slim's checkpoint. DIR holds flowers_train_00000-of-00005.tfrecord and the others
+that slim wrote; with --dataset_name=folder it holds your own images, DIR/<class>/<image>. The
+results go to runs/vgg_16_flowers; a second start goes on.
+
+The convolutions begin with the checkpoint, fc6 to fc8 afresh; these learn ten times as fast. For
+comparison, what was published for Inception v3 on these flowers after 2,000 steps at a learning
+rate of 0.001: 93.4 % of the validation images. Further flags of models.train win over those here.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from models import train
+
+_HEAD = ("fc6", "fc7", "fc8")
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Train and return the exit code; the flags `argv` win over those of the recipe."""
+    return train.main(
+        [
+            "--train_dir=runs/vgg_16_flowers",
+            "--dataset_name=flowers",
+            "--model_name=vgg_16",
+            f"--checkpoint_exclude_scopes={','.join(_HEAD)}",
+            f"--gradient_multipliers={','.join(f'{layer}=10' for layer in _HEAD)}",
+            "--batch_size=32",
+            "--max_number_of_steps=2000",
+            "--optimizer=momentum",
+            "--learning_rate=0.0001",
+            "--learning_rate_decay_type=fixed",
+            "--weight_decay=0.0005",
+            *argv,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
