@@ -39,6 +39,7 @@ import tensorflow as tf
 from absl import flags
 
 import kerasdist
+from kerasdist import callbacks
 from models import (
     command,
     datasets,
@@ -307,6 +308,11 @@ def _fit(
                 )
     except KeyboardInterrupt:
         interrupted = True
+    except callbacks.Checkpoint.MismatchError as error:
+        raise UsageError(
+            f"--train_dir {str(train_dir.path)!r} holds another training. Give its flags again, "
+            f"choose another directory, or replace it with --overwrite. {error}"
+        ) from error
     except input_pipeline.READ_ERRORS as error:
         told = divergence.as_diverged(error, model)
         told = told or input_pipeline.unread(error, values, train, test)

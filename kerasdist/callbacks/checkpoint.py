@@ -75,11 +75,15 @@ class Checkpoint(UpdateCallback):
 
     Raises:
         TypeError, ValueError: An argument is none of these.
-        ValueError: When `fit` begins: the checkpoint is of another model or optimizer.
+        Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
+            model or optimizer.
 
     Example:
         model.fit(dataset, epochs=10, callbacks=[Checkpoint("runs/1", every_steps=1000)])
     """
+
+    class MismatchError(ValueError):
+        """The checkpoint is of another model or optimizer."""
 
     # The others count from the step at which training goes on.
     encloses_training = True
@@ -277,7 +281,7 @@ class Checkpoint(UpdateCallback):
     def _refuse(self, saved, differences):
         shown = "; ".join(differences[:6]) + ("; ..." if len(differences) > 6 else "")
         if not self.weights_if_changed:
-            raise ValueError(
+            raise self.MismatchError(
                 f"{saved.path} is of another training: {shown}. Restore the model and optimizer, "
                 "use another folder, or take the weights alone with weights_if_changed=True."
             )

@@ -4,7 +4,9 @@
                               state.npz          metrics, random seeds, what callbacks know
                               checkpoint.json    where the training is, and the sums of the others
 
-A checkpoint is written under another name, forced to the disk, and renamed. Nothing in it is code.
+A checkpoint is written under another name, forced to the disk, and renamed. Behind "://", where
+folders may not be renamed, its record is written last and removed first: without, there is none.
+Nothing in it is code.
 """
 
 import contextlib
@@ -22,6 +24,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from kerasdist.checkpoints.patient_file import PatientFile
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8,})")
@@ -75,10 +79,14 @@ class Folder:
             return []
         names = (name.rstrip("/") for name in tf.io.gfile.listdir(self.path))
         found = (_NAME.fullmatch(name) for name in names)
-        return sorted(int(each[1]) for each in found if each)
+        steps = sorted(int(each[1]) for each in found if each)
+        if _is_local(self.path):
+            return steps
+        records = {step: os.path.join(self.path_of(step), RECORD) for step in steps}
+        return [step for step, record in records.items() if tf.io.gfile.exists(record)]
 
     def write(
-        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[str], None]
+        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
     ) -> str:
         """Writes a checkpoint, in the place of one of the same step; returns its path.
 
@@ -86,20 +94,25 @@ class Folder:
             step: Its number.
             record: What JSON can hold.
             arrays: By name.
-            save_weights: Called with the path of a file to write.
+            save_weights: Keras', called with a file.
 
         Raises:
             OSError, tf.errors.OpError: It cannot be written; all that was there is still there.
         """
         target = self.path_of(step)
         tf.io.gfile.makedirs(self.path)
-        temporary = os.path.join(
-            self.path, f"{_UNFINISHED}{os.path.basename(target)}-{os.getpid()}"
+        local = (
+            os.path.join(self.path, f"{_UNFINISHED}{os.path.basename(target)}-{os.getpid()}")
+            if _is_local(self.path)
+            else tempfile.mkdtemp(prefix="kerasdist_")
         )
-        local = temporary if _is_local(self.path) else tempfile.mkdtemp(prefix="kerasdist_")
         try:
             os.makedirs(local, exist_ok=True)
-            save_weights(os.path.join(local, WEIGHTS))
+            file = PatientFile(os.path.join(local, WEIGHTS))
+            try:
+                save_weights(file)
+            finally:
+                file.finish()
             with open(os.path.join(local, STATE), "wb") as file:
                 np.savez(file, **arrays)
             sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
@@ -107,14 +120,9 @@ class Folder:
                 json.dump({**record, "files": sums}, file, indent=1)
             for name in (WEIGHTS, STATE, RECORD):
                 _force_to_disk(os.path.join(local, name))
-            self._publish(local, temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                _remove(temporary)
-            raise
+            self._publish(local, target)
         finally:
-            if local != temporary:
-                shutil.rmtree(local, ignore_errors=True)
+            shutil.rmtree(local, ignore_errors=True)
         return target
 
     def read(self, step: int) -> Saved:
@@ -166,26 +174,25 @@ class Folder:
 
     def keep(self, steps: set[int]) -> None:
         """Removes all checkpoints but those of some steps, and what killed writers have left."""
-        for step in set(self.steps()) - steps:
-            _remove(self.path_of(step))
-        for name in tf.io.gfile.listdir(self.path):
-            if name.startswith(_UNFINISHED):
-                _remove(os.path.join(self.path, name.rstrip("/")))
+        for name in (each.rstrip("/") for each in tf.io.gfile.listdir(self.path)):
+            found = _NAME.fullmatch(name)
+            if name.startswith(_UNFINISHED) or (found and int(found[1]) not in steps):
+                _remove(os.path.join(self.path, name))
 
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
         return os.path.join(self.path, f"step-{step:08d}")
 
-    def _publish(self, local, temporary, target):
-        if local != temporary:
-            tf.io.gfile.makedirs(temporary)
-            for name in (WEIGHTS, STATE, RECORD):
-                tf.io.gfile.copy(os.path.join(local, name), os.path.join(temporary, name), True)
+    def _publish(self, local, target):
         if tf.io.gfile.exists(target):  # After a resume from an older one, the same step again.
             _remove(target)
-        tf.io.gfile.rename(temporary, target)
         if _is_local(self.path):
+            os.rename(local, target)
             _force_to_disk(self.path)
+            return
+        tf.io.gfile.makedirs(target)
+        for name in (WEIGHTS, STATE, RECORD):
+            tf.io.gfile.copy(os.path.join(local, name), os.path.join(target, name), True)
 
 
 def _is_local(path: str) -> bool:
@@ -193,6 +200,12 @@ def _is_local(path: str) -> bool:
 
 
 def _remove(path: str):
+    if not _is_local(path):
+        record = os.path.join(path, RECORD)
+        if tf.io.gfile.exists(record):
+            tf.io.gfile.remove(record)
+        tf.io.gfile.rmtree(path)
+        return
     # Renamed first: a folder that is removed half is no checkpoint.
     hidden = os.path.join(os.path.dirname(path), f"{_UNFINISHED}removed-{os.path.basename(path)}")
     if os.path.basename(path).startswith(_UNFINISHED):

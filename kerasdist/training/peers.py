@@ -38,6 +38,12 @@ def index_of(strategy) -> int:
     return cluster_of(strategy).worker_index
 
 
+def tasks(strategy) -> list[str]:
+    """Returns the names of the peers of a cluster, in their order: "chief 0", "worker 0"."""
+    among = [task for task in cluster_of(strategy).addresses if task.job in ("chief", "worker")]
+    return [str(task) for task in sorted(among, key=lambda task: (task.job != "chief", task.index))]
+
+
 def is_chief(strategy) -> bool:
     """Whether this process is the one that writes files and shows progress."""
     return cluster_of(strategy).is_chief

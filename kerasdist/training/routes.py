@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
-from kerasdist.training import running_call, traits
+from kerasdist.training import agreement, running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.parameter_servers import delivery as remote_delivery
@@ -197,8 +197,9 @@ def _fit(stock, model, *args, **kwargs):
     callbacks = ()
     if _is_ours(model):
         with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
-            given = inspect.signature(stock).bind_partial(model, *args, **kwargs).arguments
-            callbacks = update_callback.flattened(given.get("callbacks"))
+            given = inspect.signature(stock).bind_partial(model, *args, **kwargs)
+            callbacks = update_callback.flattened(given.arguments.get("callbacks"))
+            agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
     with running_call.entered("fit", model, **known):
         return _outside_scopes(stock, model, *args, **kwargs)

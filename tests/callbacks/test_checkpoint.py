@@ -1,8 +1,11 @@
 """Checkpoints: a training that was interrupted ends as one that was not."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
+import uuid
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kerasdist
 from kerasdist.callbacks import (
     Checkpoint,
     GradientAccumulation,
@@ -406,6 +410,69 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path):
     assert_equal(found, expected, strategy)
     with pytest.raises((OSError, tf.errors.OpError), match="file"):
         train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
+
+
+@contextlib.contextmanager
+def files_of_at_most(num_bytes):
+    """As on a disk that is full: what is longer cannot be written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Fill(keras.callbacks.Callback):
+    """Fills the disk after a number of updates, and empties it after another."""
+
+    def __init__(self, first, last):
+        super().__init__()
+        self.first, self.last = first, last
+        self.stack = contextlib.ExitStack()
+
+    def on_train_batch_end(self, batch, logs=None):
+        step = int(self.model.optimizer.iterations.numpy())
+        if step == self.first:
+            self.stack.enter_context(files_of_at_most(2000))
+        if step == self.last:
+            self.stack.close()
+
+
+def test_a_disk_that_is_full_for_a_while_harms_nothing(tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, arrays)
+    fill = Fill(6, 14)
+    with fill.stack, pytest.warns(UserWarning, match=r"of step (8|12) cannot be written") as told:
+        found = train(strategy, arrays, [Checkpoint(tmp_path, every_steps=4), fill])
+
+    assert_equal(found, expected, strategy)
+    assert sum("cannot be written" in str(each.message) for each in told) == 2
+    assert names(tmp_path) == [f"step-{step:08d}" for step in (4, 16, 20, 21)]
+    assert not [each for each in tmp_path.iterdir() if not each.name.startswith("step-")]
+    fill = Fill(3, 99)
+    with fill.stack, pytest.raises((OSError, tf.errors.OpError)):
+        callback = Checkpoint(tmp_path / "other", every_steps=4, on_error="raise")
+        train(strategy, arrays, [callback, fill])
+    assert names(tmp_path / "other") == []
+
+
+def test_a_file_system_that_tensorflow_alone_knows():
+    strategy = strategies.get("one device")
+    expected = train(strategy, shuffled_dataset)
+    folder = f"ram://{uuid.uuid4().hex}/run"
+    # What a killed writer has left.
+    tf.io.gfile.makedirs(f"{folder}/step-00000099")
+    tf.io.gfile.GFile(f"{folder}/step-00000099/state.npz", "w").close()
+
+    found = interrupted(strategy, shuffled_dataset, folder, after=10)
+
+    assert_equal(found, expected, strategy)
+    kept = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
+    assert kept == {f"step-{step:08d}" for step in (8, 12, 16, 20, 21)}
+    model = make_model(strategy)
+    assert len(kerasdist.warm_start(model, folder).restored) == len(model.weights)
+    tf.io.gfile.rmtree(folder)
 
 
 def test_the_record_can_be_read_by_a_person(tmp_path):

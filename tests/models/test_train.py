@@ -232,6 +232,19 @@ def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, cap
     assert saved or sorted((run / "checkpoints").glob("step-*"))
 
 
+def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, capsys):
+    assert train.main(argv) == 0
+    for other in (["--optimizer=adam"], ["--model_name=cifarnet", "--train_image_size=28"]):
+        capsys.readouterr()
+
+        assert train.main([*argv, *other, "--max_number_of_steps=8"]) == 2
+
+        told = capsys.readouterr().err
+        assert f"error: --train_dir {str(tmp_path / 'run')!r} holds another training." in told
+        assert "in the checkpoint, " in told
+    assert train.main([*argv, "--optimizer=adam", "--overwrite"]) == 0
+
+
 def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
     assert train.main([*argv, "--optimizer=sgd"]) == 0
     first = keras.saving.load_model(tmp_path / "run/model.keras")

@@ -1,5 +1,6 @@
 """How variables of a strategy read, and what their updates send: not always as Keras asks for."""
 
+import re
 from collections.abc import Callable
 
 import keras
@@ -32,7 +33,42 @@ def _create_on_workers(stock, next_creator, **kwargs):
     if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
         kwargs["aggregation"] = tf.VariableAggregation.NONE
     # Moving statistics stay one value per replica: to read their mean, all workers would have to.
-    return stock(next_creator, **kwargs)
+    try:
+        return stock(next_creator, **kwargs)
+    except tf.errors.OpError as error:
+        told = _as_disagreement(error, _name_of(kwargs))
+        if told is None:
+            raise
+        raise told from error
+
+
+def _name_of(kwargs) -> str:
+    layer, name = keras_adapter.layer_being_built(), kwargs.get("name")
+    return f"{layer.name}/{name}" if layer is not None else str(name)
+
+
+def _as_disagreement(error: tf.errors.OpError, name: str) -> ValueError | None:
+    """Returns what TensorFlow says where workers make different variables; None of anything else.
+
+    Each worker gets the first value of a variable from the chief.
+    """
+    shapes = re.search(
+        r"Shape mismatch in the collective.*?/task:(\d+)/.*? expected shape (\S+) but another "
+        r"member in the group expected shape (\[[^]]*\])",
+        error.message,
+    )
+    if shapes:
+        index, one, other = shapes.groups()
+        what = f"{one} on the task of index {index}, {other} on another one"
+    elif re.search(r"Collective instance \d+ expected type", error.message):
+        what = "a variable here, and a sum over all workers on another task"
+    else:
+        return None
+    return ValueError(
+        f"The workers do not build the same model and optimizer. They part at the variable "
+        f"{name!r}: {what}. Build the same layers in the same order on every worker, and compile "
+        "with the same optimizer."
+    )
 
 
 def _is_moving_statistic(kwargs) -> bool:

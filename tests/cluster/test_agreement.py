@@ -1,0 +1,64 @@
+"""Workers that do not run the same program: one clear error on each of them."""
+
+import keras
+import numpy as np
+import pytest
+
+import kerasdist
+from kerasdist import callbacks, testing
+from tests.strategies import run_on_workers
+
+pytestmark = pytest.mark.processes
+
+
+def differ(strategy) -> list[str]:
+    """Returns what a worker is told, for one difference after the other."""
+    index = kerasdist.Cluster.from_env().worker_index
+    x, y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
+
+    def told(optimizer="sgd", **arguments):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile(optimizer, "mse")
+        try:
+            model.fit(x, y, batch_size=8, verbose=0, **arguments)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    momentum = keras.optimizers.SGD(0.1, momentum=0.5 * index)
+    clip = [callbacks.GradientClipping(norm=1.0)] if index else []
+    return [
+        told(epochs=2 + index),
+        told(optimizer=momentum),
+        told(callbacks=clip),
+        told(epochs=2),
+    ]
+
+
+def test_calls_of_fit_that_differ_are_refused_and_the_next_one_trains():
+    first, second = run_on_workers(differ, "2 workers")
+
+    assert first == second
+    epochs, momentum, clip, none = first
+    assert "epochs is 2 on worker 0, 3 on worker 1" in epochs
+    assert "optimizer's momentum is 0.0 on worker 0, 0.5 on worker 1" in momentum
+    assert "callbacks of the update is empty on worker 0, GradientClipping on worker 1" in clip
+    assert none == ""
+
+
+def build_another_model():
+    strategy = kerasdist.make_strategy()
+    index = kerasdist.Cluster.from_env().worker_index
+    with strategy.scope():
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(4 + index, name="hidden")])
+
+
+def test_models_that_differ_are_refused_where_they_part():
+    results = testing.run_cluster(build_another_model, num_workers=2)
+
+    told = "".join(result.output for result in results)
+    assert "They part at the variable 'hidden/kernel': [3,4] on the task of index 0, " in told or (
+        "They part at the variable 'hidden/kernel': [3,5] on the task of index 1, " in told
+    )
+    assert all(result.returncode for result in results)

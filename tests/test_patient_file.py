@@ -1,0 +1,58 @@
+"""A file for HDF5 that a full disk does not break."""
+
+import contextlib
+import resource
+
+import h5py
+import numpy as np
+import pytest
+
+from kerasdist.checkpoints.patient_file import PatientFile
+
+
+@contextlib.contextmanager
+def files_of_at_most(num_bytes):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def write(file, size=20_000):
+    with h5py.File(file, "w") as content:
+        for name in "abc":
+            content[name] = np.arange(size, dtype="float32")
+        del content["b"]
+        content["b"] = np.ones(3)
+
+
+def test_what_is_written_is_what_hdf5_writes_itself(tmp_path):
+    file = PatientFile(str(tmp_path / "ours.h5"))
+    write(file)
+    file.finish()
+    write(tmp_path / "theirs.h5")
+
+    with h5py.File(tmp_path / "ours.h5") as ours, h5py.File(tmp_path / "theirs.h5") as theirs:
+        for name in "abc":
+            np.testing.assert_array_equal(ours[name][:], theirs[name][:])
+    assert str(file).endswith("ours.h5")
+
+
+@pytest.mark.parametrize("limit", [0, 1000, 79_000, 200_000])
+def test_a_disk_that_takes_no_more_is_told_at_the_end(limit, tmp_path):
+    with files_of_at_most(limit):
+        file = PatientFile(str(tmp_path / "file.h5"))
+        write(file)
+        with h5py.File(file, "r") as content:  # Still whole, in memory.
+            np.testing.assert_array_equal(content["c"][:], np.arange(20_000))
+        with pytest.raises(OSError, match="File too large"):
+            file.finish()
+
+    assert (tmp_path / "file.h5").stat().st_size <= limit
+
+
+def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        PatientFile(str(tmp_path / "none/file.h5"))
