@@ -116,8 +116,10 @@ class Folder:
             with open(os.path.join(local, STATE), "wb") as file:
                 np.savez(file, **arrays)
             sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
+            # As it is read: with text for the keys of all dicts.
+            record = json.loads(json.dumps({**record, "files": sums}))
             with open(os.path.join(local, RECORD), "w") as file:
-                json.dump({**record, "files": sums}, file, indent=1)
+                json.dump({**record, "crc32": _sum_of_record(record)}, file, indent=1)
             for name in (WEIGHTS, STATE, RECORD):
                 _force_to_disk(os.path.join(local, name))
             self._publish(local, target)
@@ -135,6 +137,8 @@ class Folder:
         try:
             with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
                 record = json.loads(file.read())
+            if record.pop("crc32") != _sum_of_record(record):
+                raise ValueError(f"{RECORD} is not what was written")
             for name, expected in record["files"].items():
                 _check(os.path.join(path, name), expected)
             with (
@@ -230,6 +234,10 @@ def _sum_of(path: str) -> dict[str, int]:
         while block := file.read(1 << 20):
             checksum, size = zlib.crc32(block, checksum), size + len(block)
     return {"bytes": size, "crc32": checksum}
+
+
+def _sum_of_record(record: Mapping) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
 def _check(path: str, expected):
