@@ -70,7 +70,8 @@ class EvalDir:
         with self.results.open("a") as file:
             file.write(f"{json.dumps(line)}\n")
         writer = tf.summary.create_file_writer(str(self.path))
-        with writer.as_default(step):
+        # Whatever a training that failed in this process has left switched off.
+        with writer.as_default(step), tf.summary.record_if(True):
             for name, value in results.items():
                 tf.summary.scalar(f"eval/{name}", value)
         writer.close()
