@@ -1,5 +1,8 @@
 """The table of nets."""
 
+import re
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +10,41 @@ import pytest
 from models import nets, preprocessing
 from models.usage_error import UsageError
 
-# Small images for nets that take them; those of the first kind need no more than 32 pixels.
+# Of 1,000 classes, without second classifiers: the sums of slim's own layers. Those of Inception v1
+# to v3 are what slim's tests expect, those of ResNet, MobileNet and Inception-ResNet what
+# keras.applications has (ResNet v1 there has biases, too), that of v4 is the published one.
+NUM_PARAMETERS = {
+    "cifarnet": 1_947_496,
+    "lenet": 4_289_384,
+    "nasnet_large": 88_949_818,
+    "nasnet_mobile": 5_326_716,
+    "alexnet_v2": 50_303_912,
+    "inception_resnet_v2": 55_873_736,
+    "inception_v1": 5_607_184 + 1_025_000,
+    "inception_v2": 10_173_112 + 1_025_000,
+    "inception_v3": 21_802_784 + 2_049_000,
+    "inception_v4": 42_679_816 + 31_584,
+    "mobilenet_v1": 4_253_864,
+    "mobilenet_v1_025": 475_544,
+    "mobilenet_v1_050": 1_342_536,
+    "mobilenet_v1_075": 2_601_976,
+    "mobilenet_v2": 3_538_984,
+    "mobilenet_v2_035": 1_691_208,
+    "mobilenet_v2_140": 6_156_712,
+    "overfeat": 145_704_424,
+    "resnet_v1_101": 44_707_176 - 52_672,
+    "resnet_v1_152": 60_419_944 - 75_712,
+    "resnet_v1_200": 64_849_832,
+    "resnet_v1_50": 25_610_152,
+    "resnet_v2_101": 44_675_560,
+    "resnet_v2_152": 60_380_648,
+    "resnet_v2_200": 64_894_440,
+    "resnet_v2_50": 25_613_800,
+    "vgg_16": 138_357_544,
+    "vgg_19": 143_667_240,
+    "vgg_a": 132_863_336,
+}
+# Small images for nets that take them; those of the first kinds need no more than 32 pixels.
 SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, "nasnet": 32}
 SMALL |= {"inception": 75}
 MANY_LAYERS = ("nasnet_large", "resnet_v1_200", "resnet_v2_200")
@@ -24,17 +61,29 @@ def size_of(name):
         for name in nets.NETS
     ],
 )
-def test_every_net_gives_logits_and_bears_its_name(name):
-    model = nets.build(name, num_classes=7, weight_decay=4e-5, image_size=size_of(name))
+def test_every_net_has_its_parameters_gives_logits_and_bears_its_name(name):
+    model = nets.build(name, num_classes=1000, weight_decay=4e-5, image_size=size_of(name))
     rng = np.random.default_rng(0)
 
     logits = model(rng.normal(size=(2, *model.input_shape[1:])).astype("float32"))
 
+    assert model.count_params() == NUM_PARAMETERS[name]
     assert model.name == name
-    assert logits.shape == (2, 7)
+    assert logits.shape == (2, 1000)
     # Probabilities would add up to one.
     assert np.abs(np.sum(logits, axis=-1) - 1).max() > 0.001
     keras.utils.clear_session()
+
+
+def test_the_documentation_has_a_row_for_each():
+    text = (Path(__file__).parents[3] / "docs/application.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+).* \| ([\d,]+) \| (\w+) \|", text, re.MULTILINE)
+
+    expected = {
+        name: (str(net.image_size), f"{NUM_PARAMETERS[name]:,}", net.preprocessing)
+        for name, net in nets.NETS.items()
+    }
+    assert {name: tuple(others) for name, *others in rows} == expected
 
 
 def test_all_names_of_slim_are_here_or_answered():
