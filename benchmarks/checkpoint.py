@@ -61,7 +61,8 @@ def main() -> None:
 def report(units, clones, rounds) -> None:
     """Prints what a network of this size costs."""
     model = make_model(units, clones)
-    model.optimizer.build(model.trainable_variables)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
     state = sum(np.asarray(each).nbytes for each in [*model.weights, *model.optimizer.variables])
     print(f"\n{units} units, {clones} clones: {state / 1e6:.1f} MB of weights and optimizer")
     with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
