@@ -23,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import interleaved
 import keras
+import networks
 import numpy as np
 import tensorflow as tf
 
@@ -75,20 +76,7 @@ def report_steps(names, rounds) -> None:
 
 def hand_loop(strategy, name):
     """Returns a function that runs the loop of TensorFlow's guide."""
-    model = make_model(strategy, name)
-    data = batches()
-    model.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
-    iterator = iter(strategy.experimental_distribute_dataset(data))
-
-    @tf.function
-    def step(iterator):
-        strategy.run(model.train_step, args=(next(iterator),))
-
-    def run(num_steps):
-        for _ in range(num_steps):
-            step(iterator)
-
-    return run
+    return networks.hand_loop(strategy, make_model(strategy, name), batches())
 
 
 def fit(strategy, name):

@@ -91,20 +91,7 @@ def stock_strategy(deployment):
 
 def hand_loop(strategy, size):
     """Returns a function that runs the loop of TensorFlow's guide."""
-    model = _make_model(strategy, size)
-    data = networks.dataset(BATCH_SIZE)
-    model.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
-    iterator = iter(strategy.experimental_distribute_dataset(data))
-
-    @tf.function
-    def step(iterator):
-        strategy.run(model.train_step, args=(next(iterator),))
-
-    def run(num_steps):
-        for _ in range(num_steps):
-            step(iterator)
-
-    return run
+    return networks.hand_loop(strategy, _make_model(strategy, size), networks.dataset(BATCH_SIZE))
 
 
 def fit(strategy, size, **compile_arguments):

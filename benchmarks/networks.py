@@ -70,3 +70,25 @@ def dataset(batch_size: int, shape: tuple = FEATURES) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
+
+
+def hand_loop(strategy, model, data):
+    """Returns a function that runs so many steps in the loop of TensorFlow's guide.
+
+    Args:
+        strategy: TensorFlow's own, that the model was made under.
+        model: Compiled.
+        data: Dataset of global batches, without end.
+    """
+    model.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)  # Creates all variables.
+    iterator = iter(strategy.experimental_distribute_dataset(data))
+
+    @tf.function
+    def step(iterator):
+        strategy.run(model.train_step, args=(next(iterator),))
+
+    def run(num_steps):
+        for _ in range(num_steps):
+            step(iterator)
+
+    return run

@@ -1,23 +1,11 @@
 """A file for HDF5 that a full disk does not break."""
 
-import contextlib
-import resource
-
 import h5py
 import numpy as np
 import pytest
 
 from kerasdist.checkpoints.patient_file import PatientFile
-
-
-@contextlib.contextmanager
-def files_of_at_most(num_bytes):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from tests.full_disk import files_of_at_most
 
 
 def write(file, size=20_000):

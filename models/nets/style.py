@@ -44,17 +44,8 @@ class Style:
         activate: bool = True,
     ):
         """Add a convolution without bias, batch normalisation and, unless not, the activation."""
-        x = layers.Conv2D(
-            filters,
-            size,
-            strides=strides,
-            padding=padding,
-            use_bias=False,
-            kernel_initializer=self.initializer(stddev),
-            kernel_regularizer=slim_l2(self.weight_decay),
-            name=name,
-        )(x)
-        x = self.normalize(x, f"{name}.BatchNorm")
+        layer = self._conv(name, filters, size, strides, padding, stddev, use_bias=False)
+        x = self.normalize(layer(x), f"{name}.BatchNorm")
         return self.activate(x, name) if activate else x
 
     def plain_conv(
@@ -69,15 +60,19 @@ class Style:
         stddev: float | None = None,
     ):
         """Add a convolution with bias, and nothing behind it."""
+        return self._conv(name, filters, size, strides, padding, stddev, use_bias=True)(x)
+
+    def _conv(self, name, filters, size, strides, padding, stddev, *, use_bias):
         return layers.Conv2D(
             filters,
             size,
             strides=strides,
             padding=padding,
+            use_bias=use_bias,
             kernel_initializer=self.initializer(stddev),
             kernel_regularizer=slim_l2(self.weight_decay),
             name=name,
-        )(x)
+        )
 
     def depthwise_conv(self, x, name: str, size: int, *, strides: int = 1):
         """Add a depthwise convolution, batch normalisation and the activation."""

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import resource
 import signal
 import uuid
 import warnings
@@ -26,6 +25,7 @@ from kerasdist.callbacks import (
 from kerasdist.parity.data import examples
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
+from tests.full_disk import files_of_at_most
 from tests.strategies import each_strategy
 
 
@@ -412,17 +412,6 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path):
     assert_equal(found, expected, strategy)
     with pytest.raises((OSError, tf.errors.OpError), match="file"):
         train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
-
-
-@contextlib.contextmanager
-def files_of_at_most(num_bytes):
-    """As on a disk that is full: what is longer cannot be written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class Fill(keras.callbacks.Callback):
