@@ -6,14 +6,17 @@ A new dataset of our own is an import and a row; its builder says its SPLIT_SIZE
 folder of images, and a name whose files in slim's form are in the folder is read from these.
 """
 
+import contextlib
 import difflib
 import functools
+import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from models.datasets import image_folder, slim_records, splits
+from models.datasets import connection, image_folder, slim_records, splits
 from models.datasets.damage import first_damage
 from models.datasets.dataset import Dataset as Dataset
 from models.datasets.digits import Digits
@@ -57,7 +60,7 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
         # A builder of our own knows its splits before it has written them.
         if split and name in BUILDERS:
             splits.parts(name, split, BUILDERS[name].SPLIT_SIZES)
-        _prepare(name, builder)
+        _prepare(name, builder, Path(data_dir))
     sizes = {key: info.num_examples for key, info in builder.info.splits.items()}
     chosen = split or next(iter(sizes))
     splits.parts(name, chosen, sizes)
@@ -101,10 +104,30 @@ def _check_features(name: str, builder: tfds.core.DatasetBuilder) -> None:
         raise UsageError(f"--dataset_name {name!r} has labels {label}: a ClassLabel is needed.")
 
 
-def _prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
+def _prepare(name: str, builder: tfds.core.DatasetBuilder, data_dir: Path) -> None:
+    # tensorflow-datasets tries for minutes.
+    if name not in BUILDERS and connection.is_offline():
+        raise UsageError(
+            f"Could not get --dataset_name {name!r}: it is not in {data_dir}, and there is no "
+            f"network to download it from. Here is what needs none: {', '.join(BUILDERS)}, "
+            f"{FOLDER} and TFRecords of slim's form."
+        )
     print(f"Writing the dataset {name!r} into {builder.data_dir} (only this once).")
     try:
-        builder.download_and_prepare(file_format="tfrecord")
+        with _without_leftovers(data_dir):
+            builder.download_and_prepare(file_format="tfrecord")
     # AssertionError is how tensorflow-datasets asks for files that have to be fetched by hand.
     except (OSError, AssertionError, tfds.download.DownloadError) as error:
         raise UsageError(f"Could not get --dataset_name {name!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _without_leftovers(data_dir: Path) -> Generator[None]:
+    """Remove, after an error, the folders that were not there before."""
+    before = set(data_dir.iterdir())
+    try:
+        yield
+    except BaseException:
+        for path in set(data_dir.iterdir()) - before:
+            shutil.rmtree(path, ignore_errors=True)
+        raise

@@ -1,9 +1,12 @@
 """The table of datasets, and what is said of names that are not in it."""
 
+import socket
+
 import pytest
 import tensorflow_datasets as tfds
 
 from models import datasets
+from models.datasets import connection
 from models.usage_error import UsageError
 
 
@@ -26,6 +29,47 @@ class Sentences(tfds.core.GeneratorBasedBuilder):
 def test_an_unknown_dataset_is_answered_with_the_closest_of_tensorflow_datasets(tmp_path):
     with pytest.raises(UsageError, match=r"'mnistt'. Valid names: digits.*did you mean 'mnist'\?"):
         datasets.load("mnistt", split="train", data_dir=tmp_path)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for name in ("https_proxy", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("offline")
+def test_offline_a_download_is_refused_at_once_and_leaves_nothing(tmp_path):
+    with pytest.raises(UsageError, match=r"'mnist': it is not in .*, and there is no network"):
+        datasets.load("mnist", split="train", data_dir=tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_fails_leaves_nothing_but_what_was_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.connection, "is_offline", lambda: False)
+    (tmp_path / "mine").mkdir()
+
+    def fail(builder, *args, **kwargs):
+        (tmp_path / "downloads/mnist").mkdir(parents=True)
+        raise tfds.download.DownloadError("Not found: 404")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    with pytest.raises(UsageError, match="Could not get --dataset_name 'mnist': Not found: 404"):
+        datasets.load("mnist", split="train", data_dir=tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_proxy_may_know_names(monkeypatch):
+    assert connection.is_offline()
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert not connection.is_offline()
 
 
 @pytest.mark.parametrize("split", ["tran", "train+tset", "validation[:10]"])
