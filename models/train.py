@@ -365,7 +365,10 @@ def _finish(
     if not run.step:
         print("\nInterrupted before the end of the first step: there is no model to save.")
         return command.INTERRUPTED
-    train_dir.save(auxiliary.classifier_of(model))
+    path = train_dir.save(auxiliary.classifier_of(model))
+    if path != train_dir.model:
+        print(f"\nThe model as of step {run.step} is saved in {path} instead.")
+        return 1
     if run.history:
         title = f"{values.model_name} on {values.dataset_name}: {run.step} steps"
         write_learning_curve(run.history, train_dir.learning_curve, title=title)

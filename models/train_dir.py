@@ -4,6 +4,8 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +165,30 @@ class TrainDir:
         for file in event_files:
             file.unlink()
 
-    def save(self, model: keras.Model) -> None:
-        """Save `model`; whatever happens, the file is the old one or the new one, complete."""
-        with whole_file(self.model) as incomplete:
-            model.save(incomplete)
+    def save(self, model: keras.Model) -> Path:
+        """Save `model`; whatever happens, the file is the old one or the new one, complete.
+
+        Returns:
+            Where it is: in the folder for temporary files, where the directory does not take it.
+
+        Raises:
+            UsageError: that does not take it, either.
+        """
+        try:
+            with whole_file(self.model) as incomplete:
+                model.save(incomplete)
+            return self.model
+        except OSError as error:
+            told = f"The model cannot be written to {self.model}: {error}."
+        try:
+            other = Path(tempfile.mkdtemp(prefix="kerasdist_model_")) / self.model.name
+            with whole_file(other) as incomplete:
+                model.save(incomplete)
+        except OSError as error:
+            raise UsageError(
+                f"{told} Nor can it to {tempfile.gettempdir()}: {error}. Make room, and give the "
+                f"same command again: it goes on from the newest checkpoint in {self.checkpoints}, "
+                "if there is one."
+            ) from error
+        print(f"\n{told}", file=sys.stderr)
+        return other

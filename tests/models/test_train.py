@@ -1,9 +1,11 @@
 """`python -m models.train`: its mistakes, its files and its end."""
 
+import errno
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import keras
@@ -14,6 +16,7 @@ import tensorflow as tf
 from models import datasets, evaluate, nets, train
 from models.nets import auxiliary
 from tests.event_files import scalars, texts
+from tests.full_disk import files_of_at_most
 
 ROOT = Path(__file__).parents[2]
 
@@ -243,6 +246,39 @@ def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, caps
         assert f"error: --train_dir {str(tmp_path / 'run')!r} holds another training." in told
         assert "in the checkpoint, " in told
     assert train.main([*argv, "--optimizer=adam", "--overwrite"]) == 0
+
+
+def test_a_model_that_its_directory_does_not_take_is_saved_elsewhere(
+    argv, tmp_path, monkeypatch, capsys
+):
+    save = keras.Model.save
+
+    def refuse(model, path, *args, **kwargs):
+        if tmp_path / "run" in path.parents:
+            path.write_text("half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(model, path, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "save", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert train.main(argv) == 1
+
+    told = capsys.readouterr()
+    assert "model.keras: [Errno 28] No space left on device." in told.err
+    path = re.search(r"as of step 4 is saved in (\S+) instead", told.out)
+    assert path
+    keras.saving.load_model(path[1])
+    assert not list((tmp_path / "run").glob("*model.keras"))
+
+
+def test_a_disk_that_is_full_everywhere_is_told(argv, tmp_path, capsys):
+    with files_of_at_most(100_000), pytest.warns(UserWarning, match="checkpoint of step 4 cannot"):
+        assert train.main(argv) == 2
+
+    told = capsys.readouterr().err
+    assert "File too large" in told
+    assert "Make room, and give the same command again" in told
 
 
 def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
