@@ -91,7 +91,7 @@ def write_picture(
     for axes in figure.subplots(rows, _COLUMNS, squeeze=False).flat:
         axes.axis("off")
     for axes, mistake in zip(figure.axes, mistakes, strict=False):
-        axes.imshow(_as_picture(mistake.image), cmap="gray", vmin=0, vmax=1)
+        axes.imshow(as_picture(mistake.image), cmap="gray", vmin=0, vmax=1)
         right = f"is {names[mistake.right]} ({mistake.right_probability:.0%})"
         said = f"taken for {names[mistake.said]} ({mistake.probability:.0%})"
         axes.set_title(f"{right}\n{said}", fontsize=8)
@@ -99,7 +99,7 @@ def write_picture(
         figure.savefig(incomplete, dpi=130)
 
 
-def _as_picture(image: np.ndarray) -> np.ndarray:
+def as_picture(image: np.ndarray) -> np.ndarray:
     """Return an image from 0 to 1, whatever its preprocessing made of it."""
     low, high = float(image.min()), float(image.max())
     return np.squeeze((image - low) / (high - low or 1.0))

@@ -53,6 +53,7 @@ from models import (
     nets,
     optimizers,
     preprocessing,
+    samples,
     saving,
 )
 from models.chief_first import chief_first
@@ -125,10 +126,28 @@ def _train(values: flags.FlagValues) -> int:
         return _train_and_finish(values, cluster, model, train, test, train_dir)
     with train_dir.taken():
         train_dir.clear(overwrite=values.overwrite)
-        labels.write(train_dir.labels, train.label_names[values.labels_offset :])
+        _describe_data(values, train, train_dir)
         print(plan, flush=True)
         kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir)
+
+
+def _describe_data(values: flags.FlagValues, train: datasets.Dataset, train_dir: TrainDir) -> None:
+    """Write what the classes are called, and a picture of examples."""
+    names = train.label_names[values.labels_offset :]
+    labels.write(train_dir.labels, names)
+    net = nets.find(values.model_name)
+    # Training says which file is broken.
+    with contextlib.suppress(*input_pipeline.READ_ERRORS):
+        samples.write_picture(
+            train,
+            preprocessing.find(values.preprocessing_name or net.preprocessing),
+            names,
+            train_dir.samples,
+            image_size=_image_size(values),
+            labels_offset=values.labels_offset,
+            seed=values.seed,
+        )
 
 
 def _train_and_finish(

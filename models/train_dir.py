@@ -37,6 +37,11 @@ class TrainDir:
         return self.path / "learning_curve.png"
 
     @property
+    def samples(self) -> Path:
+        """The picture of examples, as stored and as the net sees them."""
+        return self.path / "samples.png"
+
+    @property
     def checkpoints(self) -> Path:
         """Where a run that was interrupted goes on."""
         return self.path / "checkpoints"
@@ -80,6 +85,7 @@ class TrainDir:
         return {
             "model": str(self.model),
             "labels": str(self.labels),
+            "samples": str(self.samples),
             "learning curve": str(self.learning_curve),
             "event files": f"{self.path}/train, {self.path}/validation",
             "checkpoints": str(self.checkpoints),

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 RESULTS = [
-    *("checkpoints", "labels.txt", "learning_curve.png", "model.keras", "train", "validation"),
+    *("checkpoints", "labels.txt", "learning_curve.png", "model.keras", "samples.png", "train"),
+    "validation",
 ]
 STEPS_OF_AN_EPOCH = 5  # 150 examples in batches of 32.
 
@@ -157,7 +158,7 @@ def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
     assert "Stopping all tasks." in output
     assert "Traceback" not in output
     files = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert files == ["checkpoints", "labels.txt", "train", "validation"]
+    assert files == ["checkpoints", "labels.txt", "samples.png", "train", "validation"]
 
 
 def test_workers_evaluate_each_example_once(tmp_path, capsys):

@@ -108,6 +108,7 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
         "labels.txt",
         "learning_curve.png",
         "model.keras",
+        "samples.png",
         "train",
         "validation",
     ]

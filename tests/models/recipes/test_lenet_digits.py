@@ -35,6 +35,7 @@ def test_lenet_learns_the_digits_on_two_replicas_and_says_what_it_did(tmp_path):
         "labels.txt",
         "learning_curve.png",
         "model.keras",
+        "samples.png",
         "train",
         "validation",
     }

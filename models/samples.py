@@ -1,0 +1,54 @@
+"""A picture of what training sees: examples as they are stored, and as the net gets them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+from models.datasets import Dataset
+from models.mistakes import as_picture
+from models.preprocessing import Preprocess
+from models.whole_file import whole_file
+
+_COUNT = 8
+
+
+def write_picture(
+    dataset: Dataset,
+    preprocess: Preprocess,
+    names: Sequence[str],
+    path: Path,
+    *,
+    image_size: int,
+    labels_offset: int,
+    seed: int,
+) -> None:
+    """Write the first examples of a dataset to `path`, a .png, in one piece.
+
+    Args:
+        dataset: what is trained on.
+        preprocess: how its images are prepared.
+        names: of the classes.
+        path: replaced when the picture is complete.
+        image_size: height and width that the net takes.
+        labels_offset: subtracted from labels; those below are no class.
+        seed: draws the distortions.
+    """
+    figure = Figure(figsize=(1.5 * _COUNT, 4), layout="constrained")
+    figure.suptitle("Above: as stored. Below: as the net sees it while training.", fontsize=11)
+    columns = figure.subplots(2, _COUNT, squeeze=False).T
+    for axes in columns.flat:
+        axes.axis("off")
+    examples = dataset.examples.take(_COUNT)
+    for number, ((stored, seen), (image, label)) in enumerate(zip(columns, examples, strict=False)):
+        prepared = preprocess(
+            image, image_size=image_size, seed=tf.constant([seed, number], tf.int64)
+        )
+        position = int(label) - labels_offset
+        stored.set_title(names[position] if 0 <= position < len(names) else "no class", fontsize=8)
+        for axes, shown in ((stored, image), (seen, prepared)):
+            axes.imshow(as_picture(np.asarray(shown)), cmap="gray", vmin=0, vmax=1)
+    with whole_file(path) as incomplete:
+        figure.savefig(incomplete, dpi=130)
