@@ -42,11 +42,20 @@ def build(values: flags.FlagValues, train_dir: TrainDir) -> list[keras.callbacks
             callbacks.ProfilerTrace(train_dir.path, every_steps=values.trace_every_n_steps)
         )
     if values["log_every_n_steps"].present:
-        found.append(callbacks.Throughput(values.log_every_n_steps))
+        found.append(SlimLines(values.log_every_n_steps))
     found.append(
         callbacks.Checkpoint(train_dir.checkpoints, every_secs=values.save_interval_secs, keep=2)
     )
     return found
+
+
+class SlimLines(callbacks.Throughput):
+    """The lines of slim's trainer, and the examples/s of all clones and workers."""
+
+    def line(self, step, rate, loss):
+        shown = "unknown" if loss is None else f"{loss:.4f}"
+        secs = f"{rate.ms_per_step:.1f} ms/step, {rate.examples_per_second:.0f} examples/s"
+        return f"global step {step}: loss = {shown} ({secs})"
 
 
 def average_among(found: list) -> callbacks.MovingAverage | None:

@@ -88,7 +88,8 @@ class Throughput(StepCallback):
             return
         self.last = rate
         loss = last["loss"] if "loss" in last else (logs or {}).get("loss")
-        log_lines.say(self.model.distribute_strategy, self._line(rate, loss))
+        line = self.line(self._counter.step, rate, None if loss is None else float(loss))
+        log_lines.say(self.model.distribute_strategy, line)
 
     def on_epoch_begin(self, epoch, logs=None):
         for meter in self._meters:
@@ -108,7 +109,14 @@ class Throughput(StepCallback):
     def describe(self):
         return f"log the throughput every {self.every_steps} steps"
 
-    def _line(self, rate, loss):
+    def line(self, step: int, rate: Rate, loss: float | None) -> str:
+        """Returns what is logged; a subclass may put it differently.
+
+        Args:
+            step: Of the optimizer.
+            rate: Since the line before.
+            loss: Of the last global batch; None where nobody knows it.
+        """
         strategy = self.model.distribute_strategy
         parts = [f"{_rates(strategy, rate)}; {rate.ms_per_step:.1f} ms/step"]
         if self._flops:
@@ -117,7 +125,7 @@ class Throughput(StepCallback):
         if rate.input_share > _MUCH_INPUT:
             parts.append(f"waits for data {rate.input_share:.0%} of the time: the input limits it")
         shown = "" if loss is None else f", loss = {loss:.4g}"
-        return f"step {self._counter.step}{shown} ({'; '.join(parts)})"
+        return f"step {step}{shown} ({'; '.join(parts)})"
 
 
 def _rates(strategy, rate) -> str:

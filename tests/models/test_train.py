@@ -142,6 +142,13 @@ def test_event_files_have_the_values_of_epochs_and_of_some_steps(argv, tmp_path)
     assert validation["epoch_accuracy"] == [0, 1]
 
 
+def test_the_lines_of_slims_trainer(argv, caplog):
+    assert train.main([*argv, "--log_every_n_steps=2", "--max_number_of_steps=8"]) == 0
+
+    line = r"global step 6: loss = \d+\.\d{4} \(\d+\.\d ms/step, \d+ examples/s\)"
+    assert re.search(line, caplog.text)
+
+
 @pytest.mark.thorough
 def test_the_same_seed_gives_the_same_model(argv, tmp_path):
     weights = []
