@@ -1,8 +1,8 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-drawn test-keras test-versions keras-tests docs dist
-.PHONY: lint lock clean
+.PHONY: help demo test test-quick test-drawn test-kills test-keras test-versions keras-tests
+.PHONY: docs dist lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -40,6 +40,11 @@ test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (E
 	@echo "Drawing $(or $(EXAMPLES),200) programs"
 	@EXAMPLES=$(or $(EXAMPLES),200) .venv/bin/python -m pytest tests/parity/test_drawn_programs.py \
 	  --timeout 0 --override-ini faulthandler_timeout=0
+
+test-kills: $(INSTALLED) ## Kill tasks at random moments, and compare with one that is not killed (KILLS=20).
+	@echo "Killing tasks in $(or $(KILLS),20) trainings"
+	@KILLS=$(or $(KILLS),20) .venv/bin/python -m pytest tests/cluster/test_random_kills.py \
+	  --override-ini faulthandler_timeout=0
 
 test-versions: $(INSTALLED) ## Run the promises on older Keras and TensorFlow (PAIRS=..., NEXT=1: the next one).
 	@.venv/bin/python -m tests.versions $(if $(NEXT),--next,$(PAIRS))

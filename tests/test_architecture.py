@@ -71,6 +71,7 @@ TRAINING_MAY_IMPORT = {
     "peers": set(),
     "running_call": set(),
     "traits": set(),
+    "agreement": {"peers"},
     "data": {"announcements", "peers", "running_call", "traits"},
     "step": {"data", "peers", "running_call", "traits"},
     "report": {"data", "step", "peers", "running_call", "traits"},
@@ -78,7 +79,7 @@ TRAINING_MAY_IMPORT = {
         *("data", "step", "announcements", "peers", "running_call", "traits"),
     },
     "routes": {
-        *("data", "step", "report", "parameter_servers"),
+        *("data", "step", "report", "parameter_servers", "agreement"),
         *("peers", "running_call", "traits"),
     },
 }
