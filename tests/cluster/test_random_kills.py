@@ -65,7 +65,9 @@ class Slowly(keras.callbacks.Callback):
 
 
 keras.utils.set_random_seed(7)
-config = kerasdist.DeploymentConfig(num_clones={num_clones}, clone_on_cpu={num_clones} > 1)
+config = None
+if {num_clones} > 1:
+    config = kerasdist.DeploymentConfig(num_clones={num_clones}, clone_on_cpu=True)
 strategy = kerasdist.make_strategy(config, start_timeout_secs=60)
 with strategy.scope():
     model = keras.Sequential(
@@ -122,7 +124,7 @@ def _result_of(outcome):
 
 
 @pytest.mark.timeout(0 if "KILLS" in os.environ else 600)
-@pytest.mark.parametrize("outcome", kills(), indirect=True)
+@pytest.mark.parametrize("outcome", list(kills()), indirect=True)
 def test_it_ends_as_if_nothing_had_been(outcome, request):
     found, expected = _result_of(outcome), undisturbed()
 
