@@ -186,11 +186,12 @@ class TrainDir:
             return self.model
         except OSError as error:
             told = f"The model cannot be written to {self.model}: {error}."
+        other = Path(tempfile.mkdtemp(prefix="kerasdist_model_")) / self.model.name
         try:
-            other = Path(tempfile.mkdtemp(prefix="kerasdist_model_")) / self.model.name
             with whole_file(other) as incomplete:
                 model.save(incomplete)
         except OSError as error:
+            other.parent.rmdir()
             raise UsageError(
                 f"{told} Nor can it to {tempfile.gettempdir()}: {error}. Make room, and give the "
                 f"same command again: it goes on from the newest checkpoint in {self.checkpoints}, "
