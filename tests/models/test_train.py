@@ -243,6 +243,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, cap
     assert saved or sorted((run / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, capsys):
     assert train.main(argv) == 0
     for other in (["--optimizer=adam"], ["--model_name=cifarnet", "--train_image_size=28"]):
@@ -352,6 +353,7 @@ def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
     assert "left alone (2)" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_fine_tuning_reaches_in_10_steps_what_a_fresh_start_does_not(data_dir, tmp_path, capsys):
     """LeNet on the digits 5 to 9, then on all ten, with a new last layer."""
     common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"]

@@ -47,7 +47,7 @@ NUM_PARAMETERS = {
 # Small images for nets that take them; those of the first kinds need no more than 32 pixels.
 SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, "nasnet": 32}
 SMALL |= {"inception": 75}
-MANY_LAYERS = ("nasnet_large", "resnet_v1_200", "resnet_v2_200")
+QUICK = ("cifarnet", "inception_v1", "lenet", "mobilenet_v1_025", "resnet_v1_50")
 
 
 def size_of(name):
@@ -57,7 +57,7 @@ def size_of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.thorough] if name in MANY_LAYERS else [])
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.thorough])
         for name in nets.NETS
     ],
 )
