@@ -1,6 +1,7 @@
 """Where the files of a dataset are broken: asked for after reading them has failed."""
 
 import re
+from collections.abc import Callable
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -13,20 +14,31 @@ def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
         builder: of the dataset, whose files are TFRecord.
         split: as in `datasets.load`.
     """
+    decode = builder.info.features.deserialize_example
     for file in builder.info.splits[split].file_instructions:
-        records = tf.data.TFRecordDataset(file.filename).map(
-            builder.info.features.deserialize_example
-        )
-        number = 0
-        try:
-            for _ in records:
-                number += 1
-        except tf.errors.OpError as error:
-            line = error.message.partition("\n")[0]
-            reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # Names of TensorFlow's own.
-            return f"record {number} (from 0) of {file.filename} cannot be read: {reason}"
+        number, damage = damage_of_file(file.filename, decode)
+        if damage:
+            return damage
         if number != file.examples_in_shard:
             return (
                 f"{file.filename} has {number} records, and {file.examples_in_shard} are expected"
             )
     return ""
+
+
+def damage_of_file(path: str, decode: Callable) -> tuple[int, str]:
+    """Return how many records of a TFRecord file can be read, and why the next one cannot.
+
+    Args:
+        path: of the file.
+        decode: of a record, in the graph of a pipeline.
+    """
+    number = 0
+    try:
+        for _ in tf.data.TFRecordDataset(path).map(decode):
+            number += 1
+    except tf.errors.OpError as error:
+        line = error.message.partition("\n")[0]
+        reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # Names of TensorFlow's own.
+        return number, f"record {number} (from 0) of {path} cannot be read: {reason}"
+    return number, ""

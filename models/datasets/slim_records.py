@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from models import labels
 from models.datasets import splits
+from models.datasets.damage import damage_of_file
 from models.datasets.dataset import Dataset
 from models.usage_error import UsageError
 
@@ -96,10 +97,14 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
         label_names=_label_names(name, Path(data_dir)),
         channels=channels,
         split_names=tuple(sizes),
-        damage=lambda: _first_damage(
-            [path for part in parts for path in files[part.split]], decode
-        ),
+        damage=lambda: next(filter(None, _damages(files, parts, decode)), ""),
     )
+
+
+def _damages(files, parts, decode) -> Iterator[str]:
+    for part in parts:
+        for path in files[part.split]:
+            yield damage_of_file(str(path), decode)[1]
 
 
 def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
@@ -154,19 +159,6 @@ def _decode(record, *, channels: int):
     image = tf.io.decode_image(example["image/encoded"], channels=channels, expand_animations=False)
     image = tf.ensure_shape(image, [None, None, channels])
     return image, example["image/class/label"]
-
-
-def _first_damage(paths: list[Path], decode) -> str:
-    for path in paths:
-        number = 0
-        try:
-            for _ in tf.data.TFRecordDataset(str(path)).map(decode):
-                number += 1
-        except tf.errors.OpError as error:
-            line = error.message.partition("\n")[0]
-            reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # Names of TensorFlow's own.
-            return f"record {number} (from 0) of {path} cannot be read: {reason}"
-    return ""
 
 
 class Encoded(NamedTuple):

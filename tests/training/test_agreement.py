@@ -1,5 +1,6 @@
 """What workers compare before they train, and what is said where they differ."""
 
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -64,7 +65,7 @@ def test_facts_hold_numbers_and_names_but_nothing_with_an_address():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
     model.layers[0].trainable = False
     model.compile(keras.optimizers.SGD(0.5, momentum=0.5), "mse", steps_per_execution=3)
-    arguments = agreement.inspect.signature(model.fit).bind_partial(np.ones(3), epochs=4)
+    arguments = inspect.signature(model.fit).bind_partial(np.ones(3), epochs=4)
 
     facts = agreement._facts(model, [], arguments)
 
