@@ -1,5 +1,6 @@
 """What all workers must have in common before they train together, compared among them."""
 
+import contextlib
 import hashlib
 import inspect
 import itertools
@@ -50,10 +51,10 @@ def _facts(model, callbacks, arguments) -> dict[str, str]:
 
 
 def _settings(optimizer) -> dict[str, Any]:
-    try:
-        settings = {} if optimizer is None else optimizer.get_config()
-    except NotImplementedError:  # Of an optimizer of the user's.
-        settings = {}
+    settings = {}
+    # What the user's own optimizer raises here: plain `fit` does not ask for its settings.
+    with contextlib.suppress(Exception):
+        settings = optimizer.get_config()
     named = {f"optimizer's {name}": value for name, value in settings.items() if name != "name"}
     return {"optimizer": type(optimizer).__name__, **named}
 

@@ -196,9 +196,11 @@ def _write(stock, model, *args, **kwargs):
 def _fit(stock, model, *args, **kwargs):
     callbacks = ()
     if _is_ours(model):
+        given = None
         with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
             given = inspect.signature(stock).bind_partial(model, *args, **kwargs)
             callbacks = update_callback.flattened(given.arguments.get("callbacks"))
+        if given is not None:
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
     with running_call.entered("fit", model, **known):

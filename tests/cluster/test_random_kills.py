@@ -27,8 +27,8 @@ DEPLOYMENTS = (
     (("--workers=2",), 1, ["worker 0", "worker 1"]),
     (("--workers=2", "--ps=2"), 1, ["chief 0", "worker 0", "worker 1", "ps 0", "ps 1"]),
 )
-# From before the first step to after the last one.
-MOST_SECS = 6.0
+# From before the first step to about the last one.
+MOST_SECS = 3.5
 NUM_UPDATES = 21
 STEP_SECS = 0.15
 LEAST_SECS = NUM_UPDATES * STEP_SECS

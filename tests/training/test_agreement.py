@@ -78,9 +78,11 @@ def test_facts_hold_numbers_and_names_but_nothing_with_an_address():
     assert not agreement._is_plain([1, {"a": object()}])
 
 
-def test_an_optimizer_without_settings_is_compared_by_its_class():
+@pytest.mark.parametrize("error", [NotImplementedError, AttributeError("lr"), KeyError("lr")])
+def test_an_optimizer_without_settings_is_compared_by_its_class(error):
     class Own(keras.optimizers.Optimizer):
         def get_config(self):
-            raise NotImplementedError
+            raise error
 
     assert agreement._settings(Own(0.1)) == {"optimizer": "Own"}
+    assert agreement._settings(None) == {"optimizer": "NoneType"}
