@@ -298,6 +298,26 @@ def has_own_layers(model) -> bool:
     return not all(_is_stock(layer) for layer in model._flatten_layers())
 
 
+def is_loss_all_own(model) -> bool:
+    """Whether nothing of `model` can be the user's own but how its loss is computed."""
+    methods = (type(model).call, type(model).__call__)
+    return (
+        is_stock_step(model.train_step)
+        and all(_is_stock(method) for method in methods)
+        and all(_is_stock(layer) for layer in layers_of(model) if layer is not model)
+    )
+
+
+def compute_loss(model, x, y, predictions, sample_weight):
+    """Returns the loss that Keras' own train_step differentiates, of predictions made before."""
+    return model._compute_loss(x, y, predictions, sample_weight, training=True)
+
+
+def has_mask(tensor) -> bool:
+    """Whether a layer said which parts of its output count."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
 def _is_stock(thing) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("keras.src.")
 

@@ -214,3 +214,33 @@ def test_metrics_are_found_that_the_property_leaves_out():
     names = [metric.name for metric in keras_adapter.metrics_of(Unlisted())]
 
     assert "tracker" in names
+
+
+class HasCall(keras.Model):
+    def call(self, inputs):
+        return inputs
+
+
+def test_a_model_of_which_the_loss_alone_is_the_users_is_told():
+    inputs = keras.Input((2,))
+    outputs = keras.layers.Dense(3)(inputs)
+
+    assert keras_adapter.is_loss_all_own(HasComputeLoss(inputs, outputs))
+    assert not keras_adapter.is_loss_all_own(HasTrainStep(inputs, outputs))
+    assert not keras_adapter.is_loss_all_own(HasCall())
+    assert not keras_adapter.is_loss_all_own(keras.Sequential([HasCall()]))
+
+
+def test_the_loss_of_predictions_made_before_is_that_of_the_step():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    x, y = tf.ones([4, 2]), tf.ones([4, 3])
+
+    loss = keras_adapter.compute_loss(model, x, y, model(x), None)
+
+    assert float(loss) == pytest.approx(model.train_on_batch(x, y))
+
+
+def test_a_mask_of_an_output_is_seen():
+    assert keras_adapter.has_mask(keras.layers.Masking()(tf.ones([1, 2, 3])))
+    assert not keras_adapter.has_mask(keras.layers.Identity()(tf.ones([1, 2, 3])))

@@ -33,7 +33,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     gradients = list(gradients)
     if step.rehearsed is not None:
         variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
-        step.rehearsed.append((list(variables), aggregate(gradients, step)))
+        rehearse([variable.path for variable in variables], gradients, step)
         return None
     if not optimizer.built:
         with tf.init_scope():
@@ -57,6 +57,11 @@ def _apply_outside_steps(stock, optimizer, gradients, variables):
     # Loops written for one device do not know of `strategy.run`.
     run = functools.partial(stock, optimizer, list(gradients), variables)
     return strategy.run(tf.autograph.experimental.do_not_convert(run))
+
+
+def rehearse(paths: list[str], gradients: list, step: replica_step.ReplicaStep):
+    """Keeps the gradient of the global batch in `step.rehearsed`, by the paths of what has it."""
+    step.rehearsed.append((paths, aggregate(gradients, step)))
 
 
 def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:

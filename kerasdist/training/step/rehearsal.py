@@ -4,26 +4,33 @@ On several replicas a loss counts as a mean over its examples. A program that su
 something of its own or compares examples with each other means something else, and nothing in its
 code says so. Before the first step that is not all Keras', some examples go through it twice,
 operation by operation: all of them on every replica, and divided over the replicas. Random numbers
-are made alike, and nothing that is assigned stays. Where the gradients differ, a warning says so.
+are made alike, and nothing that is assigned stays. Where the gradients differ, and by more than
+rounding explains, a warning says so. Where nothing but the loss is the user's own, the net predicts
+once, and the loss alone goes through it.
 """
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
+import math
 import warnings
 from collections.abc import Callable, Generator
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import batch_statistics, replica_step
+from kerasdist.training.step import batch_statistics, gradient_aggregation, replica_step
 
-# Enough for masks and weights to differ between replicas; a step of so few costs little.
-_EXAMPLES_PER_REPLICA = 8
+# Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
+# many predictions do, where those are enough.
+_EXAMPLES, _EXAMPLES_OF_LOSS = 4, 8
 # Of a gradient's norm: far above rounding, far below what a wrong divisor makes.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
 # Of the norm of all gradients: what is smaller may be rounding, as that of a bias before a layer
@@ -31,6 +38,9 @@ _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
 _NEGLIGIBLE = 1e-2
 # Of the norm: the shares are not equal, so that a sum is not a mean times a number to the last bit.
 _TOLERANCE_OF_SUM = 0.2
+# Of each input, about the last bit of a float32; and how much of what that makes is rounding, too.
+_TOUCH = 2.0**-22
+_ROUNDING = 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +48,7 @@ class Finding:
     """Where the gradient over the replicas is not that of the whole batch.
 
     Attributes:
-        variable: Path of the variable whose gradient differs most.
+        variable: Path of the variable whose gradient differs most; "predictions" for those.
         difference: Norm of the difference over the norm of the larger gradient, of that variable.
         is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
     """
@@ -84,19 +94,94 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
     Args: those of `warn_of_differences`.
     """
     strategy = model.distribute_strategy
-    batch = _some_of(batch, _EXAMPLES_PER_REPLICA * strategy.num_replicas_in_sync - 1)
-    size = batches.num_examples(batch)
-    copies = len(peers.local_replicas(strategy))
-    whole = batches.Shares(
-        data=(batch,) * copies, counts=[size] * copies, total=size, may_be_empty=False
-    )
-    with _without_traces(model):
-        expected = replica_step.rehearse(strategy, step, whole, is_whole=True)
-        shares = batches.shares_of(batch, strategy)
-        found = replica_step.rehearse(strategy, step, shares, is_whole=False)
+    num_replicas = strategy.num_replicas_in_sync
     is_short = model.compute_dtype in ("float16", "bfloat16")
     tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
-    return _compare(expected, found, tolerance, strategy.num_replicas_in_sync)
+    with _without_traces(model):
+        some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
+        predictions = _predict(model, some) if keras_adapter.is_loss_all_own(model) else None
+        if predictions is None:
+            batch = _some_of(batch, _EXAMPLES * num_replicas - 1)
+            touched = _touched(batch)
+        else:  # Much less to compute, and no net to multiply what rounds.
+            step = functools.partial(_differentiate_loss, model, predictions)
+            batch = touched = (some, tf.range(batches.num_examples(some)))
+        expected, rounded = _rehearse_whole(strategy, step, batch, touched)
+        found, *_ = replica_step.rehearse(
+            strategy, step, batches.shares_of(batch, strategy), is_whole=False
+        )
+    finding = _compare(expected, found, tolerance, num_replicas)
+    if finding is None:
+        return None
+    # A deep net with few examples multiplies what rounding does to its inputs.
+    rounding = _compare(expected, rounded, 0.0, num_replicas)
+    is_rounding = rounding and finding.difference <= _ROUNDING * rounding.difference
+    return None if is_rounding else finding
+
+
+def _predict(model, batch):
+    """Returns what `model` makes of the inputs; None where its examples cannot be taken apart."""
+    x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+    with keras.StatelessScope():  # Nothing assigned stays.
+        predictions = model(x, training=False)
+    is_divisible = all(
+        tf.is_tensor(each)
+        and each.dtype.is_floating
+        and each.shape.rank
+        and each.shape[0] == batches.num_examples(batch)
+        and not keras_adapter.has_mask(each)
+        for each in tf.nest.flatten(predictions)
+    )
+    return predictions if is_divisible else None
+
+
+def _differentiate_loss(model, predictions, data):
+    """Stands for a train_step where only the loss can differ: the gradient by the predictions.
+
+    Args:
+        model: A model of which the loss alone is not Keras'.
+        predictions: Of the whole batch.
+        data: The share of a replica, and its positions in the whole batch [examples].
+    """
+    (x, y, sample_weight), positions = keras.utils.unpack_x_y_sample_weight(data[0]), data[1]
+    replica: Any = replica_step.current()
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        tape.watch(predictions)
+        own = tf.nest.map_structure(lambda each: tf.gather(each, positions), predictions)
+        loss = keras_adapter.compute_loss(model, x, y, own, sample_weight)
+    leaves = tf.nest.flatten(predictions)
+    paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
+    gradients = tape.gradient(loss, [*leaves, *variables])
+    gradient_aggregation.rehearse(paths, gradients, replica)
+
+
+def _rehearse_whole(strategy, step, batch, touched) -> tuple[list, list]:
+    """Returns the updates of a whole batch, and of one that differs from it by rounding."""
+    size = batches.num_examples(batch)
+    copies = [batch, touched] * len(peers.local_replicas(strategy))
+
+    def run(data):
+        shares = batches.Shares(
+            data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
+        )
+        return replica_step.rehearse(strategy, step, shares, is_whole=True)
+
+    count = len(copies) // 2
+    # On workers of one replica each in two runs, which all of them make.
+    updates = run(copies[:count]) if count > 1 else [*run(copies[:1]), *run(copies[1:])]
+    return updates[0], updates[1]
+
+
+def _touched(batch):
+    """Returns a batch whose inputs differ in their last bits, where they are floats."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+
+    def touch(leaf):
+        is_float = tf.is_tensor(leaf) and leaf.dtype in (tf.float32, tf.float64)
+        return leaf * (1.0 + _TOUCH) if is_float else leaf
+
+    return keras.utils.pack_x_y_sample_weight(tf.nest.map_structure(touch, x), y, sample_weight)
 
 
 def _some_of(batch, number: int):
@@ -141,31 +226,31 @@ def _without_traces(model) -> Generator[None]:
 
 def _compare(expected: list, found: list, tolerance: float, num_replicas: int) -> Finding | None:
     pairs = [
-        (variable, _as_array(whole), _as_array(shared))
-        for (variables, wholes), (_, shareds) in zip(expected, found, strict=False)
-        for variable, whole, shared in zip(variables, wholes, shareds, strict=True)
+        (path, _as_array(whole), _as_array(shared))
+        for (paths, wholes), (_, shareds) in zip(expected, found, strict=False)
+        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
         if whole is not None and shared is not None
     ]
     if not pairs:
         return None
-    norm = max(_norm([whole for _, whole, _ in pairs]), _norm([shared for *_, shared in pairs]))
-    differences = {
-        variable.path: _norm([whole - shared])
-        / max(_norm([whole]), _norm([shared]), _NEGLIGIBLE * norm, np.finfo("float32").tiny)
-        for variable, whole, shared in pairs
-        if np.isfinite(whole).all() or np.isfinite(shared).all()
-    }
+    norms = [(_norm(whole), _norm(shared)) for _, whole, shared in pairs]
+    norm = max(math.hypot(*filter(math.isfinite, each)) for each in zip(*norms, strict=True))
+    smallest = max(_NEGLIGIBLE * norm, np.finfo("float32").tiny)
+    differences = [
+        (_norm(whole - shared) / max(*both, smallest), path)
+        for (path, whole, shared), both in zip(pairs, norms, strict=True)
+        if np.isfinite(both).any()
+    ]
     if not differences:  # On one device they are not finite either.
         return None
-    worst = max(differences, key=lambda path: np.nan_to_num(differences[path], nan=np.inf))
-    if differences[worst] <= tolerance:
+    difference, worst = max(differences, key=lambda each: np.nan_to_num(each[0], nan=np.inf))
+    if difference <= tolerance:
         return None
-    wholes = np.concatenate([whole.ravel() for _, whole, _ in pairs])
-    shareds = np.concatenate([shared.ravel() for *_, shared in pairs])
+    apart = math.hypot(*(_norm(whole - num_replicas * shared) for _, whole, shared in pairs))
     return Finding(
         variable=worst,
-        difference=float(differences[worst]),
-        is_sum=_norm([wholes - num_replicas * shareds]) <= _TOLERANCE_OF_SUM * _norm([wholes]),
+        difference=float(difference),
+        is_sum=apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
     )
 
 
@@ -173,14 +258,15 @@ def _as_array(gradient) -> np.ndarray:
     return np.asarray(tf.convert_to_tensor(gradient), "float64")
 
 
-def _norm(arrays) -> float:
-    return float(np.sqrt(sum(np.sum(np.square(array)) for array in arrays)))
+def _norm(array: np.ndarray) -> float:
+    return math.sqrt(np.vdot(array, array))
 
 
 def _describe(finding: Finding, num_replicas: int) -> str:
+    by = f"{finding.difference:.0%}" if math.isfinite(finding.difference) else "NaN"
     text = (
         f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
-        f"one device: it differs by {finding.difference:.0%} (of '{finding.variable}'). Each "
+        f"one device: it differs by {by} (of '{finding.variable}'). Each "
         "replica computes the loss of its own examples, which counts as a mean over them. "
     )
     if finding.is_sum:

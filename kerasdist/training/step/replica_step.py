@@ -58,8 +58,8 @@ class ReplicaStep:
         sums: What came of the riders.
         discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
             in metrics, no moving statistics. They are the same on all replicas.
-        rehearsed: In a rehearsal, the variables and gradients of each update, which is then not
-            made; None in a step that counts.
+        rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
+            is then not made; None in a step that counts.
     """
 
     replica_id: int
@@ -81,7 +81,7 @@ class ReplicaStep:
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
     discards: list = dataclasses.field(default_factory=list)
-    rehearsed: list | None = None
+    rehearsed: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,11 +334,11 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
         is_whole: Whether that is the whole batch, as on one device.
 
     Returns:
-        For each update pairs of variables and their gradients over all replicas, as the first
-        replica of this worker has them.
+        For each replica of this worker and each update: paths of the variables and their gradients
+        over all replicas.
     """
     first, *_ = peers.local_replicas(strategy)
-    updates = []
+    updates: list = [[] for _ in shares.data]
     keras_state = keras_adapter.thread_state()
 
     def replica_fn():
@@ -359,8 +359,7 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
         start()
         with entered(replica_step):
             step_function(shares.data[position])
-        if position == 0:
-            updates.extend(replica_step.rehearsed or ())
+        updates[position].extend(replica_step.rehearsed or ())
 
     with tensorflow_adapter.assignments_undone(), tensorflow_adapter.alike_draws() as start:
         strategy.run(replica_fn)

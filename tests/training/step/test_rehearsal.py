@@ -1,6 +1,7 @@
 """A step whose gradient is not that of the whole batch is named; the rehearsal leaves no trace."""
 
 import random
+import re
 import warnings
 from typing import Any
 
@@ -157,6 +158,101 @@ def test_it_leaves_no_trace(strategy, steps_per_execution, data):
         return logs, int(model.optimizer.iterations), random.random(), np.random.uniform()
 
     check_as_plain(strategy, make, run)
+
+
+class Amplifies(layers.Layer):
+    """A layer that makes much of the last bits of its inputs, as a deep net with few examples."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, inputs):
+        return tf.sin(self.factor * (inputs - tf.reduce_mean(inputs, axis=0)))
+
+
+@each_replicated_strategy
+def test_what_rounding_explains_is_no_news(strategy):
+    """The mean of one replica is not that of all, too: it must be news without amplification."""
+
+    def warnings_with(factor):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), Amplifies(factor), layers.Dense(2)])
+            model.compile("sgd", "mse")
+        return warnings_of_fit(model)
+
+    assert len(warnings_with(1.0)) == 1
+    assert warnings_with(1e8) == []
+
+
+class OwnLoss(keras.Model):
+    """A model whose loss alone is the user's, with two outputs and a term of the weights."""
+
+    def __init__(self, *args, reduce):
+        super().__init__(*args)
+        self.reduce = reduce
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        predictions: Any = y_pred
+        means, scales = predictions["mean"], predictions["scale"]
+        losses = tf.reduce_mean(tf.square(means - y) * tf.exp(scales), axis=-1)
+        weights = tf.reduce_sum(tf.square(self.trainable_variables[0]))
+        return self.reduce(losses, means, x) + 0.1 * weights
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(
+    ("reduce", "words"),
+    [
+        (mean, None),
+        (global_masked_mean, None),
+        (whole_sum, "of 'predictions'.*global_sum"),
+        (masked_mean, "of 'predictions'.*global_mean"),
+        (contrast, "of 'predictions'.*compares"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_where_the_loss_alone_is_the_users_the_net_predicts_once(strategy, reduce, words):
+    predicted = []
+
+    def activation(values):
+        if tf.executing_eagerly():
+            predicted.append(values)
+        return tf.tanh(values)
+
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4, activation)(inputs))
+        outputs = {"mean": layers.Dense(2)(hidden), "scale": layers.Dense(2)(hidden)}
+        model = OwnLoss(inputs, outputs, reduce=reduce)
+        model.compile("sgd")
+
+    found = warnings_of_fit(model)
+
+    assert len(predicted) == 1
+    assert len(found) == bool(words)
+    assert all(re.search(words, each, re.DOTALL) for each in found)
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_predictions_with_a_mask_are_rehearsed_with_the_net(strategy, has_mask):
+    def masked(y, predictions):
+        mask = tf.cast(y[:, 0] > 0, y.dtype)
+        size = tf.shape(y)[0]
+        losses = tf.reduce_mean(tf.reshape(predictions**2, [size, -1]), axis=-1)
+        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+
+    with strategy.scope():
+        masking = layers.Masking() if has_mask else layers.Identity()
+        model = keras.Sequential(
+            [keras.Input((3,)), layers.Reshape((1, 3)), masking, layers.Dense(2)]
+        )
+        model.compile("sgd", masked)
+
+    (found,) = warnings_of_fit(model)
+
+    assert ("predictions" in found) != has_mask
 
 
 @each_replicated_strategy
