@@ -6,6 +6,7 @@ and the updated weights are the same on all of them; of a layer's output it sees
 """
 
 import dataclasses
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -111,11 +112,12 @@ class StepRecord:
             _set(self._of_outputs, list(outputs), rows)
 
         def copies():
-            return [tf.identity(_flat(variable)) for _, _, variable in applied]
+            return tf.concat([_flat(variable) for _, _, variable in applied], axis=0)
 
         if outputs:
             tf.cond(is_due, record_outputs, lambda: None)
-        before = tf.cond(is_due, copies, lambda: [tf.zeros([0]) for _ in applied])
+        # One tensor: what goes in and out of a condition costs in the steps between, too.
+        before = tf.cond(is_due, copies, lambda: tf.zeros([0])) if applied else tf.zeros([0])
         self._updated = is_due, count, gradients, applied, before
 
     def see_weights(self) -> None:
@@ -141,8 +143,10 @@ class StepRecord:
 
     def _record_weights(self, applied, before):
         ratios, rows, indices = [], [], []
-        for (index, _, variable), old in zip(applied, before, strict=True):
-            new = _flat(variable)
+        end = 0
+        for index, _, variable in applied:
+            start, end = end, end + math.prod(variable.shape)
+            old, new = before[start:end], _flat(variable)
             ratios.append(
                 tf.math.divide_no_nan(statistics.norm_of(new - old), statistics.norm_of(old))
             )

@@ -4,7 +4,11 @@
 
 Reads slim's cifar10_train.tfrecord and cifar10_test.tfrecord in data/, or else has
 tensorflow-datasets download CIFAR-10 there (163 MB). The results go to runs/cifarnet_cifar10; a
-second start goes on. Slim's script says nothing of time and accuracy.
+second start goes on.
+
+Expected time: 0.26 s a step on 2 cores, so 7 hours. Expected test accuracy: 0.86. That is what was
+published for TensorFlow's own CIFAR-10 trainer, with as many steps and images and a net of the same
+kinds of layers, after 4 hours on a K40; slim's script has no number of its own.
 
 On workers, each with the batch of the recipe:
 

@@ -6,9 +6,12 @@ vgg_16.ckpt is slim's checkpoint. DIR holds flowers_train_00000-of-00005.tfrecor
 that slim wrote; with --dataset_name=folder it holds your own images, DIR/<class>/<image>. The
 results go to runs/vgg_16_flowers; a second start goes on.
 
-The convolutions begin with the checkpoint, fc6 to fc8 afresh; these learn ten times as fast. For
-comparison, what was published for Inception v3 on these flowers after 2,000 steps at a learning
-rate of 0.001: 93.4 % of the validation images. Further flags of models.train win over those here.
+The convolutions begin with the checkpoint, fc6 to fc8 afresh; these learn ten times as fast.
+Further flags of models.train win over those here.
+
+Expected time: 20 s a step on 2 cores, so 11 hours. Expected accuracy: about 0.9. Nothing is
+published for VGG-16; Inception v3 reached 93.4 % of the validation images after 2,000 steps at a
+learning rate of 0.001.
 """
 
 import sys

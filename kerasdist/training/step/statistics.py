@@ -1,6 +1,7 @@
 """Statistics of a tensor in one row of numbers, computed where the tensor is."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -32,11 +33,20 @@ class Statistics:
 
 
 def row_of(values):
-    """Returns the statistics of a tensor: float32 [NUM_COLUMNS].
+    """Returns the statistics of a tensor: float32 [NUM_COLUMNS]."""
+    return _row_of_flat(tf.reshape(tf.cast(values, tf.float32), [-1]))
 
-    Only with operations that XLA compiles, too.
-    """
-    flat = tf.reshape(tf.cast(values, tf.float32), [-1])
+
+# A function that stays one: a step has hundreds of tensors, and with thirty operations for each its
+# graph takes several times as long to make.
+@functools.partial(
+    tf.function,
+    input_signature=[tf.TensorSpec([None], tf.float32)],
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+def _row_of_flat(flat):
+    """Returns the statistics, with operations alone that XLA compiles, too."""
     is_finite = tf.math.is_finite(flat)
     low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
     high = tf.reduce_max(tf.where(is_finite, flat, flat.dtype.min))

@@ -1,6 +1,7 @@
 """Each recipe, run small: on pictures of its size made here, for a step or two."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -9,8 +10,12 @@ import tensorflow as tf
 
 from models import nets
 from models.datasets import slim_records
-from models.nets import auxiliary
-from models.recipes import cifarnet_cifar10, inception_v3_imagenet, vgg_16_fine_tuning
+from models.recipes import (
+    cifarnet_cifar10,
+    inception_v3_imagenet,
+    lenet_digits,
+    vgg_16_fine_tuning,
+)
 
 
 @pytest.fixture
@@ -37,6 +42,14 @@ def model_of(path):
     return keras.saving.load_model(path / "model.keras", compile=False)
 
 
+@pytest.mark.parametrize(
+    "recipe", [cifarnet_cifar10, inception_v3_imagenet, lenet_digits, vgg_16_fine_tuning]
+)
+def test_it_says_how_long_it_takes_and_what_comes_of_it(recipe):
+    assert re.search("Expected time", recipe.__doc__)
+    assert re.search("accuracy(:| are the published)", recipe.__doc__)
+
+
 def test_cifarnet_on_cifar10(write, tmp_path, capsys):
     write("cifar10_train.tfrecord", labels=range(10), size=32)
     write("cifar10_test.tfrecord", labels=[3, 4], size=32)
@@ -47,21 +60,12 @@ def test_cifarnet_on_cifar10(write, tmp_path, capsys):
     assert "Test accuracy: " in capsys.readouterr().out
 
 
-def test_inception_v3_on_imagenet(write, tmp_path, monkeypatch, capsys):
-    """With a few layers in its place, and a second classifier: the net itself takes minutes."""
-
-    def build(*, num_classes, image_size, channels, weight_decay):
-        del weight_decay
-        images = keras.Input((image_size, image_size, channels))
-        x = keras.layers.AveragePooling2D(8)(images)
-        x = keras.layers.BatchNormalization(synchronized=True)(keras.layers.Flatten()(x))
-        both = [keras.layers.Dense(num_classes)(x) for _ in range(2)]
-        return auxiliary.with_auxiliary(images, *both)
-
-    monkeypatch.setitem(nets.NETS, "inception_v3", nets.Net(build, 32, "inception"))
+@pytest.mark.thorough
+def test_inception_v3_on_imagenet(write, tmp_path, capsys):
+    """On the smallest pictures that its second classifier takes."""
     folder = write("train-00000-of-00001", labels=[1, 1000])
     write("validation-00000-of-00001", labels=[7, 0])
-    small = ["--max_number_of_steps=1", "--batch_size=2"]
+    small = ["--max_number_of_steps=1", "--batch_size=2", "--train_image_size=107"]
 
     assert inception_v3_imagenet.main([f"--dataset_dir={folder}", *small]) == 0
 
