@@ -2,12 +2,17 @@
 
 import gc
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import strategies
+
+# A shell ignores it in what it starts in the background, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

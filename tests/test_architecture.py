@@ -28,15 +28,23 @@ MAY_IMPORT = {
     "private": {"cluster"},
     "cluster_resolver": {"cluster"},
     "lifetime": {
-        *("cluster", "cluster_resolver", "exit_codes", "preflight", "private", "trace"),
+        *(
+            "cluster",
+            "cluster_resolver",
+            "exit_codes",
+            "launch_note",
+            "preflight",
+            "private",
+            "trace",
+        ),
     },
     "training": {"cluster", "lifetime", "private"},
     "gradients": {"private", "training"},
     "reductions": {"training"},
     "tasks": {"cluster", "lifetime", "preflight"},
     "strategies": {
-        *("config", "cluster", "cluster_resolver", "lifetime", "preflight", "private", "tasks"),
-        "training",
+        *("config", "cluster", "cluster_resolver", "launch_note", "lifetime", "preflight"),
+        *("private", "tasks", "training"),
     },
     "trace": {"private"},
     "checkpoints": {"private", "training"},
@@ -46,7 +54,8 @@ MAY_IMPORT = {
         *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "plan"),
         *("private", "tasks", "trace", "training"),
     },
-    "launcher": {"checks", "cluster", "exit_codes"},
+    "launch_note": set(),
+    "launcher": {"checks", "cluster", "exit_codes", "launch_note"},
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "training"},
@@ -86,7 +95,9 @@ TRAINING_MAY_IMPORT = {
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
-STANDARD_LIBRARY_ONLY = {"checks", "config", "exit_codes", "cluster", "preflight"}
+STANDARD_LIBRARY_ONLY = {
+    *("checks", "config", "exit_codes", "cluster", "launch_note", "preflight"),
+}
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"
 

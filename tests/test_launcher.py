@@ -4,6 +4,7 @@ After every test nothing may be left: no process, no file in the directory for t
 """
 
 import contextlib
+import errno
 import functools
 import importlib
 import io
@@ -12,7 +13,9 @@ import json
 import os
 import random
 import re
+import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -27,7 +30,8 @@ import pytest
 import kerasdist
 from kerasdist import __main__ as command
 from kerasdist.cluster import Cluster, Task
-from kerasdist.launcher import LaunchError, function_program, task_environment
+from kerasdist.exit_codes import PEER_FAILED
+from kerasdist.launcher import LaunchError, function_program, task_environment, task_log
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.task_log import LogReader, error_of, last_lines
@@ -63,6 +67,10 @@ PRELUDE = """
 import json, os, signal, socket, subprocess, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 task = "{type} {index}".format(**config["task"])
+
+def leave(word):
+    with open(os.environ["KERASDIST_NOTE"], "a") as note:
+        print(word, file=note)
 
 def wait_for(path):
     while not os.path.exists(path):
@@ -149,6 +157,32 @@ def test_addresses_are_free_ports_of_this_machine_and_leave_the_seed_alone():
     assert random.random() == pytest.approx(0.8444218515250481)
 
 
+def test_what_a_shell_ignores_in_the_background_is_not_ignored_by_tasks():
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)]
+    try:
+        source = "print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGQUIT))"
+        result = kerasdist.launch(python(source), num_workers=1)
+    finally:
+        signal.signal(signal.SIGINT, handlers[0])
+        signal.signal(signal.SIGQUIT, handlers[1])
+
+    told = logs_of(result)["worker 0"]
+    assert "default_int_handler" in told
+    assert told.split()[-1] in ("0", "Handlers.SIG_DFL")
+
+
+def test_tasks_may_have_as_many_connections_as_the_system_allows():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        source = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+        result = kerasdist.launch(python(source), num_workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert int(logs_of(result)["worker 0"]) == min(hard % (1 << 63), 65536)
+
+
 # The network.
 
 TALK = """
@@ -211,7 +245,8 @@ def test_network_of_the_host_when_asked_for(capfd):
     )
 
     assert logs_of(result)["worker 0"].strip() == os.readlink("/proc/self/ns/net")
-    assert "network" in capfd.readouterr().out
+    [row] = re.findall("  network .*", capfd.readouterr().out)
+    assert re.search(r"ports \d+ are open, without a password, on .*127\.0\.0\.1", row)
 
 
 def test_open_ports_are_named_where_the_network_cannot_be_isolated(monkeypatch, capsys):
@@ -267,6 +302,60 @@ def test_logs_are_in_a_directory_of_the_run_by_default(capsys):
     run_id = logs_of(result)["worker 0"].strip()
     assert result.tasks[0].log == Path(f"kerasdist_logs/{run_id}/worker-0.log")
     assert f"kerasdist_logs/{run_id}" in capsys.readouterr().out
+
+
+def test_logs_are_for_nobody_else_to_read():
+    result = kerasdist.launch(python("print('said')"), num_workers=1)
+
+    log = result.tasks[0].log
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert stat.S_IMODE(log.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symbolic link", "hard link"])
+def test_a_log_that_leads_to_another_file_is_refused(make):
+    precious = Path("precious")
+    precious.write_text("kept")
+    Path("logs").mkdir()
+    make(precious.absolute(), "logs/worker-0.log")
+
+    with pytest.raises(ValueError, match=r"`log_dir` cannot be written.*worker-0.log is "):
+        kerasdist.launch(python(""), num_workers=1, log_dir="logs")
+
+    assert precious.read_text() == "kept"
+
+
+def test_logs_that_exist_are_continued_and_errors_are_those_of_the_last_launch():
+    for line in ("raise ValueError('first')", "sys.exit(1)"):
+        result = kerasdist.launch(python(line), num_workers=1, log_dir="logs")
+
+    log = Path("logs/worker-0.log")
+    assert re.search(r"ValueError: first\n--- launch 2\d{7}-\d{6}-\w{8} ---\n$", log.read_text())
+    assert result.exit_code == 1
+    assert error_of(log) == ""
+
+
+def test_a_full_disk_is_named(monkeypatch):
+    monkeypatch.setattr(task_log, "is_full", lambda folder: folder == Path("logs"))
+
+    with pytest.raises(LaunchError, match="No space left on the disk of logs: the logs end early"):
+        kerasdist.launch(_fail, num_workers=1, log_dir="logs")
+
+
+def _fail():
+    raise ValueError("of the disk")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_disk_is_full_where_nothing_can_be_written(tmp_path, monkeypatch, number):
+    assert not task_log.is_full(tmp_path)
+
+    def refuse(**_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+
+    assert task_log.is_full(tmp_path) == (number == errno.ENOSPC)
 
 
 def test_progress_bar_is_shown_in_its_last_state(capsys):
@@ -546,6 +635,50 @@ def test_timeout_ends_the_launch(capsys):
     assert [ended.was_stopped for ended in result.tasks] == [True, True]
 
 
+@pytest.mark.parametrize("settings", [{"num_workers": 2}, {"num_workers": 1, "num_ps": 1}])
+def test_a_task_that_ends_while_others_wait_for_it_is_named(settings, capsys):
+    source = """
+        if task == "worker 0":
+            time.sleep(0.5)
+        else:
+            leave("waiting")
+            time.sleep(600)
+    """
+    result = kerasdist.launch(python(source), **settings)
+
+    assert result.root_cause
+    assert (result.exit_code, str(result.root_cause.task)) == (1, "worker 0")
+    ended = "worker 0 ended without an error and without `kerasdist.make_strategy`, in which "
+    assert result.reason.startswith(ended)
+    assert re.search(r"waits for it, after \d\.\d s, the first to fail; stopped:", result.reason)
+
+
+def test_a_task_that_ends_after_all_had_met_is_done():
+    source = """
+        leave("waiting")
+        time.sleep(0.2 if task == "worker 0" else 0.6)
+    """
+    assert kerasdist.launch(python(source), num_workers=2).exit_code == 0
+
+
+def test_an_error_whose_task_is_slow_to_end_is_the_cause():
+    source = f"""
+        if task == "worker 0":
+            wait_for("failed")
+            sys.exit({PEER_FAILED})
+        leave("failed")
+        open("failed", "w").close()
+        print("ValueError: slow", flush=True)
+        time.sleep(600)
+    """
+    result = kerasdist.launch(python(source), num_workers=2, grace_secs=0.5)
+
+    assert result.root_cause
+    assert (result.root_cause.exit_code, str(result.root_cause.task)) == (1, "worker 1")
+    assert result.exit_code == 1
+    assert "worker 1 failed with an error, and was stopped before it had ended," in result.reason
+
+
 # Parameter servers.
 
 
@@ -737,7 +870,7 @@ def test_program_that_joins_no_cluster_is_named(settings, capsys):
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_program_that_joins_the_cluster_or_is_alone_is_not_warned_of(num_workers, capsys):
-    joins = "" if num_workers == 1 else "open(os.environ['KERASDIST_JOINED'], 'w').close()"
+    joins = "" if num_workers == 1 else "leave('joined')"
 
     kerasdist.launch(python(joins), num_workers=num_workers)
 
@@ -877,6 +1010,20 @@ def test_program_ignores_no_signal_because_python_does():
     result = kerasdist.launch(ask, num_workers=1)
 
     assert logs_of(result)["worker 0"] == subprocess.check_output(ask, text=True)
+
+
+def test_a_launch_inside_one_that_is_killed_leaves_nothing(tmp_path):
+    launch = [sys.executable, "-m", "kerasdist", "launch", "--workers=1", "--"]
+    inner = [*launch, *python('open("begun", "w").close(); time.sleep(600)')]
+    process = subprocess.Popen([*launch, *inner], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(Path("begun").exists)
+        assert list(Path(tempfile.gettempdir()).glob("kerasdist-*/kerasdist-*"))
+    finally:
+        process.kill()
+        process.wait()
+
+    wait_until(lambda: not list(Path(tempfile.gettempdir()).iterdir()))
 
 
 # Functions.
@@ -1242,7 +1389,8 @@ def test_launcher_loads_no_tensorflow_and_starts_at_once(tmp_path):
             capture_output=True,
             text=True,
         )
-        begun = [float(Path(f"logs/worker-{index}.log").read_text()) for index in range(2)]
+        logs = [Path(f"logs/worker-{index}.log").read_text() for index in range(2)]
+        begun = [float(log.splitlines()[-1]) for log in logs]
         secs.append(max(begun) - start)
 
     number, *modules = printed.stdout.splitlines()[-1].split()

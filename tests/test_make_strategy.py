@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
+from kerasdist import launch_note
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
@@ -50,11 +51,11 @@ def test_one_clone_is_one_device():
 
 
 def test_launch_is_told_that_the_program_makes_a_strategy(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERASDIST_JOINED", str(tmp_path / "joined"))
+    monkeypatch.setenv(launch_note.VARIABLE, str(tmp_path / "note"))
 
     make_strategy(clone_on_cpu=True)
 
-    assert (tmp_path / "joined").exists()
+    assert launch_note.words_of(tmp_path / "note") == {launch_note.JOINED}
 
 
 def test_number_of_clones_in_the_environment_must_be_a_number(monkeypatch):

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 ISOLATED = "isolated"
+FOLDER_VARIABLE = "KERASDIST_LAUNCH_FOLDER"
 
 _KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
 
@@ -41,7 +42,9 @@ class Guard:
 
     def __init__(self, *, isolate: bool):
         self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
-        self.folder = Path(tempfile.mkdtemp(prefix="kerasdist-"))
+        # One inside another launch's is gone with it, however that one ends.
+        outer = os.environ.get(FOLDER_VARIABLE)
+        self.folder = Path(tempfile.mkdtemp(prefix="kerasdist-", dir=outer))
         command = [sys.executable, "-P", __file__, self.run_id, str(self.folder)]
         self._process = subprocess.Popen(
             [*command, ISOLATED if isolate else "host"],

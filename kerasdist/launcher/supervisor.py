@@ -10,13 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from kerasdist import launch_note
 from kerasdist.cluster import Task
 from kerasdist.exit_codes import PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
+from kerasdist.launcher import task_log
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import LaunchResult, TaskResult
 from kerasdist.launcher.settings import Settings
-from kerasdist.launcher.task_environment import addresses_of, task_environment, tasks_of
+from kerasdist.launcher.task_environment import (
+    addresses_of,
+    addresses_of_this_machine,
+    task_environment,
+    tasks_of,
+)
 from kerasdist.launcher.task_group import TaskGroup
 from kerasdist.launcher.task_log import RESTART_MARK, error_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
@@ -58,8 +65,8 @@ class Supervisor:
         self._tasks = tasks_of(settings)
         self._console = Console(stream, self._tasks)
         self._log_dir = Path(settings.log_dir or f"kerasdist_logs/{guard.run_id}")
-        self._logs = _make_logs(self._log_dir, self._tasks)
-        self._joined = guard.folder / "joined"
+        self._logs = _make_logs(self._log_dir, self._tasks, guard.run_id)
+        self._notes = {task: guard.folder / f"{log.stem}.note" for task, log in self._logs.items()}
         self._start = time.monotonic()
 
     def run(self) -> LaunchResult:
@@ -83,7 +90,8 @@ class Supervisor:
             self._announce_restart(result, num_restarts + 1)
             addresses = addresses_of(self._tasks)  # The old ones may still be held.
         self._console.say(describe_end(result))
-        if result.exit_code == 0 and len(self._tasks) > 1 and not self._joined.exists():
+        has_joined = any(map(launch_note.words_of, self._notes.values()))
+        if result.exit_code == 0 and len(self._tasks) > 1 and not has_joined:
             self._console.say(_describe_separate_runs(len(self._tasks)))
         return result
 
@@ -97,14 +105,18 @@ class Supervisor:
                 self._settings,
                 run_id=self._guard.run_id,
                 num_restarts=num_restarts,
-                joined=self._joined,
+                note=self._notes[task],
             )
             for task in self._tasks
         }
         group = TaskGroup(self._settings, run_id=self._guard.run_id, console=self._console)
         try:
             group.start(
-                self._program, environments=environments, logs=self._logs, guard_pid=guard_pid
+                self._program,
+                environments=environments,
+                logs=self._logs,
+                notes=self._notes,
+                guard_pid=guard_pid,
             )
             in_time = group.wait(self._deadline(), for_all=self._for_all)
             has_failed = in_time and group.has_failed  # What happens while stopping is no failure.
@@ -140,7 +152,7 @@ class Supervisor:
         also = f"; lost: {_names(group.lost)}{also}" if group.lost else also
         exit_code = 0
         if root_cause:
-            exit_code = root_cause.result().exit_code
+            exit_code = root_cause.result().exit_code or 1  # It may have ended too early.
             if exit_code == PEER_FAILED and (done := _names(_done(tasks))):
                 also = f"; ended before it without an error: {done}{also}"
             reason = f"{root_cause.describe_failure()} after {secs}, the first to fail{also}."
@@ -163,15 +175,15 @@ class Supervisor:
     def _plan(self, addresses: Mapping[Task, str], network: str) -> str:
         rows = [("program", self._title)]
         rows += [(str(task), addresses.get(task, "outside the cluster")) for task in self._tasks]
-        rows += [("network", _describe_network(network)), ("logs", f"{self._log_dir}")]
+        rows += [("network", _describe_network(network, addresses)), ("logs", f"{self._log_dir}")]
         width = max(len(title) for title, _ in rows)
         return "\n".join(["Launch", *(f"  {title:<{width}}  {text}" for title, text in rows)])
 
     def _announce_restart(self, result: LaunchResult, num_restarts: int) -> None:
         mark = f"{RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"
         for log in self._logs.values():
-            with log.open("a") as file:
-                file.write(f"{mark}\n")
+            with task_log.open_to_append(log) as file:
+                file.write(f"{mark}\n".encode())
         self._console.say(f"{describe_end(result)}\n{mark}")
 
 
@@ -187,6 +199,8 @@ def describe_end(result: LaunchResult) -> str:
     error = error_of(cause.log) if cause.exit_code < SIGNALED else ""
     error = textwrap.shorten(error, _LONGEST_ERROR)
     lines = [error, f"All that {cause.task} wrote: {cause.log}"]
+    if task_log.is_full(cause.log.parent):
+        lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")
     return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
 
 
@@ -200,12 +214,10 @@ def _describe_log(log: Path) -> str:
     return "\n".join(f"  {line}" for line in [*last_lines(log), f"({log})"])
 
 
-def _make_logs(log_dir: Path, tasks: Sequence[Task]) -> dict[Task, Path]:
+def _make_logs(log_dir: Path, tasks: Sequence[Task], run_id: str) -> dict[Task, Path]:
     logs = {task: log_dir / f"{task.job}-{task.index}.log" for task in tasks}
     try:
-        log_dir.mkdir(parents=True, exist_ok=True)
-        for log in logs.values():
-            log.write_bytes(b"")
+        task_log.make_all(log_dir, logs.values(), run_id=run_id)
     except OSError as error:
         raise ValueError(
             f"`log_dir` cannot be written. Received: log_dir='{log_dir}' ({error.strerror}). "
@@ -229,19 +241,25 @@ def _why_hopeless(result: LaunchResult, error: str | None, last_error: str | Non
     return ""
 
 
-def _describe_network(network: str) -> str:
+def _describe_network(network: str, addresses: Mapping[Task, str]) -> str:
     if network == ISOLATED:
         return "isolated: the tasks reach each other and no one else"
-    return "that of this machine; TensorFlow's servers ask nobody for a password"
+    return (
+        f"that of this machine: ports {_ports(addresses)} are open, without a password, on "
+        f"{', '.join(addresses_of_this_machine())}"
+    )
+
+
+def _ports(addresses: Mapping[Task, str]) -> str:
+    return ", ".join(address.rpartition(":")[2] for address in addresses.values())
 
 
 def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
-    ports = ", ".join(address.rpartition(":")[2] for address in addresses.values())
     return (
         f"warning: The cluster is open to the network ({reason}). TensorFlow's servers listen on "
-        f"every interface, without authentication, on the ports {ports}: whoever reaches them "
-        "can run programs as you. Close them with a firewall, or allow user namespaces "
-        "(docs/clusters.md)."
+        f"every interface, without authentication, on the ports {_ports(addresses)}: whoever "
+        "reaches them can run programs as you. Close them with a firewall, or allow user "
+        "namespaces (docs/clusters.md)."
     )
 
 

@@ -7,9 +7,11 @@ threads, which can hang.
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 
+_MOST_FILES = 1 << 16
 _PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
 
 
@@ -18,13 +20,23 @@ def _main() -> None:
     if guard != "0":
         _join_network_of(guard)
     _die_with(int(launcher))
-    # Python ignores these, and what is ignored stays so in the program.
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+    # Python ignores the first two, a shell the others in what it starts in the background; and what
+    # is ignored stays so in the program.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_DFL)
+    _allow_connections()
     try:
         os.execvp(program[0], program)
     except OSError as error:
         sys.exit(_complain(program[0], error))
+
+
+def _allow_connections() -> None:
+    """Raises the limit of open files: each connection of a peer, or of a stranger, is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _join_network_of(pid: str) -> None:

@@ -8,7 +8,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kerasdist import launch_note
 from kerasdist.cluster import Task
+from kerasdist.launcher.guard import FOLDER_VARIABLE
 from kerasdist.launcher.settings import Settings
 
 # Below those that Linux gives to outgoing connections: the tasks make many of these before the
@@ -35,6 +37,18 @@ def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
     return {task: f"127.0.0.1:{port}" for task, port in zip(members, ports, strict=True)}
 
 
+def addresses_of_this_machine() -> list[str]:
+    """Returns those on which a server that listens on every interface can be reached."""
+    import psutil  # Here: `import kerasdist` should stay quick.
+
+    return [
+        each.address
+        for interface in psutil.net_if_addrs().values()
+        for each in interface
+        if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address
+    ]
+
+
 def task_environment(
     task: Task,
     addresses: Mapping[Task, str],
@@ -42,7 +56,7 @@ def task_environment(
     *,
     run_id: str,
     num_restarts: int,
-    joined: Path,
+    note: Path,
 ) -> dict[str, str]:
     """Returns the variables that a task gets beside those of the launcher.
 
@@ -52,7 +66,7 @@ def task_environment(
         settings: What the launch was asked for.
         run_id: The same for all tasks of the launch.
         num_restarts: How often the cluster was started before.
-        joined: File that `make_strategy` makes, to say that the program joins the cluster.
+        note: File in which the task leaves what the launcher should know; see `launch_note`.
     """
     cluster: dict[str, list[str]] = {}
     for member, address in addresses.items():
@@ -64,7 +78,8 @@ def task_environment(
         "KERASDIST_NUM_CLONES": str(settings.num_clones),
         "KERASDIST_RESTART_COUNT": str(num_restarts),
         "KERASDIST_RUN_ID": run_id,
-        "KERASDIST_JOINED": str(joined),
+        launch_note.VARIABLE: str(note),
+        FOLDER_VARIABLE: str(note.parent),
         "PYTHONUNBUFFERED": "1",  # The last lines before a crash must reach the log.
         **_quiet(settings),
     }

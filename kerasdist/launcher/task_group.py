@@ -63,13 +63,15 @@ class TaskGroup:
         *,
         environments: Mapping[Task, Mapping[str, str]],
         logs: Mapping[Task, Path],
+        notes: Mapping[Task, Path],
         guard_pid: int,
     ) -> None:
         """Starts the program once for each task."""
 
         def start(task: Task) -> TaskProcess:
             environ = {**os.environ, **environments[task]}
-            return TaskProcess(task, program, environ=environ, log=logs[task], guard_pid=guard_pid)
+            files = {"log": logs[task], "note": notes[task]}
+            return TaskProcess(task, program, environ=environ, guard_pid=guard_pid, **files)
 
         self._start = start
         for task in environments:
@@ -171,7 +173,7 @@ class TaskGroup:
             self._settings.num_ps > 0
             and process.task.job == "worker"
             and process.failed
-            and process.exit_code != PEER_FAILED
+            and process.exit_code not in (0, PEER_FAILED)
             and (is_restarted or process.exit_code not in _PROGRAM_ERRORS)
             and any(self._has_future(other) for other in self._processes)
         )
@@ -202,6 +204,7 @@ class TaskGroup:
 
     def _look(self) -> None:
         """Shows new output and notes which tasks failed."""
+        self._find_absent()
         new = [
             process
             for process in self._processes
@@ -217,6 +220,14 @@ class TaskGroup:
             for line in reader.new_lines():
                 self._console.show_line(task, line)
             self._console.show_unfinished_line(task, reader.unfinished_line)
+
+    def _find_absent(self) -> None:
+        """Says of a task that has ended without an error that others still wait for it."""
+        waiting = [each.task for each in self._processes if each.is_running and each.is_waiting]
+        for process in self._processes if waiting else ():
+            is_member = process.task.job != "evaluator"
+            if is_member and process.exit_code == 0 and not process.is_waiting:
+                process.is_missed_by(waiting[0])
 
     def _show_remaining_output(self) -> None:
         for task, reader in self._readers.items():

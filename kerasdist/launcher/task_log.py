@@ -5,7 +5,12 @@ becomes of the launcher. Progress bars are drawn over and over in one line, afte
 what is shown of such a line is its last state.
 """
 
+import errno
 import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from io import BufferedWriter
 from pathlib import Path
 
 from kerasdist.launcher import tracebacks
@@ -14,6 +19,60 @@ from kerasdist.launcher.foreign_lines import is_foreign
 _MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
 _TAIL_BYTES = 1 << 16
 RESTART_MARK = "--- restart"  # Between what two attempts have written.
+LAUNCH_MARK = "--- launch"  # Before what a later launch has written to the same file.
+
+
+def make_all(log_dir: Path, paths: Iterable[Path], *, run_id: str) -> None:
+    """Makes the logs of a launch, for nobody else to read; what they hold from before stays.
+
+    Args:
+        log_dir: Their directory. One that is made here is nobody else's to enter.
+        paths: The logs, in `log_dir`.
+        run_id: What a log says before the lines of this launch, where it has others.
+
+    Raises:
+        OSError: The directory cannot be written, or a log is a link or a file of somebody else.
+    """
+    log_dir.parent.mkdir(parents=True, exist_ok=True)
+    log_dir.mkdir(mode=0o700, exist_ok=True)
+    for path in paths:
+        with open_to_append(path) as file:
+            os.fchmod(file.fileno(), 0o600)
+            if file.tell():
+                file.write(f"{LAUNCH_MARK} {run_id} ---\n".encode())
+
+
+def open_to_append(path: Path) -> BufferedWriter:
+    """Opens a log at its end; makes it, for nobody else to read, where there is none.
+
+    Raises:
+        OSError: It is a link, has other names, belongs to somebody else or is no file: in a
+            directory that others can write, they choose where a link leads.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, f"{path.name} is a link") from error
+        raise
+    file = os.fdopen(descriptor, "ab")
+    status = os.fstat(descriptor)
+    is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_own or status.st_nlink > 1:
+        file.close()
+        raise OSError(errno.EEXIST, f"{path.name} is no file of yours alone")
+    return file
+
+
+def is_full(log_dir: Path) -> bool:
+    """Whether there is no room to write beside the logs."""
+    try:
+        with tempfile.TemporaryFile(dir=log_dir) as file:
+            file.write(bytes(_TAIL_BYTES))
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 class LogReader:
@@ -61,7 +120,8 @@ def last_lines(path: Path, num_lines: int = 20) -> list[str]:
 def error_of(path: Path) -> str:
     """Returns what a program said last, which ended with an error: its exception, or last line."""
     lines = last_lines(path, num_lines=_TAIL_BYTES)
-    marks = [number for number, line in enumerate(lines) if line.startswith(RESTART_MARK)]
+    both = (RESTART_MARK, LAUNCH_MARK)
+    marks = [number for number, line in enumerate(lines) if line.startswith(both)]
     lines = lines[marks[-1] + 1 :] if marks else lines
     said = [line for line in lines if line and not tracebacks.is_inside(line)]
     if tracebacks.BEGIN in said:

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kerasdist import launch_note
 from kerasdist.cluster import Task
 from kerasdist.exit_codes import PEER_FAILED, SIGNALED
-from kerasdist.launcher import task_entry
+from kerasdist.launcher import task_entry, task_log
 from kerasdist.launcher.result import TaskResult
 
+_CODES_OF_STOPPED = (SIGNALED + signal.SIGTERM, SIGNALED + signal.SIGKILL)
 _KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
 
 
@@ -24,6 +26,7 @@ class TaskProcess:
         program: The command and its arguments.
         environ: All variables of the process.
         log: File that stdout and stderr are appended to, in order.
+        note: File in which it leaves what the launcher should know; it begins without.
         guard_pid: Process whose network the task joins, or 0.
 
     Attributes:
@@ -38,14 +41,18 @@ class TaskProcess:
         *,
         environ: Mapping[str, str],
         log: Path,
+        note: Path,
         guard_pid: int,
     ):
         self.task = task
         self.log = log
+        self._note = note
+        self._missed_by: Task | None = None
         self._was_told_to_end = False
         self._was_frozen = False
         entry = [sys.executable, "-I", "-S", task_entry.__file__, str(os.getpid()), str(guard_pid)]
-        with log.open("ab") as output:
+        note.unlink(missing_ok=True)
+        with task_log.open_to_append(log) as output:
             self._process = subprocess.Popen(
                 [*entry, *program],
                 stdin=subprocess.DEVNULL,
@@ -69,16 +76,34 @@ class TaskProcess:
     @property
     def was_stopped(self) -> bool:
         """Whether it ended because the launcher said so."""
-        return self._was_told_to_end and self.exit_code in (
-            0,
-            SIGNALED + signal.SIGTERM,
-            SIGNALED + signal.SIGKILL,
+        return (
+            self._was_told_to_end
+            and self.exit_code in (0, *_CODES_OF_STOPPED)
+            and not self._has_failed_slowly
         )
 
     @property
+    def _has_failed_slowly(self) -> bool:
+        """Whether it was stopped while it was still ending because of an error of its own."""
+        is_stopped = self._was_told_to_end and self.exit_code in _CODES_OF_STOPPED
+        return is_stopped and launch_note.FAILED in launch_note.words_of(self._note)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the other tasks of the cluster, or has met them."""
+        return launch_note.WAITING in launch_note.words_of(self._note)
+
+    def is_missed_by(self, other: Task) -> None:
+        """Counts its end without an error as a failure: another task waits for it in vain."""
+        if not self._was_told_to_end:
+            self._missed_by = self._missed_by or other
+
+    @property
     def failed(self) -> bool:
-        """Whether it ended by itself with an error, or was killed for not responding."""
-        return not self.is_running and self.exit_code != 0 and not self.was_stopped
+        """Whether it ended by itself with an error or too early, or did not respond."""
+        if self.is_running or self.was_stopped:
+            return False
+        return self.exit_code != 0 or self._missed_by is not None
 
     @property
     def is_frozen(self) -> bool:
@@ -109,10 +134,10 @@ class TaskProcess:
 
     def result(self) -> TaskResult:
         """Returns how the task ended; one that cannot even be killed counts as killed."""
-        code = self.exit_code
+        code = SIGNALED + signal.SIGKILL if self.exit_code is None else self.exit_code
         return TaskResult(
             task=self.task,
-            exit_code=SIGNALED + signal.SIGKILL if code is None else code,
+            exit_code=1 if self._has_failed_slowly else code,
             was_stopped=self.was_stopped,
             log=self.log,
         )
@@ -120,6 +145,13 @@ class TaskProcess:
     def describe_failure(self) -> str:
         """Returns how it failed, as in "worker 1 failed with exit code 1"."""
         code = self.exit_code
+        if self._missed_by:
+            return (
+                f"{self.task} ended without an error and without `kerasdist.make_strategy`, in "
+                f"which {self._missed_by} waits for it,"
+            )
+        if self._has_failed_slowly:
+            return f"{self.task} failed with an error, and was stopped before it had ended,"
         if self._was_frozen:
             return f"{self.task} was halted (SIGSTOP) and did not respond, so it was killed"
         if self._process.returncode < 0:

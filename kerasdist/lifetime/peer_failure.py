@@ -19,6 +19,7 @@ from subprocess import PIPE, Popen
 
 import tensorflow as tf
 
+from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
 from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.private import coordinator_adapter
@@ -75,6 +76,8 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
 
 def _hook(error_class, error, traceback, *, previous, cluster, tell):
     lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
+    if lost is None:
+        launch_note.leave(launch_note.FAILED)  # Its end may take longer than that of the others.
     if lost is None or lost is not error:  # The program's own; or what it made of the loss.
         previous(error_class, error, traceback)
     if lost is None:

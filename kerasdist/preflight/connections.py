@@ -5,9 +5,10 @@ import json
 import selectors
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from kerasdist.preflight.hello import Hello
+from kerasdist.preflight.secret import VARIABLE, Seal
 from kerasdist.preflight.tensorflow_server import is_greeting
 
 RUNS_TENSORFLOW = "it runs TensorFlow already, for a job that has not ended"
@@ -26,6 +27,7 @@ class Connection:
         connected: The socket.
         is_call: Whether this side has made it.
         clock: Seconds.
+        secret: What both sides have to know; None where everybody may speak.
 
     Attributes:
         is_call: Whether this side has made it.
@@ -36,7 +38,14 @@ class Connection:
         end: Why it ended; "" while it is open.
     """
 
-    def __init__(self, connected: socket.socket, *, is_call: bool, clock: Callable[[], float]):
+    def __init__(
+        self,
+        connected: socket.socket,
+        *,
+        is_call: bool,
+        clock: Callable[[], float],
+        secret: bytes | None = None,
+    ):
         connected.settimeout(_SEND_SECS)
         self.socket = connected
         self.is_call = is_call
@@ -46,6 +55,11 @@ class Connection:
         self.is_tensorflow = False
         self.end = ""
         self._unread = b""
+        self._seal = Seal(secret, is_call=is_call) if secret else None
+        self._unsent: list[Mapping[str, Any]] = []
+        self._refusal = ""
+        if self._seal:
+            self._send(self._seal.question())
         self.expect_answer()
 
     def expect_answer(self) -> None:
@@ -63,6 +77,14 @@ class Connection:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends one message. That the other side is gone shows in the next `read`."""
+        if self._seal is None:
+            self._send(message)
+        elif self._seal.is_ready:
+            self._send(self._seal.sealed(message))
+        else:
+            self._unsent.append(message)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
@@ -70,7 +92,7 @@ class Connection:
         """Returns the messages that have come.
 
         Raises:
-            ValueError: It ended, or brings something else than messages.
+            ValueError: It ended, or brings something else than messages; see `describe_end`.
         """
         try:
             received = self.socket.recv(1 << 16)
@@ -83,17 +105,65 @@ class Connection:
         *lines, self._unread = unread.split(b"\n")
         if not received or len(self._unread) > _LINE_BYTES:
             raise ValueError
-        return [_read_message(line) for line in lines]
+        return [message for line in lines for message in self._opened(_read_message(line))]
+
+    def _opened(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Returns the message that this one is, or holds; none where it prepares others."""
+        kind = message["kerasdist"]
+        if kind == "refusal":
+            self._refuse(f"it does not know the secret of this task, or has one ({VARIABLE})")
+        if self._seal is None:
+            if kind in ("number", "sealed"):
+                self._refuse(f"it asks for a secret, and this task has none ({VARIABLE})")
+            return [message]
+        if kind == "number":
+            self._seal.take(message)
+            unsent, self._unsent = self._unsent, []
+            for each in unsent:
+                self.send(each)
+            return []
+        if kind != "sealed":
+            self._refuse(f"it has no secret, and this task has one ({VARIABLE})")
+        try:
+            return [_read_message(self._seal.opened(message).encode())]
+        except ValueError:
+            return self._refuse(f"its secret is not that of this task ({VARIABLE})")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self._refusal = reason
+        self._send({"kerasdist": "refusal"})
+        raise ValueError(reason)
+
+    def describe_end(self) -> str:
+        """Returns why `read` found an end."""
+        if self._refusal:
+            return self._refusal
+        if self.hello:
+            return "it answered and then went away"
+        if self.is_tensorflow:
+            return RUNS_TENSORFLOW
+        return "something answers there, but not as a task that waits for its cluster"
 
 
 def _read_message(line: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(line)
+        message = _printable(json.loads(line))
     except RecursionError as error:  # Thousands of brackets.
         raise ValueError from error
     if not isinstance(message, dict) or not isinstance(message.get("kerasdist"), str):
         raise ValueError
     return message
+
+
+def _printable(value: Any) -> Any:
+    """Returns what came from outside without what would command a terminal."""
+    if isinstance(value, str):
+        return "".join(each if each.isprintable() or each == "\n" else "?" for each in value)
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return value
 
 
 class Connections:
@@ -102,12 +172,20 @@ class Connections:
     Args:
         listener: The open port.
         clock: Seconds.
+        secret: What the others have to know; None where everybody may speak.
     """
 
-    def __init__(self, listener: socket.socket, *, clock: Callable[[], float]):
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        clock: Callable[[], float],
+        secret: bytes | None = None,
+    ):
         listener.setblocking(False)
         self._listener = listener
         self._clock = clock
+        self._secret = secret
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._open: set[Connection] = set()
@@ -123,7 +201,7 @@ class Connections:
 
     def add(self, connected: socket.socket, *, is_call: bool) -> Connection:
         """Takes a connected socket over."""
-        connection = Connection(connected, is_call=is_call, clock=self._clock)
+        connection = Connection(connected, is_call=is_call, clock=self._clock, secret=self._secret)
         self._selector.register(connected, selectors.EVENT_READ, connection)
         self._open.add(connection)
         return connection
@@ -167,7 +245,7 @@ class Connections:
         try:
             messages = connection.read()
         except ValueError:
-            self.drop(connection, _describe_end(connection))
+            self.drop(connection, connection.describe_end())
             return
         for message in messages:
             yield connection, message
@@ -196,11 +274,3 @@ def _describe_silence(connection: Connection) -> str:
     if connection.hello:
         return "it answered once and is silent now"
     return "something accepts connections there, but does not answer as a task does"
-
-
-def _describe_end(connection: Connection) -> str:
-    if connection.hello:
-        return "it answered and then went away"
-    if connection.is_tensorflow:
-        return RUNS_TENSORFLOW
-    return "something answers there, but not as a task that waits for its cluster"

@@ -10,6 +10,7 @@ from kerasdist.preflight.connections import Connection, Connections
 from kerasdist.preflight.contact import Contact
 from kerasdist.preflight.errors import ClusterStartError
 from kerasdist.preflight.hello import Hello, describe_other_run
+from kerasdist.preflight.secret import from_env
 
 PROGRESS_SECS = 10.0
 _TICK_SECS = 0.05  # The longest time until a finished call is noticed.
@@ -60,7 +61,9 @@ class Meeting:
         self._reported_unresolved: set[str] = set()
         self._is_here = in_background(is_here, own_address)
         self._has_reported_address = False
-        self.connections = Connections(listen(own_address, name=self.name), clock=clock)
+        secret = from_env()
+        listener = listen(own_address, name=self.name)
+        self.connections = Connections(listener, clock=clock, secret=secret)
 
     def __enter__(self) -> "Meeting":
         return self

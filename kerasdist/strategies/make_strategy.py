@@ -1,12 +1,10 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
-import contextlib
 import importlib.metadata
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kerasdist import tasks
+from kerasdist import launch_note, tasks
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
@@ -79,7 +77,7 @@ def make_strategy(
     """
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
-    _tell_launcher()
+    launch_note.leave(launch_note.JOINED)  # It warns of a program that joins no cluster.
     task_cluster = cluster
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
@@ -87,6 +85,8 @@ def make_strategy(
     choice = choose(config, cluster, num_gpus=count_gpus())
     if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
+    if choice.num_workers > 1 or choice.num_ps:
+        launch_note.leave(launch_note.WAITING)
     if choice.strategy == "ParameterServerStrategy":
         _check_arguments(chief_timeout_secs, steps_per_call)
         strategy = _join_parameter_servers(
@@ -120,13 +120,6 @@ def count_gpus() -> int:
     import tensorflow as tf
 
     return len(tf.config.list_physical_devices("GPU"))
-
-
-def _tell_launcher() -> None:
-    """Leaves a file where `launch` looks for it: it warns of a program that joins no cluster."""
-    if path := os.environ.get("KERASDIST_JOINED"):
-        with contextlib.suppress(OSError):  # The launch may be over.
-            Path(path).touch()
 
 
 def _config_of_launcher(cluster) -> DeploymentConfig | None:
