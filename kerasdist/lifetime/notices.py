@@ -12,6 +12,7 @@ from kerasdist.private import coordinator_adapter
 
 # Python hears Ctrl-C in between.
 _LOOK_SECS = 0.2
+_READ_SECS = 0.05
 
 
 def post(notice: str) -> None:
@@ -58,3 +59,13 @@ def wait_for_all(
                 f"{cluster.describe(task)}, which has not come there. Every worker must call it, "
                 "in the same order."
             )
+
+
+def replace(notice: str, text: str) -> None:
+    """Posts a text under a name, in the place of the one before."""
+    coordinator_adapter.replace_at_workers(f"kerasdist: {notice}", text)
+
+
+def read(notice: str) -> str:
+    """Returns the text under a name; "" where there is none."""
+    return coordinator_adapter.read_of_workers(f"kerasdist: {notice}", secs=_READ_SECS)

@@ -70,7 +70,7 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
     if isinstance(previous, functools.partial) and previous.func is _hook:
         previous = previous.keywords["previous"]  # Of a strategy before: one of ours is enough.
     sys.excepthook = functools.partial(
-        _hook, previous=previous, cluster=cluster, tell=tell or _tell
+        _hook, previous=previous, cluster=cluster, tell=tell or tell_others
     )
 
 
@@ -179,7 +179,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _tell(cause: str) -> None:
+def tell_others(cause: str) -> None:
     """Lets the collectives of all other workers fail with the cause, at once."""
     # In a thread: without the chief, which passes it on, there may be no answer.
     thread = threading.Thread(target=_report, args=(_TOLD + cause,), daemon=True)

@@ -310,6 +310,22 @@ def is_posted_to_workers(key: str, *, secs: float) -> bool:
     return True
 
 
+def replace_at_workers(key: str, value: str) -> None:
+    """Sets a key at TensorFlow's coordination service, or nothing where the service is gone."""
+    with contextlib.suppress(tf.errors.OpError):
+        context.context().delete_config_key_value(key)
+    with contextlib.suppress(tf.errors.OpError):
+        context.context().set_config_key_value(key, value)
+
+
+def read_of_workers(key: str, *, secs: float) -> str:
+    """Returns what a worker has set, waiting for it at most so long; "" where there is nothing."""
+    try:
+        return context.context().get_config_key_value(key, int(secs * 1000))
+    except tf.errors.OpError:
+        return ""
+
+
 def report_error(message: str) -> None:
     """Lets the collectives of all other workers fail with a message."""
     context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)

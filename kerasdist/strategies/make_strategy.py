@@ -20,6 +20,7 @@ def make_strategy(
     cluster: Cluster | None = None,
     start_timeout_secs: float = 300,
     heartbeat_timeout_secs: float = 10,
+    step_timeout_secs: float = 3600,
     chief_timeout_secs: float = 30,
     wait_for_chief: bool = False,
     communication_options=None,
@@ -40,6 +41,9 @@ def make_strategy(
             TensorFlow to connect them.
         heartbeat_timeout_secs: How long a worker that trains may be silent (halted, cut off) before
             the others give it up and end with exit code 138.
+        step_timeout_secs: How long `fit` and `evaluate` of synchronous workers may be without
+            progress before the job ends: the worker that is late, in a callback or in its data,
+            with exit code 1, the others with 138. That one is late is said after some seconds.
         chief_timeout_secs: With parameter servers, how long the chief may be gone or silent before
             the workers and ps tasks give it up and end with exit code 138.
         wait_for_chief: Whether they start their program over instead, and wait for a chief that
@@ -82,6 +86,11 @@ def make_strategy(
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
     config = config or _config_of_launcher(cluster)
+    if step_timeout_secs <= 0:
+        raise ValueError(
+            "`step_timeout_secs` must be positive. Received: "
+            f"step_timeout_secs={step_timeout_secs}."
+        )
     choice = choose(config, cluster, num_gpus=count_gpus())
     if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
@@ -108,6 +117,7 @@ def make_strategy(
             cluster,
             start_timeout_secs=start_timeout_secs,
             heartbeat_timeout_secs=heartbeat_timeout_secs,
+            step_timeout_secs=step_timeout_secs,
             communication_options=communication_options,
         )
     else:

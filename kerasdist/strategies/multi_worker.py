@@ -5,6 +5,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import peer_failure
+from kerasdist.lifetime.step_watch import StepWatch
 from kerasdist.private import coordinator_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.training import routes
@@ -25,6 +26,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         start_timeout_secs: How long TensorFlow may take to connect the workers, which all run by
             now; then this process ends with exit code 138.
         heartbeat_timeout_secs: How long a worker may be silent before the others give it up.
+        step_timeout_secs: How long `fit` and `evaluate` may be without progress before all end.
 
     Example:
         strategy = MultiWorkerMirroredStrategy(Cluster.from_env(), ["CPU:0"])
@@ -41,6 +43,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         communication_options=None,
         start_timeout_secs: float = 300,
         heartbeat_timeout_secs: float = 10,
+        step_timeout_secs: float = 3600,
     ):
         coordinator_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
         with (
@@ -55,6 +58,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self.communication_options = options
         self.cluster = cluster
         self.reason = reason
+        self.step_watch = StepWatch(cluster, limit_secs=step_timeout_secs)
         routes.adapt(self)
         peer_failure.handle(cluster)
         random_state.agree(self)

@@ -5,8 +5,11 @@ them, in the same order: a worker that does not call leaves the others waiting. 
 parameter servers are no peers; the chief is alone there.
 """
 
+import contextlib
 import functools
 import weakref
+from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -60,6 +63,19 @@ def replica_id() -> int:
     """Returns the position of the replica that is traced, among all replicas."""
     position = tf.distribute.get_replica_context().replica_id_in_sync_group
     return position if isinstance(position, int) else int(tf.get_static_value(position))
+
+
+def step_watch(strategy) -> Any:
+    """Returns the `lifetime.step_watch.StepWatch` of synchronous workers, or None."""
+    return getattr(strategy, "step_watch", None)
+
+
+@contextlib.contextmanager
+def watched(strategy) -> Generator[None]:
+    """Lets a worker that is late be named while what is inside runs."""
+    watch = step_watch(strategy)
+    with watch.active() if watch else contextlib.nullcontext():
+        yield
 
 
 def sum_over(strategy, numbers) -> np.ndarray:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
-from kerasdist.training import agreement, running_call, traits
+from kerasdist.training import agreement, peers, running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.parameter_servers import delivery as remote_delivery
@@ -203,7 +203,8 @@ def _fit(stock, model, *args, **kwargs):
         if given is not None:
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
-    with running_call.entered("fit", model, **known):
+    watched = peers.watched(keras_adapter.strategy_of(model))
+    with running_call.entered("fit", model, **known), watched:
         return _outside_scopes(stock, model, *args, **kwargs)
 
 
@@ -213,6 +214,7 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
             for callback in update_callback.of_step(running_call.update_callbacks_of(model)):
                 stack.enter_context(callback.validating(model))
         stack.enter_context(running_call.entered("evaluate", model))
+        stack.enter_context(peers.watched(keras_adapter.strategy_of(model)))
         return _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
 
 

@@ -177,6 +177,40 @@ def test_halted_worker_is_noticed_and_killed(outcome):
     assert "worker 0 was halted (SIGSTOP)" in outcome.outputs[0].splitlines()[-2]
 
 
+@of(
+    launched,
+    """
+def make_model():
+    global model
+    strategy = kerasdist.make_strategy(start_timeout_secs=60, step_timeout_secs=16)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+
+def act():
+    if index == 1:
+        wait_for_a_lock()
+
+
+def wait_for_a_lock():
+    time.sleep(100)
+
+fit()
+""",
+)
+def test_late_worker_is_named_and_ends_the_job_after_the_limit(outcome):
+    [output] = outcome.outputs
+    late = r"worker 1 \(127\.0\.0\.1:\d+\) is late: between two steps, in a callback"
+    assert outcome.codes == [1]
+    assert outcome.secs < 60
+    assert re.search(rf"worker 0 \| No step has ended for 1\d s; .* {late}", output)
+    # Where it is stands in its log.
+    assert re.search(r"worker 1 \| +File .*, in wait_for_a_lock\n", output)
+    assert re.search(r"worker 0 \| .* failed: no step has ended for 16 s\. worker 1 ", output)
+    assert re.search(rf"\nworker 1 failed with exit code 1 .*\n  error: .*{late}", output)
+
+
 @isolated_only
 @of(
     alone,

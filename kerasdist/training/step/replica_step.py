@@ -396,7 +396,8 @@ def after(data, checks=()):
     TensorFlow runs whatever does not need the batch at once: at the end of the data a step without
     a batch would still count, decay weights and decay learning rates.
     """
-    leaves = [leaf for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor)]
+    leaves = tf.nest.flatten(data, expand_composites=True)  # Of ragged and sparse tensors too.
+    leaves = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
     return tf.control_dependencies([*leaves, *checks])
 
 

@@ -5,6 +5,8 @@ returns logs that nobody has computed yet. `steps_per_execution` steps run insid
 """
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -40,6 +42,9 @@ class StepFunction:
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._num_read: Any = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._watch = peers.step_watch(self._strategy)
+        self._is_traced = False
         self._is_first_call = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
         self._run_batch = self._one_step
@@ -78,6 +83,13 @@ class StepFunction:
         Raises:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
         """
+        if self._watch is None:
+            return self._call(data)
+        is_first, self._is_traced = not self._is_traced, True
+        with self._watch.call(lambda: int(self._num_read.numpy()), is_first=is_first):
+            return self._call(data)
+
+    def _call(self, data) -> dict:
         start = time.perf_counter()
         try:
             if isinstance(data, GlobalBatches):
@@ -198,15 +210,23 @@ class StepFunction:
             return ()
         return ((_STOP, self._stop_request.read_value()),)
 
+    def _next_of(self, read: Callable):
+        """Returns what `read()` gives, a batch; traced, or eager."""
+        batch = self.times.of_input(read)
+        if self._watch is not None:
+            with replica_step.after(batch):
+                self._num_read.assign_add(1)
+        return batch
+
     # Functions that return something are compiled as Keras' are: TensorFlow leaves what is of no
     # use in those without outputs, and then writes sums in another order.
 
     def _next_step(self, iterator):
-        return self._one_step(self.times.of_input(lambda: next(iterator)))
+        return self._one_step(self._next_of(lambda: next(iterator)))
 
     def _exact_steps(self, iterator, num_steps):
         def body(step):
-            self._one_step(self.times.of_input(lambda: next(iterator)))
+            self._one_step(self._next_of(lambda: next(iterator)))
             return step + 1
 
         return tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
@@ -217,7 +237,7 @@ class StepFunction:
             return batch, batch.has_value()
 
         def body(step, _):
-            batch, has_value = self.times.of_input(read)
+            batch, has_value = self._next_of(read)
             tf.cond(
                 has_value,
                 lambda: tf.cast(self._one_step(batch.get_value()), tf.int32),
@@ -235,7 +255,7 @@ class StepFunction:
 
     def _own_steps(self, iterator, num_steps, size):
         def body(step, size):
-            batch, own_size, next_size = self.times.of_input(lambda: next(iterator))
+            batch, own_size, next_size = self._next_of(lambda: next(iterator))
             return step + 1, self._one_own_step(batch, own_size, size, next_size)
 
         return tf.while_loop(
@@ -247,7 +267,7 @@ class StepFunction:
 
     def _steps_in_python(self, iterator, num_steps: int) -> int:
         for num_taken in range(num_steps):
-            batch = self.times.of_input(lambda: next(iterator, None))
+            batch = self._next_of(lambda: next(iterator, None))
             if batch is None:
                 return num_taken
             self._run_batch(batch)

@@ -1,0 +1,258 @@
+"""Who is late, where the step of synchronous workers takes far longer than those before.
+
+A worker that is alive and stuck, in a callback or in its data, sends heartbeats as ever, and all
+others wait for its gradients. So a thread of each worker looks at how its steps go on. Where they
+do not, it notes the worker's place at TensorFlow's coordination service, and reads those of the
+others: the least advanced one is late. Its log gets the stack of all its threads. After a limit the
+job ends.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+
+from kerasdist import launch_note
+from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import notices, peer_failure
+
+_LOOK_SECS = 1.0
+_NOTE_SECS = 5.0  # From when on a worker without progress notes its place: the others may ask.
+_LEAST_SECS = 10.0  # No step is late before.
+_FIRST_SECS = 120.0  # Nor the first call of a step function, which traces it.
+_TIMES_LONGER = 5.0  # Than the longest of the last steps.
+_SETTLE_SECS = 3.0  # Until the others have noted their places.
+_NUM_STEPS = 1000
+_ERROR = 1
+
+_BETWEEN = "between two steps, in a callback or elsewhere in its program"
+_DATA = "waiting for its data"
+_STEP = "computing its step"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """How far a worker is.
+
+    Attributes:
+        num_calls: The calls of the step function that it has begun.
+        num_batches: The batches that it has read.
+        is_between: Whether it has ended the last of these calls, and not begun another one.
+    """
+
+    num_calls: int
+    num_batches: int
+    is_between: bool
+
+    @property
+    def order(self) -> tuple[int, bool, int]:
+        """What is larger for a worker that is farther."""
+        return self.num_calls, self.is_between, self.num_batches
+
+
+class StepWatch:
+    """Watches the steps of one synchronous worker.
+
+    Args:
+        cluster: The workers, and which of them this process is.
+        limit_secs: After how long without progress the job ends.
+        note: Takes this worker's place, as text, where the others can read it.
+        read: Returns the text of another worker, or "".
+        say: Takes a line for the log.
+        end: Ends this process: end(cause, is_late).
+        show_stacks: Writes to the log where the threads of this process are.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        limit_secs: float,
+        note: Callable[[str], object] | None = None,
+        read: Callable[[Task], str] | None = None,
+        say: Callable[[str], object] | None = None,
+        end: Callable[[str, bool], object] | None = None,
+        show_stacks: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._cluster = cluster
+        self._limit_secs = limit_secs
+        self._note = note or (lambda text: notices.replace(f"place of {cluster.task}", text))
+        self._read = read or (lambda task: notices.read(f"place of {task}"))
+        self._say = say or _print
+        self._end = end or self._end_process
+        self._show_stacks = show_stacks or _print_stacks
+        self._clock = clock
+        self._num_active = self._num_calls = self._num_batches = 0
+        self._count_batches: Callable[[], int] = int
+        self._is_in_call = self._is_tracing = False
+        self._changed_at = clock()
+        self._lasted: deque[float] = deque(maxlen=_NUM_STEPS)
+        self._is_noted = self._has_shown_stacks = False
+        self._say_at = 0.0  # Seconds without progress; 0 before it was said.
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def active(self) -> Generator[None]:
+        """Watches while what is inside runs: `fit` or `evaluate`, also one inside the other."""
+        self._changed_at = self._clock()
+        self._num_active += 1
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._look_on, name="kerasdist_step_watch", daemon=True
+            )
+            self._thread.start()
+        try:
+            yield
+        finally:
+            self._num_active -= 1
+            self._changed_at = self._clock()
+            if not self._num_active:
+                self._count_batches = int  # The other one keeps a model alive.
+
+    @contextlib.contextmanager
+    def call(self, count_batches: Callable[[], int], *, is_first: bool) -> Generator[None]:
+        """Watches a call of a step function.
+
+        Args:
+            count_batches: Returns the batches that it has read so far; also called from a thread.
+            is_first: Whether it is the function's first call.
+        """
+        self._go_on(is_step=self._num_calls > 0)
+        self._count_batches = count_batches
+        self._num_calls += 1
+        self._is_in_call, self._is_tracing = True, is_first
+        try:
+            yield
+        finally:
+            self._is_in_call = self._is_tracing = False
+            self._go_on(is_step=not is_first)
+
+    def _go_on(self, *, is_step: bool) -> None:
+        now = self._clock()
+        if is_step and self._num_active:
+            self._lasted.append(now - self._changed_at)
+        self._changed_at = now
+
+    def _look_on(self) -> None:
+        while True:
+            time.sleep(_LOOK_SECS)
+            self.look()
+
+    def look(self) -> None:
+        """Says who is late where it is time to; ends the process after the limit."""
+        num_batches = self._count_batches()
+        if num_batches != self._num_batches:  # In a call of several steps.
+            self._num_batches = num_batches
+            self._changed_at = self._clock()
+        secs = self._clock() - self._changed_at
+        if not self._num_active or secs < _NOTE_SECS:
+            self._withdraw()
+            return
+        own = Place(self._num_calls, num_batches, not self._is_in_call)
+        if not self._is_noted:
+            self._note(json.dumps(dataclasses.asdict(own)))
+            self._is_noted = True
+        if secs < min(self._limit_secs, max(self._late_secs() + _SETTLE_SECS, self._say_at)):
+            return
+        places = {**self._places_of_others(), self._cluster.task: own}
+        is_late = self._cluster.task in late_ones(places)
+        # The one that is late ends first, and tells the others.
+        if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
+            cause = f"no step has ended for {self._limit_secs:g} s. {self._describe(places)}"
+            self._end(cause, is_late)
+        elif secs >= self._say_at:
+            self._say_at = 2 * secs
+            self._report(places, secs, is_late=is_late)
+
+    def _withdraw(self) -> None:
+        if self._is_noted:
+            self._note("")
+        if self._say_at:
+            self._say(f"{self._cluster.task} goes on.")
+        self._is_noted, self._has_shown_stacks, self._say_at = False, False, 0.0
+
+    def _report(self, places, secs, *, is_late) -> None:
+        if is_late or self._cluster.is_chief:
+            longest = max(self._lasted, default=0)
+            self._say(
+                f"No step has ended for {secs:.0f} s; the longest until now took {longest:.2g} s. "
+                f"{self._describe(places)} "
+                f"After {self._limit_secs:g} s the job ends: make_strategy(step_timeout_secs=...)."
+            )
+        if not self._has_shown_stacks and (is_late or not late_ones(places)):
+            self._has_shown_stacks = True
+            self._show_stacks()
+
+    def _late_secs(self) -> float:
+        if self._is_tracing or not self._lasted:
+            return _FIRST_SECS
+        return max(_LEAST_SECS, _TIMES_LONGER * max(self._lasted))
+
+    def _places_of_others(self) -> dict[Task, Place]:
+        places = {}
+        for task in self._cluster.addresses:
+            if task != self._cluster.task and (text := self._read(task)):
+                places[task] = Place(**json.loads(text))
+        return places
+
+    def _describe(self, places: Mapping[Task, Place]) -> str:
+        silent = [task for task in self._cluster.addresses if task not in places]
+        if silent:
+            names = ", ".join(map(self._cluster.describe, silent))
+            return f"{names} is not in its steps: its `fit` has ended, or it is halted."
+        late = late_ones(places)
+        if not late:
+            return f"All workers are at the same place, {_doing(self._cluster.task, places)}."
+        return " ".join(
+            f"{self._cluster.describe(task)} is late: {_doing(task, places)}."
+            for task in sorted(late, key=str)
+        )
+
+    def _end_process(self, cause: str, is_late: bool) -> None:
+        if not is_late:
+            peer_failure.end(cause, self._cluster)
+        self._show_stacks()
+        who = self._cluster.describe(self._cluster.task)
+        self._say(
+            f"error: {who} ends because {cause} Mend what it waits for, or give it longer: "
+            "make_strategy(step_timeout_secs=...)."
+        )
+        launch_note.leave(launch_note.FAILED)
+        peer_failure.tell_others(f"{who} failed: {cause}")
+        sys.stdout.flush()
+        os._exit(_ERROR)
+
+
+def late_ones(places: Mapping[Task, Place]) -> set[Task]:
+    """Returns the workers that are behind others; none where all are at the same place."""
+    orders = [place.order for place in places.values()]
+    return {task for task, place in places.items() if place.order == min(orders) < max(orders)}
+
+
+def _doing(task: Task, places: Mapping[Task, Place]) -> str:
+    place = places[task]
+    if place.is_between:
+        return _BETWEEN
+    farthest = max(each.num_batches for each in places.values())
+    return _DATA if place.num_batches < farthest else _STEP
+
+
+def _print_stacks() -> None:
+    """Prints where the program is, and threads that run Python, such as one that reads data."""
+    own, main = threading.get_ident(), threading.main_thread().ident
+    frames = {key: frame for key, frame in sys._current_frames().items() if key != own}
+    for key in sorted(frames, key=lambda key: key != main):
+        stack = "".join(traceback.format_stack(frames[key]))
+        _print(f"{'The program' if key == main else 'Another thread'} is here:\n{stack.rstrip()}")
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
