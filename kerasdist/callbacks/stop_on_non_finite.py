@@ -131,7 +131,7 @@ class StopOnNonFinite(StepCallback):
             evidence.forget()
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._evidence[0].step >= 0:
+        if self.model.train_function.may_have_discarded and self._evidence[0].step >= 0:
             self._act()
 
     def on_train_end(self, logs=None):

@@ -40,6 +40,8 @@ class WorkerStepFunction:
     Args: those of `ModelStep`.
     """
 
+    may_have_discarded = True  # It is not known before somebody asks.
+
     def __init__(self, model, step, **arguments):
         _check(model)
         self._strategy = model.distribute_strategy

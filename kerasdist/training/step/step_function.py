@@ -6,7 +6,7 @@ returns logs that nobody has computed yet. `steps_per_execution` steps run insid
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,6 +19,20 @@ from kerasdist.training.step import graph_errors, rehearsal, replica_step
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.step_logs import graph_function
+
+
+class _News(NamedTuple):
+    """What a step returns: read from here it costs a hundredth of what a variable costs.
+
+    Attributes:
+        num_examples: Of the global batch.
+        num_stop_requests: Workers that want to stop; None where there is one.
+        is_discarded: See `replica_step.GlobalStep`.
+    """
+
+    num_examples: Any
+    num_stop_requests: Any
+    is_discarded: Any
 
 
 class StepFunction:
@@ -45,6 +59,7 @@ class StepFunction:
             self._num_read: Any = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._watch = peers.step_watch(self._strategy)
         self._is_traced = False
+        self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
         self._run_batch = self._one_step
@@ -60,6 +75,7 @@ class StepFunction:
         self._step.restart()
         self._stop_request.assign(0)
         self._num_stop_requests.assign(0)
+        self._news = None
         self._is_first_call = True
 
     def request_stop(self) -> None:
@@ -69,7 +85,17 @@ class StepFunction:
     @property
     def is_stop_requested(self) -> bool:
         """Whether a worker wanted to stop before the last step; the same on every worker."""
+        if self._news is not None:
+            requests = self._news.num_stop_requests
+            return requests is not None and float(requests) > 0
         return float(tf.convert_to_tensor(self._num_stop_requests)) > 0
+
+    @property
+    def may_have_discarded(self) -> bool:
+        """Whether a callback may have discarded a step of the last call."""
+        if self._news is None:
+            return True
+        return self._news.is_discarded is not None and bool(self._news.is_discarded)
 
     def __call__(self, data) -> dict:
         """Runs the steps that `data` asks for.
@@ -91,6 +117,7 @@ class StepFunction:
 
     def _call(self, data) -> dict:
         start = time.perf_counter()
+        self._news = None
         try:
             if isinstance(data, GlobalBatches):
                 self._run(data)
@@ -147,7 +174,7 @@ class StepFunction:
         if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
             return self._steps_in_python(iterator, num_steps)
         if data.num_steps == 1:
-            self._run_step(iterator)
+            self._news = self._run_step(iterator)
             return 1
         if data.is_exact:
             self._run_steps(iterator, tf.constant(num_steps))
@@ -168,8 +195,8 @@ class StepFunction:
         num_taken, next_size = run(data.iterator, tf.constant(data.num_steps), data.next_size)
         data.answer(int(num_taken), next_size)
 
-    def _one_step(self, batch):
-        """Runs a step with a global batch; returns the examples in it."""
+    def _one_step(self, batch) -> _News:
+        """Runs a step with a global batch."""
         batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
         checks = self._step.look_at(batch, is_first=is_first)
@@ -177,7 +204,8 @@ class StepFunction:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
         shares = batches.shares_of(batch, self._strategy)
-        return self._run_shares(batch, shares, checks=checks).num_examples
+        result = self._run_shares(batch, shares, checks=checks)
+        return _News(result.num_examples, result.sums.get(_STOP), result.is_discarded)
 
     def _one_own_step(self, batch, own_size, size, next_size):
         """Runs a step with a batch of this worker's own; returns the size of the next global one.
@@ -240,7 +268,7 @@ class StepFunction:
             batch, has_value = self._next_of(read)
             tf.cond(
                 has_value,
-                lambda: tf.cast(self._one_step(batch.get_value()), tf.int32),
+                lambda: tf.cast(self._one_step(batch.get_value()).num_examples, tf.int32),
                 lambda: 0,
             )
             return step + tf.cast(has_value, tf.int32), has_value

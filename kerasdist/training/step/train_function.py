@@ -13,11 +13,15 @@ class TrainFunction(Protocol):
         num_examples: int64 variable, the examples over all replicas since `restart`.
         times: `StepTimes`, or `WorkerTimes` beside parameter servers: where the time of the steps
             goes, where a callback measures it.
+        may_have_discarded: Whether a callback may have discarded a step of the last call.
     """
 
     callbacks: tuple
     num_examples: tf.Variable
     times: Any
+
+    @property
+    def may_have_discarded(self) -> bool: ...
 
     def __call__(self, data) -> dict:
         """Runs the steps that `data` asks for, and answers it; returns logs to be read later.
