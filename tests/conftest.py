@@ -50,6 +50,11 @@ def kept_objects_are_left_alone():
     gc.freeze()
 
 
+def pytest_configure():
+    """Looks for garbage less often: tracing makes objects by the million, and few are garbage."""
+    gc.set_threshold(50_000, 20, 50)
+
+
 @pytest.fixture
 def strategy(request):
     """The strategy of the deployment that `tests.strategies.each_strategy` names."""
