@@ -93,6 +93,27 @@ class WorkerWatch:
                 given_up |= silent
             return next(each for each in results if coordinator_adapter.wait_for(each, 0)).fetch()
 
+    def fetch_once(self, result, attempt):
+        """Returns what came of something that runs once at most, as numpy arrays.
+
+        Args:
+            result: What the coordinator promises.
+            attempt: Whether and where it has begun.
+
+        Returns:
+            None where the worker that had begun it is lost or given up.
+
+        Raises:
+            tf.errors.UnavailableError: No worker is left.
+        """
+        with self.waiting():
+            while not coordinator_adapter.wait_for(result, 1.0):
+                self._coordinator.done()  # Raises what has failed elsewhere.
+                silent = self.silent_workers()
+                if attempt.worker is not None and Task("worker", attempt.worker) in silent:
+                    return None
+            return None if attempt.is_lost else result.fetch()
+
     def silent_workers(self) -> set[Task]:
         """Returns the workers that are given up; looks at them now and then.
 

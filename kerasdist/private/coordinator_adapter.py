@@ -45,9 +45,13 @@ def copy_results_first(coordinator) -> None:
     cluster = coordinator._cluster
     chief = f"/job:{context.get_server_def().job_name}/replica:0/task:0/device:CPU:0"
 
-    def schedule(function, args, kwargs):
+    def schedule(function, args, kwargs, attempt=None):
         queue = cluster.closure_queue
-        closure = cluster_coordinator.Closure(function, queue._cancellation_mgr, args, kwargs)
+        manager = queue._cancellation_mgr
+        if attempt is None:
+            closure = cluster_coordinator.Closure(function, manager, args, kwargs)
+        else:
+            closure = _ClosureRunOnce(attempt, function, manager, args, kwargs)
         run = closure._function
 
         def run_and_copy(*args, **kwargs):
@@ -61,6 +65,46 @@ def copy_results_first(coordinator) -> None:
         return result
 
     cluster.schedule = schedule
+
+
+class Attempt:
+    """What has become of something that is to run on a worker once at most.
+
+    Attributes:
+        worker: Index of the worker that it was begun on, or None.
+        is_lost: Whether that worker was lost meanwhile. The result is then no number of its own.
+    """
+
+    def __init__(self):
+        self.worker: int | None = None
+        self.is_lost = False
+
+
+class _ClosureRunOnce(cluster_coordinator.Closure):
+    """TensorFlow runs what a lost worker had begun again on another one; this one ends instead."""
+
+    def __init__(self, attempt: Attempt, *args):
+        super().__init__(*args)
+        self._attempt = attempt
+        run = self._function
+
+        def run_once(*args, **kwargs):
+            self._has_begun = True
+            return run(*args, **kwargs)
+
+        self._has_begun = False
+        self._function = run_once
+
+    def execute_on(self, worker):
+        if not self._has_begun:
+            self._attempt.worker = worker.worker_index
+            super().execute_on(worker)
+            return
+        self._attempt.is_lost = True
+        nothing = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), self._output_type_spec
+        )
+        self.maybe_call_with_output_remote_value(lambda result: result._set_values(nothing))
 
 
 def _copy(output):
@@ -85,9 +129,24 @@ def traced_for_workers(strategy) -> Generator[None]:
         names.overwrite(strategy.extended, "_being_scheduled", False)
 
 
-def schedule(coordinator, concrete_function, args: tuple):
-    """Schedules a function that is traced already, without what only tracing needs."""
-    return coordinator._cluster.schedule(concrete_function, args, {})
+def schedule_once(coordinator, function, args: tuple):
+    """Schedules a function of which no worker runs again what another one has begun.
+
+    Args:
+        coordinator: A ClusterCoordinator with `copy_results_first`.
+        function: A `tf.function`; or one that is traced already, without what only tracing needs.
+        args: Its arguments.
+
+    Returns:
+        What the coordinator promises, and the `Attempt`.
+    """
+    attempt = Attempt()
+    if isinstance(function, tf.types.experimental.PolymorphicFunction) and not hasattr(
+        function, "structured_outputs"
+    ):
+        with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
+            return coordinator._cluster.schedule(function, args, {}, attempt), attempt
+    return coordinator._cluster.schedule(function, args, {}, attempt), attempt
 
 
 def wait_for(result, secs: float) -> bool:

@@ -33,14 +33,21 @@ class Call:
         num_steps: How many.
         calls: Of the same epoch.
         batch: The batch of the one step, where the chief reads it; None where the worker does.
-        result: What the coordinator promises, once it is scheduled.
+        number: Of the ledger, once it is scheduled.
+        result: What the coordinator promises, and the attempt.
     """
 
     position: int
     num_steps: int
     calls: "Calls"
     batch: Any = None
+    number: Any = None
     result: Any = None
+
+
+def most_running(num_workers: int) -> int:
+    """Returns how many calls are on their way at once, at most."""
+    return _CALLS_PER_WORKER * num_workers
 
 
 class Calls:
@@ -73,7 +80,7 @@ class Calls:
     ):
         self.source = source
         self.running = collections.deque()
-        self.max_running = _CALLS_PER_WORKER * num_workers
+        self.max_running = most_running(num_workers)
         self.num_done = 0
         self.has_ended = False
         self._num_workers = num_workers

@@ -63,36 +63,54 @@ class LocalCopies:
             )
 
 
-def sent(gradients: list, variables: list) -> tuple[list, dict]:
+def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]:
     """Returns gradients where their weights are: small ones arrive there with one message.
 
     Args:
         gradients: Tensors, IndexedSlices or None.
         variables: Keras' variables, those of the parameter servers.
+        note: int64 [2] that travels with the gradients, or None.
 
     Returns:
-        The gradients, and by device one that has arrived there.
+        The gradients; by device those that have arrived there; and by device the note, where it
+        came with a message of small ones.
     """
-    result, arrived = list(gradients), {}
-    dense = [
-        index
-        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
-        if tf.is_tensor(gradient)
-        and not isinstance(gradient, tf.IndexedSlices)
-        and _is_small(variable.value)
-        and gradient.dtype == variable.value.dtype
-    ]
+    result, arrived, notes = list(gradients), {}, {}
+    dense = []
+    for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+        if gradient is None or is_sharded(variable.value):
+            continue
+        is_dense = not isinstance(gradient, tf.IndexedSlices)
+        if is_dense and gradient.dtype == variable.value.dtype and _is_small(variable.value):
+            dense.append(index)
+            continue
+        device = variable.value.device
+        with tf.device(device), tf.control_dependencies(None):
+            result[index] = tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        arrived.setdefault(device, []).extend(
+            tf.nest.flatten(result[index], expand_composites=True)
+        )
     for group in _by_server([variables[index].value for index in dense]):
         positions = [dense[position] for position in group]
         weights = [variables[position].value for position in positions]
-        packed = _packed([gradients[position] for position in positions])
+        device, dtype = weights[0].device, weights[0].dtype
+        small = [gradients[position] for position in positions]
+        goes_along = note is not None and device not in notes
+        if goes_along:
+            bits = tf.bitcast(note, dtype)  # What is copied and never computed with.
+            small.append(bits)
+        packed = _packed(small)
         # Without what the step waits for on the worker: the gradients do so.
-        with tf.device(weights[0].device), tf.control_dependencies(None):
-            parts = _unpacked(tf.identity(packed), weights)  # A gradient's shape may be unknown.
+        with tf.device(device), tf.control_dependencies(None):
+            packed = tf.identity(packed)
+            if goes_along:
+                packed, arrived_bits = tf.split(packed, [-1, bits.shape.num_elements()])
+                notes[device] = tf.bitcast(tf.reshape(arrived_bits, bits.shape), tf.int64)
+            parts = _unpacked(packed, weights)  # A gradient's shape may be unknown.
         for position, part in zip(positions, parts, strict=True):
             result[position] = part
-        arrived[weights[0].device] = parts[0]
-    return result, arrived
+        arrived.setdefault(device, []).append(parts[0])
+    return result, arrived, notes
 
 
 def _is_small(variable) -> bool:

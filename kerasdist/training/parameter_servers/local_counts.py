@@ -4,15 +4,17 @@ Metrics of a model on parameter servers live there, and a worker that updated th
 would send and wait for each of them. TensorFlow knows such variables by their handle, so while a
 call is traced they are others: of the worker, set to 0 at the start of the call, and added to those
 of the parameter server at its end, in one go. What a worker that dies has not handed over counts
-for nothing, and its call runs again on another one, so every example counts once.
+for nothing, and its call runs again on another one (see `ledger`): every example counts once.
 """
 
 import contextlib
+import functools
 from collections.abc import Generator
 
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter
+from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_names import unique_name
 
 
@@ -22,13 +24,17 @@ class LocalCounts:
     Args:
         metrics_variables: Of a model: each metric must add up over the workers, as Keras' do.
         num_examples: Another variable, to which a call adds its examples.
+        ledger: Notes that the counts have arrived, in the same message; None in tests.
     """
 
-    def __init__(self, metrics_variables: list, num_examples: tf.Variable):
+    def __init__(
+        self, metrics_variables: list, num_examples: tf.Variable, ledger: Ledger | None = None
+    ):
         self._variables = [
             variable for variable in metrics_variables if variable.value.dtype != tf.string
         ]
         self._num_examples = num_examples
+        self._ledger = ledger
         self._prefix = unique_name()
 
     @contextlib.contextmanager
@@ -51,15 +57,26 @@ class LocalCounts:
             yield local[-1]
         for device in dict.fromkeys(variable.device for variable in remote):
             pairs = zip(remote, local, strict=True)
-            _add(device, [pair for pair in pairs if pair[0].device == device])
+            add = functools.partial(
+                self._add, device, [pair for pair in pairs if pair[0].device == device]
+            )
+            if self._ledger and self._ledger.is_again:
+                tf.cond(self._ledger.are_counts_due(device), add, lambda: None)
+            else:
+                add()
 
-
-def _add(device: str, pairs: list) -> None:
-    """Adds to the variables of a parameter server, with one message for all of them."""
-    counted = [tf.reshape(tf.cast(local.read_value(), tf.float64), [-1]) for _, local in pairs]
-    packed = tf.concat(counted, axis=0)
-    with tf.device(device):
-        numbers = tf.split(packed, [each.shape[0] for each in counted])
-        for (variable, _), number in zip(pairs, numbers, strict=True):
-            number = tf.reshape(tf.cast(number, variable.dtype), variable.shape)
-            variable.assign_add(number, read_value=False)
+    def _add(self, device: str, pairs: list) -> None:
+        """Adds to the variables of a parameter server, with one message for all of them."""
+        counted = [tf.reshape(tf.cast(local.read_value(), tf.float64), [-1]) for _, local in pairs]
+        if self._ledger:
+            counted.append(tf.bitcast(self._ledger.note_of_counts(), tf.float64))
+        packed = tf.concat(counted, axis=0)
+        with tf.device(device):
+            numbers = tf.split(packed, [each.shape[0] for each in counted])
+            noted = []
+            if self._ledger:
+                noted = [self._ledger.write(device, tf.bitcast(numbers.pop(), tf.int64))]
+            with tf.control_dependencies(noted):
+                for (variable, _), number in zip(pairs, numbers, strict=True):
+                    number = tf.reshape(tf.cast(number, variable.dtype), variable.shape)
+                    variable.assign_add(number, read_value=False)

@@ -10,14 +10,15 @@ import threading
 import time
 from collections.abc import Generator
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
-from kerasdist.training.parameter_servers import local_counts, sharded_variables
+from kerasdist.training.parameter_servers import ledger, local_counts, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
-from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls
+from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -50,7 +51,7 @@ class WorkerStepFunction:
         self._step = ModelStep(
             model,
             step,
-            make_delivery=lambda: RemoteDelivery(self._copies, self.times),
+            make_delivery=lambda: RemoteDelivery(self._copies, self.times, self._ledger),
             make_times=functools.partial(WorkerTimes, self._strategy),
             **arguments,
         )
@@ -60,7 +61,11 @@ class WorkerStepFunction:
         self._is_first_call = True
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
-        self._counts = local_counts.LocalCounts(model.metrics_variables, self.num_examples)
+        num_calls = most_running(self._strategy.served_cluster.num_workers)
+        self._ledger = ledger.Ledger(self._strategy, num_calls)
+        self._counts = local_counts.LocalCounts(
+            model.metrics_variables, self.num_examples, self._ledger
+        )
         self._running: list = []
         self._calls: Calls | None = None
         self._traced_for = None  # The data, and below the functions traced for it.
@@ -77,6 +82,9 @@ class WorkerStepFunction:
         )
         self._run_steps_to_the_end = graph_function(self._steps_to_the_end)
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
+        # Traced once a worker is lost.
+        self._run_given_again = graph_function(self._given_step, reduce_retracing=True)
+        self._run_next_steps_again = graph_function(self._next_steps_again)
 
     def restart(self):
         """Waits for what still runs, and begins anew."""
@@ -106,7 +114,7 @@ class WorkerStepFunction:
                 num_taken = self._advance(data)
             else:
                 for batch in data:
-                    self._watch.fetch(self._schedule_batch(batch))
+                    self._run_batch(batch)
                 self._recent = None
         except tf.errors.OpError as error:
             self._abandon()
@@ -144,15 +152,17 @@ class WorkerStepFunction:
         return self._end(self._running.pop(0))
 
     def _start(self, call: Call):
+        call.number = self._ledger.next_call()
         call.result = self._schedule(call)
         self._running.append(call)
 
     def _schedule(self, call):
+        """Returns what the coordinator promises of a call, and its attempt."""
         source = call.calls.source
         data = source.data
         if call.batch is not None:
-            return self._schedule_batch(call.batch, call.position)
-        run, numbers = self._run_next_step, []
+            return self._schedule_batch(call.batch, call.number, call.position)
+        run, numbers = self._run_next_step, [*call.number]
         is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
         at_once = _AT_ONCE if is_long else 1
         if data.is_strict:
@@ -161,11 +171,12 @@ class WorkerStepFunction:
             run = self._run_step_at if is_simple else self._run_steps_at[at_once]
             if not data.is_counted:
                 run = self._run_steps_to_the_end
-            numbers = [source.generation, call.position, call.num_steps]
+            numbers += [source.generation, call.position, call.num_steps]
         elif call.num_steps > 1:
-            run, numbers = self._run_next_steps[at_once], [call.num_steps]
-        arguments = (source.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
-        return coordinator_adapter.schedule(
+            run = self._run_next_steps[at_once]
+            numbers.append(call.num_steps)
+        arguments = (source.iterators, tf.constant(numbers, tf.int64))
+        return coordinator_adapter.schedule_once(
             self._coordinator, self._traced(run, data, arguments), arguments
         )
 
@@ -177,28 +188,79 @@ class WorkerStepFunction:
             self._concrete[run] = function
         return self._concrete[run]
 
-    def _schedule_batch(self, batch, position=0):
-        batch = batches.as_tensors(without_optionals(batch))
-        arguments = batch, tf.constant(position, tf.int64)
-        return self._coordinator.schedule(self._run_given, args=arguments)
+    def _schedule_batch(self, batch, number, position, done=None):
+        run = self._run_given
+        arguments = (
+            batches.as_tensors(without_optionals(batch)),
+            tf.constant([*number, position], tf.int64),
+        )
+        if done is not None:
+            run, arguments = self._run_given_again, (*arguments, tf.constant(done))
+        return coordinator_adapter.schedule_once(self._coordinator, run, arguments)
 
     def _end(self, call: Call) -> int:
         """Waits for a call; returns how many steps it had batches for."""
-        result = self._watch.fetch(call.result, again=lambda: self._schedule(call))
+        result = self._watch.fetch_once(*call.result)
         num_taken = call.num_steps
-        if call.calls.source.data.is_strict:
+        data = call.calls.source.data
+        if result is None:
+            num_taken = self._make_up(call, self._ledger.read(call.number))
+        elif call.batch is None and data.is_strict:
             position, num_taken = map(int, result)
             if position != call.position:  # Lost with a worker, and this one had read on.
-                num_taken = self._run_again(call)
+                num_taken = self._run_again(call, np.zeros(len(self._ledger.devices), np.int64))
         call.calls.end(call, num_taken)
         return num_taken
 
-    def _run_again(self, call: Call) -> int:
+    def _make_up(self, call: Call, done) -> int:
+        """Makes what is missing of the steps of a lost call; returns how many it has."""
+        source = call.calls.source
+        if call.batch is not None:
+            self._run_batch(call.batch, call.position, done)
+            return 1
+        if source.data.is_strict:
+            return self._run_again(call, done)
+        self._until_done(
+            done,
+            lambda number, done: coordinator_adapter.schedule_once(
+                self._coordinator,
+                self._run_next_steps_again,
+                (
+                    source.iterators,
+                    tf.constant([*number, call.num_steps], tf.int64),
+                    tf.constant(done),
+                ),
+            ),
+        )
+        return call.num_steps
+
+    def _run_again(self, call: Call, done) -> int:
         num_taken = 0
         for batch in call.calls.source.reread(call.position, call.num_steps):
-            self._watch.fetch(self._schedule_batch(batch, call.position))
+            self._run_batch(batch, call.position, ledger.of_step(done, num_taken))
             num_taken += 1
         return num_taken
+
+    def _run_batch(self, batch, position=0, done=None):
+        """Runs the step of a batch, or what is missing of it, and waits for it."""
+        self._until_done(
+            done,
+            lambda number, done: self._schedule_batch(batch, number, position, done),
+        )
+
+    def _until_done(self, done, schedule):
+        """Schedules a call until its worker is not lost.
+
+        Args:
+            done: How far it has come before, as `Ledger.read` returns it; None if it has not begun.
+            schedule: Called as schedule(number, done).
+        """
+        while done is None or (done < ledger.ALL).any():
+            number = self._ledger.next_call(again=True)
+            if self._watch.fetch_once(*schedule(number, done)) is not None:
+                return
+            found = self._ledger.read(number)
+            done = found if done is None else np.maximum(done, found)
 
     def _abandon(self):
         """Lets the coordinator forget what was scheduled, after an error."""
@@ -235,12 +297,12 @@ class WorkerStepFunction:
 
     def _step_at(self, iterator, numbers):
         """Runs the step at a position; returns the one at which the worker really was, and 1."""
-        generation, position, _ = tf.unstack(numbers)
+        generation, position, _ = tf.unstack(numbers[2:])
         _skip(iterator, position - self._place_of(generation))
-        with self._collected() as num_examples:
+        with self._collected(numbers) as num_examples:
             index, batch = self._next(iterator)
             self._note_place(generation, index + 1)
-            self._one_step_on_worker(index, batch, num_examples)
+            self._one_step_on_worker(0, index, batch, num_examples)
         return tf.stack([index, tf.ones_like(index)])
 
     def _steps_at(self, at_once, iterator, numbers):
@@ -248,31 +310,31 @@ class WorkerStepFunction:
 
         None are run, and the position is -1, where the worker is past it.
         """
-        generation, position, num_steps = tf.unstack(numbers)
+        generation, position, num_steps = tf.unstack(numbers[2:])
         place = self._place_of(generation)
         is_missed = place > position
         _skip(iterator, position - place)
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        self._next_steps(at_once, iterator, num_steps)
+        self._next_steps(at_once, iterator, tf.stack([*tf.unstack(numbers[:2]), num_steps]))
         return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
 
     def _steps_to_the_end(self, iterator, numbers):
         """As `_steps_at`, of data that may end before."""
-        generation, position, num_steps = tf.unstack(numbers)
+        generation, position, num_steps = tf.unstack(numbers[2:])
         place = self._place_of(generation)
         is_missed = place > position
         num_skipped = tf.maximum(position - place, 0)
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        with self._collected() as num_examples:
+        with self._collected(numbers) as num_examples:
 
             def body(count, num_taken, _):
                 element, has_value = self.times.of_input(lambda: _next_or_none(iterator))
                 runs = has_value & (count >= num_skipped)
                 tf.cond(
                     runs,
-                    lambda: self._one_step_on_worker(*element.get_value(), num_examples),
+                    lambda: self._one_step_on_worker(num_taken, *element.get_value(), num_examples),
                     lambda: None,
                 )
                 return count + 1, num_taken + tf.cast(runs, tf.int64), has_value
@@ -286,30 +348,49 @@ class WorkerStepFunction:
             )
         return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
 
-    def _next_step_of_worker(self, iterator):
-        with self._collected() as num_examples:
-            self._one_step_on_worker(*self._next(iterator), num_examples)
+    def _next_step_of_worker(self, iterator, numbers):
+        with self._collected(numbers) as num_examples:
+            self._one_step_on_worker(0, *self._next(iterator), num_examples)
+        return tf.ones([], tf.int64)
 
-    def _next_steps(self, at_once, iterator, num_steps):
-        num_steps = tf.reshape(num_steps, [])
-        with self._collected() as num_examples:
+    def _next_steps(self, at_once, iterator, numbers):
+        num_steps = numbers[2]
+        with self._collected(numbers) as num_examples:
 
-            def run():
-                self._one_step_on_worker(*self._next(iterator), num_examples)
+            def run(step):
+                self._one_step_on_worker(step, *self._next(iterator), num_examples)
 
+            num_looped = num_steps // at_once
             if at_once > 1:
-                _repeat(num_steps // at_once, lambda: [run() for _ in range(at_once)])
-                num_steps %= at_once
-            _repeat(num_steps, run)
+                _repeat(num_looped, lambda loop: [run(loop * at_once + i) for i in range(at_once)])
+                num_looped *= at_once
+                _repeat(num_steps - num_looped, lambda step: run(num_looped + step))
+            else:
+                _repeat(num_steps, run)
+        return num_steps
 
-    def _given_step(self, batch, position):
-        with self._collected() as num_examples:
-            self._one_step_on_worker(position, batch, num_examples)
+    def _next_steps_again(self, iterator, numbers, done):
+        """Makes what is missing of some steps, of which every batch is counted."""
+        with self._collected(numbers, done) as num_examples:
+            _repeat(
+                numbers[2],
+                lambda step: self._one_step_on_worker(step, *self._next(iterator), num_examples),
+            )
+        return numbers[2]
+
+    def _given_step(self, batch, numbers, done=None):
+        with self._collected(numbers, done) as num_examples:
+            self._one_step_on_worker(0, numbers[2], batch, num_examples)
+        return tf.ones([], tf.int64)
 
     @contextlib.contextmanager
-    def _collected(self) -> Generator[tf.Variable]:
+    def _collected(self, numbers, done=None) -> Generator[tf.Variable]:
         """Traces the steps of a call; yields the variable that counts its examples."""
-        with self._counts.collected() as num_examples, self.times.collected(num_examples):
+        with (
+            self._ledger.tracing(numbers[:2], done),
+            self._counts.collected() as num_examples,
+            self.times.collected(num_examples),
+        ):
             yield num_examples
 
     def _next(self, iterator):
@@ -325,18 +406,19 @@ class WorkerStepFunction:
         with tf.device("/device:CPU:0"):
             coordinator_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
 
-    def _one_step_on_worker(self, position, batch, num_examples):
+    def _one_step_on_worker(self, step, position, batch, num_examples):
         batch = without_optionals(batch)
         checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
-        with self._copies.held() if self._copies else contextlib.nullcontext([]) as fetched:
+        held = self._copies.held() if self._copies else contextlib.nullcontext([])
+        with self._ledger.at_step(step), held as fetched:
             self.times.begin_step([batch, fetched], self._optimizer)
             self._step.run(batch, shares, checks=checks, counter=num_examples)
 
 
 def _repeat(num_steps, run):
     def body(step):
-        run()
+        run(step)
         return step + 1
 
     start = tf.constant(0, tf.int64)
@@ -349,7 +431,7 @@ def _next_or_none(iterator):
 
 
 def _skip(iterator, num_batches):
-    _repeat(num_batches, lambda: next(iterator))
+    _repeat(num_batches, lambda _: next(iterator))
 
 
 def _of_user(error):

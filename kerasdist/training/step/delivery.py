@@ -1,6 +1,7 @@
 """How the gradients of the global batch reach the variables of a step."""
 
 import contextlib
+from collections.abc import Callable
 
 
 class LocalDelivery:
@@ -9,6 +10,10 @@ class LocalDelivery:
     def updating(self, optimizer) -> contextlib.AbstractContextManager:
         """Returns a context in which `optimizer` updates the variables."""
         return contextlib.nullcontext()
+
+    def carry_out(self, update: Callable) -> None:
+        """Traces `update()`: what an optimizer and the callbacks do with the gradients."""
+        update()
 
     def apply(self, stock, optimizer, gradients: list, variables: list):
         """Calls `stock(optimizer, gradients, variables)`, which is Keras' own update."""

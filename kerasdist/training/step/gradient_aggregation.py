@@ -137,8 +137,10 @@ def _update(stock, optimizer, gradients, variables, step):
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if is_outer:  # It unscales the gradients for its inner one, which comes by here.
         return stock(optimizer, gradients, variables)
+    delivery = step.delivery
     if not step.callbacks:
-        return step.delivery.apply(stock, optimizer, gradients, variables)
+        apply_all = functools.partial(delivery.apply, stock, optimizer, gradients, variables)
+        return delivery.carry_out(apply_all)
     step.updates.append(optimizer)
     scale = optimizer.loss_scale_factor or 1.0
 
@@ -147,10 +149,13 @@ def _update(stock, optimizer, gradients, variables, step):
     def apply(pairs):
         for observer in observers:
             observer.observe_update(pairs)
+        delivery.carry_out(functools.partial(update, pairs))
+
+    def update(pairs):
         if pairs:
             scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
             updated = [variable for _, variable in pairs]
-            step.delivery.apply(stock, optimizer, scaled, updated)
+            delivery.apply(stock, optimizer, scaled, updated)
         for callback in step.callbacks:
             callback.after_update(variables)
 

@@ -58,7 +58,7 @@ def test_gradients_arrive_in_their_places_and_shapes():
     dense = [tf.reshape(tf.range(6.0), [2, 3]), tf.range(4.0), None]
     slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([2]), [5, 1])
 
-    gradients, arrived = local_copies.sent([*dense, slices], variables)
+    gradients, arrived, _ = local_copies.sent([*dense, slices], variables)
 
     np.testing.assert_array_equal(gradients[0], dense[0])
     np.testing.assert_array_equal(gradients[1], dense[1])

@@ -1,0 +1,127 @@
+"""Workers of parameter servers that are lost: every step is applied once and counted once.
+
+The gradient of every weight is 1 and the learning rate too, so that each number of each weight says
+how often it was updated.
+"""
+
+import json
+import re
+
+import pytest
+
+from tests.cluster import outcomes
+from tests.cluster.outcomes import of
+
+nothing_is_left_behind = outcomes.nothing_is_left_behind
+started = outcomes.started
+outcome = outcomes.outcome
+
+NUM_STEPS, BATCH_SIZE, NUM_WORKERS = 1200, 4, 3
+
+# Two workers are lost, each when the chief sees that about so many steps are done.
+PROGRAM = """
+import json, os, pathlib, random, signal, tempfile, threading, time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kerasdist
+
+NUM_STEPS, BATCH_SIZE = {num_steps}, {batch_size}
+optimizer, draw = {optimizer!r}, random.Random({seed})
+
+
+def mark(task):
+    return pathlib.Path(tempfile.gettempdir()) / f"{{os.environ['KERASDIST_RUN_ID']}} {{task}}"
+
+
+class Lose(keras.callbacks.Callback):
+    left = [("worker 1", {number}), ("worker 2", {number})]
+
+    def on_train_batch_end(self, batch, logs=None):
+        when = NUM_STEPS * (3 - len(self.left)) / 4
+        if self.left and batch > when:
+            task, number = self.left.pop(0)
+            # Not always between two calls.
+            threading.Timer(draw.uniform(0, 0.2), lose, [task, number]).start()
+
+
+def lose(task, number):
+    os.kill(int(mark(task).read_text()), number)
+
+
+class Ones(keras.Model):
+    def build(self, shape):
+        for index, size in enumerate([3, 1, 20_000, 7, 30_000]):
+            self.add_weight((size,), "zeros", name=f"weight_{{index}}")
+
+    def call(self, x):
+        return x
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.add_n([tf.reduce_sum(weight.value) for weight in self.weights[:5]])
+
+
+def slow(i):
+    time.sleep(0.002)
+    return i
+
+
+def batches():
+    return tf.data.Dataset.range(NUM_STEPS * BATCH_SIZE).batch(BATCH_SIZE).map(
+        lambda i: (tf.reshape(tf.cast(i, tf.float32), [-1, 1]), tf.cast(i, tf.float32))
+    )
+
+
+def slowly():
+    return batches().map(
+        lambda x, y: (tf.ensure_shape(tf.py_function(slow, [x], tf.float32), [None, 1]), y)
+    )
+
+
+mark(kerasdist.Cluster.from_env().task).write_text(str(os.getpid()))
+strategy = kerasdist.make_strategy(
+    steps_per_call={steps_per_call}, heartbeat_timeout_secs=5, start_timeout_secs=100
+)
+with strategy.scope():
+    model = Ones()
+    model.compile(optimizer=eval(optimizer), metrics=[])
+    model.build((None, 1))
+steps = {{}}
+data = {data}
+if callable(data):
+    steps = dict(steps_per_epoch=NUM_STEPS)
+model.fit(data, epochs=1, verbose=0, shuffle=False, callbacks=[Lose()], **steps)
+result = dict(
+    iterations=int(model.optimizer.iterations.numpy()),
+    updates=[sorted(set((-weight.numpy()).tolist())) for weight in model.weights[:5]],
+    examples=int(model.train_function.num_examples),
+    losses=float(model.metrics[0].count),
+    lost=2 - len(Lose.left),
+)
+print("result", json.dumps(result), flush=True)
+"""
+
+ON_WORKERS = "batches()"
+OF_A_FUNCTION = "lambda context: batches().repeat()"
+OF_THE_CHIEF = "(batch for batch in batches().as_numpy_iterator())"
+SGD = "keras.optimizers.SGD(1.0)"
+
+
+def trained(data, steps_per_call, number="signal.SIGKILL", seed=0, optimizer=SGD):
+    program = PROGRAM.format(
+        data=data,
+        steps_per_call=steps_per_call,
+        number=number,
+        seed=seed,
+        optimizer=optimizer,
+        num_steps=NUM_STEPS,
+        batch_size=BATCH_SIZE,
+    )
+    return outcomes.alone(program, num_workers=NUM_WORKERS, num_ps=2)
+
+
+def result_of(outcome) -> dict:
+    [line] = re.findall(r"result (\{.*\})", outcome.outputs[0])
+    return json.loads(line)
