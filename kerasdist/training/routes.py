@@ -295,9 +295,10 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
 
 
 def _assign_add(stock, variable, value):
-    if replica_step.current() is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
+    step = replica_step.current()
+    if step is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
         return stock(variable, value)
-    return keras_adapter.add_in_place(variable, value)
+    return step.delivery.add_in_place(variable, value)
 
 
 def _gradient(stock, tape, target, sources, *args, **kwargs):

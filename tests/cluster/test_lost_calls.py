@@ -7,10 +7,7 @@ how often it was updated.
 import json
 import re
 
-import pytest
-
 from tests.cluster import outcomes
-from tests.cluster.outcomes import of
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started

@@ -1,11 +1,14 @@
 """How the gradients of a worker reach the variables of the parameter servers."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from kerasdist.private import keras_adapter
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -30,8 +33,8 @@ class RemoteDelivery:
         self._copies, self._times, self._ledger = copies, times, ledger
         self._optimizer: Any = None
         self._num_updates = 0
-        self._arrived: dict = {}  # By device, what says that the gradients have arrived there.
         self._is_due: dict = {}  # By device, in a call that is made again.
+        self._forget()
 
     @contextlib.contextmanager
     def updating(self, optimizer) -> Generator[None]:
@@ -41,7 +44,16 @@ class RemoteDelivery:
             with self._copies.put_back() if self._copies else contextlib.nullcontext():
                 yield
         finally:  # The step outlives its trace, whose graph they are of.
-            self._optimizer, self._arrived = None, {}
+            self._optimizer = None
+            self._forget()
+
+    def _forget(self):
+        self._note: Any = None
+        self._num_applied: Any = None
+        self._arrived: dict = {}  # By device, gradients that have arrived there.
+        self._notes: dict = {}  # By device, notes that have arrived with them.
+        self._written: dict = {}  # By device, what writes the note.
+        self._sent: dict = {}  # By tensor and device, what it is there.
 
     def carry_out(self, update: Callable) -> None:
         """Traces an update, and in a call that is made again one of those that are missing."""
@@ -51,15 +63,12 @@ class RemoteDelivery:
             return
         self._is_due = self._ledger.is_due(number)
 
-        def update_missing():
-            update()
-            # It is added to by the optimizer itself, wherever that is.
-            counter = self._optimizer.iterations.value
-            is_done = ~self._is_due[counter.device]
-            counter.assign_sub(tf.cast(is_done, counter.dtype), read_value=False)
-
         try:
-            tf.cond(tf.reduce_any(list(self._is_due.values())), update_missing, lambda: None)
+            tf.cond(
+                tf.reduce_any(list(self._is_due.values())),
+                lambda: _nothing(update()),
+                lambda: None,
+            )
         finally:
             self._is_due = {}
 
@@ -71,43 +80,91 @@ class RemoteDelivery:
             limit is not None
             for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
         )
+        self._forget()
         note = self._ledger.note(self._num_updates - 1) if self._ledger else None
         computed = [gradient for gradient in gradients if gradient is not None]
-        self._arrived, notes = {}, {}
         if not is_changed:
-            gradients, self._arrived, notes = local_copies.sent(gradients, variables, note)
-        if self._ledger:
-            with tf.control_dependencies(computed):
-                note = tf.identity(note)
-            self._arrived = self._noted(self._ledger, optimizer, variables, notes, note)
-        with self._after_arrival_on(optimizer.iterations.value.device):
+            gradients, self._arrived, self._notes = local_copies.sent(gradients, variables, note)
+        counter = optimizer.iterations.value
+        with self._after_arrival_on(counter.device):
+            if self._ledger:
+                with tf.control_dependencies(computed):
+                    self._note = tf.identity(note)
+                self._num_applied = counter.read_value()
+            self._optimizer = optimizer
             return stock(optimizer, gradients, variables)
-
-    def _noted(self, ledger, optimizer, variables, notes, note) -> dict:
-        """Notes the update where everything for it has arrived; returns by device what says so."""
-        values = [optimizer.iterations.value, *(each.value for each in variables)]
-        parts = [part for value in values for part in sharded_variables.parts_of(value)]
-        result = {}
-        for device in dict.fromkeys(part.device for part in parts):
-            # Without what the step waits for on the worker: the gradients do so.
-            with tf.control_dependencies(None), tf.control_dependencies(self._arrived.get(device)):
-                result[device] = [ledger.write(device, notes.get(device, note))]
-        return result
 
     def update(self, variable, function, args=(), kwargs=None, group=True):
         """Runs an update of a variable on its parameter server."""
 
         def on_server(part, *args, **kwargs):
-            with self._after_arrival_on(part.device):
-                if not self._is_due:
-                    return function(part, *args, **kwargs)
-                return tf.cond(
-                    self._is_due[part.device],
-                    lambda: _nothing(function(part, *args, **kwargs)),
-                    lambda: None,
+            device = part.device
+            gradients, settings = args[:1], [self._at(device, each) for each in args[1:]]
+            with self._noted_on(device, settings), self._counter_at(device):
+                self._if_due(
+                    device, functools.partial(function, part, *gradients, *settings, **kwargs)
                 )
 
         return sharded_variables.update(self._optimizer, variable, on_server, args, kwargs, group)
+
+    def add_in_place(self, variable: keras.Variable, value) -> None:
+        """Adds to a variable where it lives; that of the updates together with them."""
+        add = functools.partial(keras_adapter.add_in_place, variable, value)
+        if self._num_applied is None or variable is not self._optimizer.iterations:
+            add()
+            return
+        device = variable.value.device
+        with self._noted_on(device, []):
+            self._if_due(device, add)
+
+    def _if_due(self, device, update: Callable):
+        if self._is_due:
+            tf.cond(self._is_due[device], lambda: _nothing(update()), lambda: None)
+        else:
+            update()
+
+    @contextlib.contextmanager
+    def _noted_on(self, device, settings: list) -> Generator[None]:
+        """Lets what is traced inside wait until all is there and noted that is needed on `device`.
+
+        Nothing is between the note and the updates that could get lost.
+        """
+        if self._ledger is None or self._note is None:
+            with self._after_arrival_on(device):
+                yield
+            return
+        if device not in self._written:
+            there = [
+                *self._arrived.get(device, []),
+                *filter(tf.is_tensor, settings),
+                self._at(device, self._num_applied),
+            ]
+            note = self._notes.get(device)
+            with tf.control_dependencies(None), tf.control_dependencies(there):
+                note = self._note if note is None else note
+                self._written[device] = self._ledger.write(device, note)
+        with tf.control_dependencies(None), tf.control_dependencies([self._written[device]]):
+            yield
+
+    @contextlib.contextmanager
+    def _counter_at(self, device) -> Generator[None]:
+        """Lets the optimizer read how many updates it has made from what was sent to `device`."""
+        if self._num_applied is None:
+            yield
+            return
+        number = self._at(device, self._num_applied)
+        with keras_adapter.standing_in([self._optimizer.iterations], [number]):
+            yield
+
+    def _at(self, device, tensor):
+        """Returns a tensor on `device`, where it is sent once."""
+        if not isinstance(tensor, tf.Tensor):
+            return tensor
+        key = tensor.ref(), device
+        if key not in self._sent:
+            with tf.device(device), tf.control_dependencies(None):
+                self._sent[key] = tf.identity(tensor)
+        return self._sent[key]
 
     @contextlib.contextmanager
     def _after_arrival_on(self, device) -> Generator[None]:

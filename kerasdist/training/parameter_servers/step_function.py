@@ -83,7 +83,7 @@ class WorkerStepFunction:
         self._run_steps_to_the_end = graph_function(self._steps_to_the_end)
         self._run_given = graph_function(self._given_step, reduce_retracing=True)
         # Traced once a worker is lost.
-        self._run_given_again = graph_function(self._given_step, reduce_retracing=True)
+        self._run_given_again = graph_function(self._given_step_again, reduce_retracing=True)
         self._run_next_steps_again = graph_function(self._next_steps_again)
 
     def restart(self):
@@ -378,7 +378,10 @@ class WorkerStepFunction:
             )
         return numbers[2]
 
-    def _given_step(self, batch, numbers, done=None):
+    def _given_step(self, batch, numbers):
+        return self._given_step_again(batch, numbers, None)
+
+    def _given_step_again(self, batch, numbers, done):
         with self._collected(numbers, done) as num_examples:
             self._one_step_on_worker(0, numbers[2], batch, num_examples)
         return tf.ones([], tf.int64)

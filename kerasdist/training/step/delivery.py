@@ -3,6 +3,10 @@
 import contextlib
 from collections.abc import Callable
 
+import keras
+
+from kerasdist.private import keras_adapter
+
 
 class LocalDelivery:
     """They are where the variables are: each replica updates its own copy."""
@@ -18,3 +22,7 @@ class LocalDelivery:
     def apply(self, stock, optimizer, gradients: list, variables: list):
         """Calls `stock(optimizer, gradients, variables)`, which is Keras' own update."""
         return stock(optimizer, gradients, variables)
+
+    def add_in_place(self, variable: keras.Variable, value) -> None:
+        """Adds to a variable where it lives, in one operation."""
+        keras_adapter.add_in_place(variable, value)
