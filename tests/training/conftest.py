@@ -1,21 +1,20 @@
 """A strategy that stands for others."""
 
 import contextlib
+import types
 from typing import Any
 
 import pytest
 
-from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.private import coordinator_adapter
+from kerasdist.training.parameter_servers import ledger, sharded_variables
 from tests import strategies
 
 
 class Worker:
     """Coordinator and watch of a worker in this process, which computes at once."""
 
-    def schedule(self, function, args):
-        return function(*args)
-
-    def fetch(self, result, again=None):
+    def fetch_once(self, result, attempt):
         return result
 
     def waiting(self):
@@ -28,5 +27,13 @@ def worker_in_process(monkeypatch):
     strategy: Any = strategies.get("one device")
     for name in ("coordinator", "watch"):
         monkeypatch.setattr(strategy, name, Worker(), raising=False)
+    served = types.SimpleNamespace(num_workers=1)
+    monkeypatch.setattr(strategy, "served_cluster", served, raising=False)
     monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)
+    monkeypatch.setattr(ledger, "devices_of", lambda strategy: ["/device:CPU:0"])
+    monkeypatch.setattr(
+        coordinator_adapter,
+        "schedule_once",
+        lambda coordinator, function, args: (function(*args), None),
+    )
     return strategy

@@ -34,15 +34,17 @@ class Ledger:
     """The steps that each parameter server has taken of the calls that run.
 
     Args:
-        strategy: A ParameterServerStrategy of ours.
+        devices: Of the parameter servers.
         num_rows: How many calls can be on their way.
         sleep: Waits so many seconds.
 
     Attributes:
-        devices: Of the parameter servers, in order.
+        devices: As variables name them, in order.
     """
 
-    def __init__(self, strategy, num_rows: int, *, sleep: Callable[[float], object] = time.sleep):
+    def __init__(
+        self, devices: list[str], num_rows: int, *, sleep: Callable[[float], object] = time.sleep
+    ):
         self._num_rows = num_rows
         self._sleep = sleep
         self._num_calls = 0
@@ -51,8 +53,8 @@ class Ledger:
         self._done: Any = None  # Likewise, in one that is made again.
         self._step: Any = None  # While a step is traced.
         with tensorflow_adapter.outside_scopes():
-            for task in range(len(strategy.served_cluster.jobs["ps"])):
-                with tf.device(f"/job:ps/task:{task}/device:CPU:0"):
+            for device in devices:
+                with tf.device(device):
                     # One more for calls that are made again, one after the other.
                     row: Any = tf.Variable(tf.zeros([num_rows + 1], tf.int64), trainable=False)
                 self._rows[row.device] = row
@@ -139,6 +141,12 @@ class Ledger:
     def _note(self, progress):
         row, number = self._numbers
         return tf.stack([row, number * _CALL + progress])
+
+
+def devices_of(strategy) -> list[str]:
+    """Returns the devices of the parameter servers, which keep the notes of a ledger."""
+    tasks = range(len(strategy.served_cluster.jobs["ps"]))
+    return [f"/job:ps/task:{task}/device:CPU:0" for task in tasks]
 
 
 def of_step(done: np.ndarray, step: int) -> np.ndarray:

@@ -86,10 +86,9 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
             continue
         device = variable.value.device
         with tf.device(device), tf.control_dependencies(None):
-            result[index] = tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
-        arrived.setdefault(device, []).extend(
-            tf.nest.flatten(result[index], expand_composites=True)
-        )
+            result[index] = tensors = _identity(gradient)
+        there = [tensors] if is_dense else [tensors.values, tensors.indices]
+        arrived.setdefault(device, []).extend(there)
     for group in _by_server([variables[index].value for index in dense]):
         positions = [dense[position] for position in group]
         weights = [variables[position].value for position in positions]
@@ -111,6 +110,13 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
             result[position] = part
         arrived.setdefault(device, []).append(parts[0])
     return result, arrived, notes
+
+
+def _identity(gradient):
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.identity(gradient)
+    values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
 def _is_small(variable) -> bool:

@@ -62,7 +62,7 @@ class WorkerStepFunction:
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
         num_calls = most_running(self._strategy.served_cluster.num_workers)
-        self._ledger = ledger.Ledger(self._strategy, num_calls)
+        self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_calls)
         self._counts = local_counts.LocalCounts(
             model.metrics_variables, self.num_examples, self._ledger
         )

@@ -1,14 +1,21 @@
 """Gradients on their way to parameter servers; that they arrive is for the tests of clusters."""
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
+from kerasdist.training.parameter_servers.ledger import Ledger
 
 
 class Optimizer:
     """Holds what an optimizer that changes nothing holds."""
 
     loss_scale_factor = clipnorm = global_clipnorm = clipvalue = None
+
+    def __init__(self):
+        self.iterations = keras.Variable(0, dtype="int64", trainable=False)
 
 
 def test_it_lets_go_of_the_optimizer_and_its_graph():
@@ -27,3 +34,39 @@ def test_gradients_that_are_clipped_first_are_not_sent():
     given = RemoteDelivery().apply(lambda *arguments: arguments, optimizer, ["g"], ["v"])
 
     assert given == (optimizer, ["g"], ["v"])
+
+
+def test_what_is_made_again_is_only_what_is_missing():
+    optimizer = Optimizer()
+    weights = [keras.Variable(np.zeros(2), dtype="float32"), keras.Variable(0, dtype="float32")]
+    ledger = Ledger([weights[0].value.device], 1, sleep=lambda secs: None)
+
+    def add(part, gradient):
+        part.assign_add(gradient)
+
+    def stock(optimizer, gradients, variables):
+        for gradient, variable in zip(gradients, variables, strict=True):
+            delivery.update(variable.value, add, [gradient])
+        delivery.add_in_place(optimizer.iterations, 1)
+
+    def update():
+        delivery.apply(stock, optimizer, [tf.ones([2]), tf.ones([])], weights)
+
+    @tf.function(autograph=False)
+    def make_step(call, step, done=None):
+        with ledger.tracing(call, done), ledger.at_step(step), delivery.updating(optimizer):
+            delivery.carry_out(update)
+
+    lost = ledger.next_call()
+    for step in range(3):
+        delivery = RemoteDelivery(ledger=ledger)
+        make_step(tf.constant(lost, tf.int64), tf.constant(step))
+    done = ledger.read(lost)
+    again = ledger.next_call(again=True)
+    for step in range(5):
+        delivery = RemoteDelivery(ledger=ledger)
+        make_step(tf.constant(again, tf.int64), tf.constant(step), tf.constant(done))
+
+    assert weights[0].numpy().tolist() == [5, 5]
+    assert int(weights[1].numpy()) == int(optimizer.iterations.numpy()) == 5
+    assert ledger.read(again) > done

@@ -63,5 +63,17 @@ def test_gradients_arrive_in_their_places_and_shapes():
     np.testing.assert_array_equal(gradients[0], dense[0])
     np.testing.assert_array_equal(gradients[1], dense[1])
     assert gradients[2] is None
-    assert gradients[3] is slices
+    np.testing.assert_array_equal(gradients[3].indices, slices.indices)
     assert list(arrived) == [variables[0].value.device]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_note_travels_with_gradients_bit_by_bit(dtype):
+    variables = [keras.Variable(np.zeros(3), dtype=dtype), keras.Variable(np.zeros(2), dtype=dtype)]
+    gradients = [tf.constant([1, 2, 3], dtype), tf.constant([4, 5], dtype)]
+    note = tf.constant([3, (7 << 32) + 0x7FF0_0001], tf.int64)  # Infinite, as a float.
+
+    gradients, _, notes = local_copies.sent(gradients, variables, note)
+
+    assert [gradient.numpy().tolist() for gradient in gradients] == [[1, 2, 3], [4, 5]]
+    np.testing.assert_array_equal(notes[variables[0].value.device], note)
