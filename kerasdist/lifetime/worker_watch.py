@@ -94,14 +94,12 @@ class WorkerWatch:
             return next(each for each in results if coordinator_adapter.wait_for(each, 0)).fetch()
 
     def fetch_once(self, result, attempt):
-        """Returns what came of something that runs once at most, as numpy arrays.
+        """Waits for something that runs once at most; returns what came of it, as numpy arrays.
 
         Args:
             result: What the coordinator promises.
-            attempt: Whether and where it has begun.
-
-        Returns:
-            None where the worker that had begun it is lost or given up.
+            attempt: Its `coordinator_adapter.Attempt`; says afterwards whether the worker that
+                had begun it is lost or given up.
 
         Raises:
             tf.errors.UnavailableError: No worker is left.
@@ -111,8 +109,9 @@ class WorkerWatch:
                 self._coordinator.done()  # Raises what has failed elsewhere.
                 silent = self.silent_workers()
                 if attempt.worker is not None and Task("worker", attempt.worker) in silent:
+                    attempt.is_lost = True
                     return None
-            return None if attempt.is_lost else result.fetch()
+            return result.fetch()
 
     def silent_workers(self) -> set[Task]:
         """Returns the workers that are given up; looks at them now and then.

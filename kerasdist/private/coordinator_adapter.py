@@ -72,7 +72,7 @@ class Attempt:
 
     Attributes:
         worker: Index of the worker that it was begun on, or None.
-        is_lost: Whether that worker was lost meanwhile. The result is then no number of its own.
+        is_lost: Whether that worker was lost meanwhile, or is given up. There is no result then.
     """
 
     def __init__(self):
@@ -101,10 +101,7 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
             super().execute_on(worker)
             return
         self._attempt.is_lost = True
-        nothing = tf.nest.map_structure(
-            lambda spec: tf.zeros(spec.shape, spec.dtype), self._output_type_spec
-        )
-        self.maybe_call_with_output_remote_value(lambda result: result._set_values(nothing))
+        self.maybe_call_with_output_remote_value(lambda result: result._set_values(None))
 
 
 def _copy(output):

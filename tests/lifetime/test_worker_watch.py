@@ -170,17 +170,16 @@ def test_what_runs_on_a_worker_that_is_given_up_is_scheduled_once_more(make_watc
     assert make_watch().fetch(results("never", num_looks=1000), again=again.pop) == "again"
 
 
-@pytest.mark.parametrize(
-    ("worker", "is_lost", "expected"),
-    [(None, False, "there"), (1, False, "there"), (0, False, None), (1, True, None)],
-)
-def test_what_runs_once_is_none_where_its_worker_is_lost_or_given_up(
-    make_watch, results, halted, worker, is_lost, expected
+@pytest.mark.parametrize(("worker", "is_lost"), [(None, False), (1, False), (0, True)])
+def test_what_runs_once_is_lost_with_a_worker_that_is_given_up(
+    make_watch, results, halted, worker, is_lost
 ):
     halted.add(WORKERS[0])
-    attempt = types.SimpleNamespace(worker=worker, is_lost=is_lost)
+    attempt = types.SimpleNamespace(worker=worker, is_lost=False)
+    result = make_watch().fetch_once(results("there", num_looks=30), attempt)
 
-    assert make_watch().fetch_once(results("there", num_looks=30), attempt) == expected
+    assert attempt.is_lost == is_lost
+    assert result == (None if is_lost else "there")
 
 
 def test_what_failed_elsewhere_is_raised_while_waiting(make_watch, results, monkeypatch):

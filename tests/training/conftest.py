@@ -34,6 +34,6 @@ def worker_in_process(monkeypatch):
     monkeypatch.setattr(
         coordinator_adapter,
         "schedule_once",
-        lambda coordinator, function, args: (function(*args), None),
+        lambda coordinator, function, args: (function(*args), coordinator_adapter.Attempt()),
     )
     return strategy

@@ -200,13 +200,14 @@ class WorkerStepFunction:
 
     def _end(self, call: Call) -> int:
         """Waits for a call; returns how many steps it had batches for."""
-        result = self._watch.fetch_once(*call.result)
+        result, attempt = call.result
+        numbers = self._watch.fetch_once(result, attempt)
         num_taken = call.num_steps
         data = call.calls.source.data
-        if result is None:
+        if attempt.is_lost:
             num_taken = self._make_up(call, self._ledger.read(call.number))
         elif call.batch is None and data.is_strict:
-            position, num_taken = map(int, result)
+            position, num_taken = map(int, numbers)
             if position != call.position:  # Lost with a worker, and this one had read on.
                 num_taken = self._run_again(call, np.zeros(len(self._ledger.devices), np.int64))
         call.calls.end(call, num_taken)
@@ -257,7 +258,9 @@ class WorkerStepFunction:
         """
         while done is None or (done < ledger.ALL).any():
             number = self._ledger.next_call(again=True)
-            if self._watch.fetch_once(*schedule(number, done)) is not None:
+            result, attempt = schedule(number, done)
+            self._watch.fetch_once(result, attempt)
+            if not attempt.is_lost:
                 return
             found = self._ledger.read(number)
             done = found if done is None else np.maximum(done, found)
@@ -351,7 +354,6 @@ class WorkerStepFunction:
     def _next_step_of_worker(self, iterator, numbers):
         with self._collected(numbers) as num_examples:
             self._one_step_on_worker(0, *self._next(iterator), num_examples)
-        return tf.ones([], tf.int64)
 
     def _next_steps(self, at_once, iterator, numbers):
         num_steps = numbers[2]
@@ -367,7 +369,6 @@ class WorkerStepFunction:
                 _repeat(num_steps - num_looped, lambda step: run(num_looped + step))
             else:
                 _repeat(num_steps, run)
-        return num_steps
 
     def _next_steps_again(self, iterator, numbers, done):
         """Makes what is missing of some steps, of which every batch is counted."""
@@ -376,15 +377,13 @@ class WorkerStepFunction:
                 numbers[2],
                 lambda step: self._one_step_on_worker(step, *self._next(iterator), num_examples),
             )
-        return numbers[2]
 
     def _given_step(self, batch, numbers):
-        return self._given_step_again(batch, numbers, None)
+        self._given_step_again(batch, numbers, None)
 
     def _given_step_again(self, batch, numbers, done):
         with self._collected(numbers, done) as num_examples:
             self._one_step_on_worker(0, numbers[2], batch, num_examples)
-        return tf.ones([], tf.int64)
 
     @contextlib.contextmanager
     def _collected(self, numbers, done=None) -> Generator[tf.Variable]:
