@@ -90,7 +90,8 @@ class RemoteDelivery:
             if self._ledger:
                 with tf.control_dependencies(computed):
                     self._note = tf.identity(note)
-                self._num_applied = counter.read_value()
+                with tf.device(counter.device):  # `read_value` copies, which would be here.
+                    self._num_applied = counter.read_value()
             self._optimizer = optimizer
             return stock(optimizer, gradients, variables)
 
