@@ -3,8 +3,9 @@
     python benchmarks/checkpoint.py                    # about five minutes on two cores
     python benchmarks/checkpoint.py --units 256 --rounds 3
 
-A dense network under Adam. Pause: an epoch with a checkpoint after each tenth step, less the same
-epoch without, by save. Recovery: from the start of a process to the end of its first step, where it
+A dense network under Adam. Pause: how long the training stands still for a checkpoint, of which
+there is one after every 25th step; and for one that is written beside the training, after the time
+of 25 steps. Recovery: from the start of a process to the end of its first step, where it
 goes on from a checkpoint in the middle of an epoch, over the same where it begins; a process each,
 in turn. Bytes: those on the disk over those of weights, optimizer and metrics.
 """
@@ -26,7 +27,7 @@ import numpy as np
 import kerasdist
 from kerasdist import callbacks
 
-STEPS, EVERY, BATCH_SIZE, FEATURES = 100, 10, 32, 64
+STEPS, EVERY, BATCH_SIZE, FEATURES = 100, 25, 32, 64
 
 
 class End(keras.callbacks.Callback):
@@ -40,6 +41,20 @@ class End(keras.callbacks.Callback):
         self.steps -= 1
         if not self.steps:
             os._exit(0)
+
+
+class TimedCheckpoint(callbacks.Checkpoint):
+    """Notes how long each save between two steps holds up the training."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.pauses = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        is_due, start = self._is_due, time.perf_counter()
+        super().on_train_batch_begin(batch, logs)
+        if is_due:
+            self.pauses.append(time.perf_counter() - start)
 
 
 def main() -> None:
@@ -66,28 +81,29 @@ def report(units, clones, rounds) -> None:
     state = sum(np.asarray(each).nbytes for each in [*model.weights, *model.optimizer.variables])
     print(f"\n{units} units, {clones} clones: {state / 1e6:.1f} MB of weights and optimizer")
     with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
-        pauses = [pause(units, clones, Path(folder) / str(number)) for number in range(rounds)]
-        print(f"  pause of a save: {spread([1e3 * each for each in pauses])} ms")
-        [newest] = sorted((Path(folder) / "0").glob("step-*"))[-1:]
+        for name, beside in (("a save", False), ("a save beside the training", True)):
+            pauses = [
+                pause(units, clones, Path(folder) / f"{int(beside)}{number}", beside=beside)
+                for number in range(rounds)
+            ]
+            print(f"  pause of {name}: {spread([1e3 * each for each in pauses])} ms")
+        [newest] = sorted((Path(folder) / "00/saved").glob("step-*"))[-1:]
         written = sum(path.stat().st_size for path in newest.iterdir())
         print(f"  bytes on the disk / bytes of state: {written / state:.3f}")
         ratios = [recovery(units, clones, Path(folder) / f"r{number}") for number in range(rounds)]
         print(f"  recovery / cold start: {spread(ratios)}", flush=True)
 
 
-def pause(units, clones, folder) -> float:
-    """Returns the seconds of a save, as an epoch with saves takes longer than one without."""
-    secs = []
-    for with_saves in (False, True):
-        model = make_model(units, clones)
-        model.fit(*data(), batch_size=BATCH_SIZE, verbose=0)  # Traces.
-        watch = [save_to(folder)] if with_saves else []
-        if watch:  # Its own trace.
-            model.fit(*data(), batch_size=BATCH_SIZE, verbose=0, callbacks=[save_to(f"{folder}-")])
+def pause(units, clones, folder, *, beside: bool) -> float:
+    """Returns how many seconds the training stands still for a save."""
+    model, secs = make_model(units, clones), []
+    for name in ("traced", "timed", "saved"):
+        when = {"every_secs": EVERY * secs[1] / STEPS} if name == "saved" and beside else {}
+        watch = save_to(folder / name, **when)
         start = time.perf_counter()
-        model.fit(*data(), batch_size=BATCH_SIZE, verbose=0, callbacks=watch)
+        model.fit(*data(), batch_size=BATCH_SIZE, verbose=0, callbacks=[watch])
         secs.append(time.perf_counter() - start)
-    return (secs[1] - secs[0]) / (STEPS / EVERY)
+    return statistics.median(watch.pauses)
 
 
 def recovery(units, clones, folder) -> float:
@@ -135,9 +151,9 @@ def data():
     return x, x.sum(axis=1, keepdims=True)
 
 
-def save_to(folder) -> keras.callbacks.Callback:
+def save_to(folder, **when) -> "TimedCheckpoint":
     """Returns what saves."""
-    return callbacks.Checkpoint(folder, every_steps=EVERY)
+    return TimedCheckpoint(folder, keep=STEPS, **(when or {"every_steps": EVERY}))
 
 
 def spread(numbers) -> str:

@@ -1,7 +1,7 @@
 """Checkpoints, from which the same script goes on as if it had never been interrupted."""
 
 import collections
-import json
+import contextlib
 import os
 import signal
 import sys
@@ -9,13 +9,21 @@ import time
 import uuid
 import warnings
 import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints import Folder, Saved, callback_states, variables
+from kerasdist.checkpoints import (
+    Folder,
+    Saved,
+    callback_states,
+    histories,
+    saver_of_copy,
+    variables,
+)
 from kerasdist.checks import check_bool, check_int, check_secs
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
@@ -44,7 +52,8 @@ class Checkpoint(UpdateCallback):
     (`keras.utils.set_random_seed`).
 
     A model that is trained by several `fit` in a row gives each the same folder: where a later one
-    has begun, the earlier ones train nothing. A finished training is said to be finished.
+    has begun, the earlier ones train nothing. A finished training is said to be finished. With more
+    `epochs` or data it goes on; an epoch in which the data ran out goes on as well.
 
     The chief writes. A checkpoint is complete or absent, whenever its writer is killed, and one
     that is damaged is passed over with a warning. The weights load with stock Keras:
@@ -54,16 +63,19 @@ class Checkpoint(UpdateCallback):
         directory: Folder of the run; any that `tf.io.gfile` knows.
         every_steps: Updates of the optimizer between two checkpoints. Without it and `every_secs`
             there is one after each epoch. There is always one at the end.
-        every_secs: Seconds between two checkpoints instead; workers agree on the step.
+        every_secs: Seconds between two checkpoints instead; workers agree on the step. They are
+            written beside the training, which stops for a copy in memory of weights and optimizer
+            alone. A kill in the middle of the writing costs the steps since the one before.
         keep: How many to keep, the newest.
         keep_best: How many to keep besides, those after the epochs with the best `monitor`. There
             is then a checkpoint after each epoch.
         monitor: The log of an epoch that says which are best, such as "val_loss".
         mode: "min" or "max", what is best; "auto" takes "max" for names with "acc", "auc",
             "precision", "recall", "f1" or "iou" in them.
-        weights_if_changed: What to do where the model trains with another optimizer or its layers
-            have changed: False raises an error that lists the differences; True takes the weights
-            alone, which must fit, and trains from the first epoch.
+        weights_if_changed: What to do where the model trains with another optimizer, with another
+            batch size (of arrays, or of a dataset that drops the remainder), or its layers have
+            changed: False raises an error that lists the differences; True takes the weights alone,
+            which must fit, and trains from the first epoch.
         save_on_term: Whether TERM, as of a scheduler that takes the machine back, is answered with
             a checkpoint after the step that runs, the same on all workers, and exit code 143.
         on_error: "warn" goes on training where the disk does not take a checkpoint, and tries again
@@ -76,14 +88,14 @@ class Checkpoint(UpdateCallback):
     Raises:
         TypeError, ValueError: An argument is none of these.
         Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
-            model or optimizer.
+            model, optimizer or batch size.
 
     Example:
         model.fit(dataset, epochs=10, callbacks=[Checkpoint("runs/1", every_steps=1000)])
     """
 
     class MismatchError(ValueError):
-        """The checkpoint is of another model or optimizer."""
+        """The checkpoint is of another model, optimizer or batch size."""
 
     # The others count from the step at which training goes on.
     encloses_training = True
@@ -132,6 +144,7 @@ class Checkpoint(UpdateCallback):
         self._monitored: float | None = None  # Of the epoch that has just ended.
         self._has_missed = False
         self._run = uuid.uuid4().hex[:12]
+        self._writing: tuple[int, Future] | None = None
 
     @property
     def best(self):  # Documented in the class.
@@ -145,14 +158,17 @@ class Checkpoint(UpdateCallback):
         self._fit = _num_fits.setdefault(self.model, collections.Counter())[self._key()]
         self._training: Any = running_call.training_of(self.model)
         self._callbacks = self._training.callbacks
+        self._batch_size = self._training.batch_size  # Validation comes with one of its own.
         self._pending: Saved | None = None
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
+        self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
         if self.save_on_term:
             self._termination.watch()
             running_call.at_end(self.model, self._termination.unwatch)
         self.resumed_from = None
         if saved := self._agreed_newest():
             self._resume(saved)
+        running_call.at_end(self.model, self._await_writing)
         is_timed = self.every_steps is not None or self.every_secs is not None
         self._counter = (
             UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
@@ -161,19 +177,30 @@ class Checkpoint(UpdateCallback):
         )
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = epoch
+        self._epoch, self._num_steps, self._cut = epoch, 0, None
+        self._num_resumed = None
         if self._pending is not None:
+            self._num_steps = self._pending.record["step"]
+            self._num_resumed = self._num_steps or None
             self._restore_rest(self._pending)
             self._pending = None
             # A later `fit` begins with the epoch that it is told.
             keras_adapter.begin_at(self.model, None)
         elif self._is_due or (self._counter is None and self._num_epochs_here):
-            self._save(epoch, 0)
+            self._save(epoch, 0, beside=self.every_secs is not None)
         self._num_epochs_here += 1
+        self._num_logged = histories.lengths_of(self._history)
         if self._has_to_leave():
             self._leave(epoch, 0)
 
+    def on_test_begin(self, logs=None):
+        super().on_test_begin(logs)
+        self._note_cut()
+
     def on_epoch_end(self, epoch, logs=None):
+        self._note_cut()
+        if logs is not None and self._num_steps == self._num_resumed:  # No step came after it.
+            logs |= {name: self._logs_before[name] for name in self._logs_before.keys() - logs}
         if not self.keep_best:
             return
         self._is_due = True
@@ -189,9 +216,10 @@ class Checkpoint(UpdateCallback):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._is_due:
-            self._save(self._epoch, batch)
+            self._save(self._epoch, batch, beside=self.every_secs is not None)
 
     def on_train_batch_end(self, batch, logs=None):
+        self._num_steps = batch + 1
         # It is written before the next step: then all callbacks have seen this one.
         if self._counter is not None and self._counter.advance(batch):
             self._is_due = True
@@ -203,9 +231,25 @@ class Checkpoint(UpdateCallback):
         keras_adapter.begin_at(self.model, None)
         _num_fits[self.model][self._key()] += 1
         if self._pending is not None:  # Nothing was left to train.
-            self._extend_history()
+            histories.extend(self._history, self._pending.record["history"])
+        elif self._cut is not None:
+            self._save(self._epoch, self._num_steps, is_finished=True)
+        else:
+            self._save(self._epoch + 1, 0, is_finished=True)
+
+    def _note_cut(self):
+        """Keeps what an epoch in which the data has run out needs to go on, if there is more later.
+
+        The validation then makes the metrics new.
+        """
+        strategy, num_expected = self.model.distribute_strategy, (self.params or {}).get("steps")
+        if traits.keeps_own_pace(strategy):
+            self.model.train_function.finish()
+            self._num_steps = self.model.train_function.num_steps_of_epoch
+        if self._cut is not None or self._num_steps >= (num_expected or 0):
             return
-        self._save(self._epoch + 1, 0, is_finished=True)
+        if not peers.sum_over(strategy, self.model.stop_training):
+            self._cut = variables.read(strategy, variables.variables_of(self.model))
 
     # Leaving.
 
@@ -251,7 +295,11 @@ class Checkpoint(UpdateCallback):
         if record["fit"] < self._fit:  # The next `fit` of this process, which begins.
             return
         now = variables.signature_of(self.model)
-        if differences := variables.differences(record["variables"], now):
+        sizes = record.get("batch_size"), self._batch_size
+        differences = variables.differences(record["variables"], now)
+        if None not in sizes and sizes[0] != sizes[1]:
+            differences.append(f"batch size {sizes[0]} in the checkpoint, {sizes[1]} now")
+        if differences:
             self._refuse(saved, differences)
             return
         self._restore_weights(saved)
@@ -264,11 +312,12 @@ class Checkpoint(UpdateCallback):
         )
         self._pending = saved
         if is_over:
+            num_epochs = record["epoch"] + (record["step"] > 0)
             keras_adapter.begin_at(self.model, epochs)
             self._say(
                 f"The training in {self.directory} is finished: {record['updates']} steps, "
-                f"{record['epoch']} epochs. Nothing is left to do. Train on with more `epochs`, or "
-                "anew in another folder."
+                f"{num_epochs} epochs. Nothing is left to do. Train on with more `epochs`, or anew "
+                "in another folder."
             )
             return
         keras_adapter.begin_at(self.model, record["epoch"])
@@ -282,8 +331,9 @@ class Checkpoint(UpdateCallback):
         shown = "; ".join(differences[:6]) + ("; ..." if len(differences) > 6 else "")
         if not self.weights_if_changed:
             raise self.MismatchError(
-                f"{saved.path} is of another training: {shown}. Restore the model and optimizer, "
-                "use another folder, or take the weights alone with weights_if_changed=True."
+                f"{saved.path} is of another training: {shown}. Restore the model, optimizer and "
+                "batch size, use another folder, or take the weights alone with "
+                "weights_if_changed=True."
             )
         with saved.weights() as path, keras_adapter.without_optimizers(self.model):
             self.model.load_weights(path)
@@ -306,23 +356,18 @@ class Checkpoint(UpdateCallback):
         """Restores what `fit` and the callbacks have set anew since it began."""
         self._write_variables(saved)  # Metrics, and what reading the data has drawn.
         callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
-        self._extend_history()
-
-    def _extend_history(self):
-        """Puts the epochs before into the History that `fit` returns."""
-        assert self._pending is not None
-        before = self._pending.record["history"]
-        history = getattr(self.model, "history", None)
-        if isinstance(history, keras.callbacks.History):
-            history.epoch[:0] = before["epoch"]
-            for name, values in before["history"].items():
-                history.history[name] = [*values, *history.history.get(name, [])]
+        record = saved.record
+        if record["step"]:  # Which can turn out to be the last one of its epoch.
+            results = self.model.get_metrics_result().items()
+            self._logs_before = {name: float(each) for name, each in results if np.ndim(each) == 0}
+        histories.extend(self._history, record["history"], lengths=record.get("num_logged"))
 
     # Saving.
 
-    def _save(self, epoch: int, step: int, *, is_finished=False):
+    def _save(self, epoch: int, step: int, *, is_finished=False, beside=False):
         strategy = self.model.distribute_strategy
-        if traits.keeps_own_pace(strategy):
+        is_cut = is_finished and self._cut is not None
+        if traits.keeps_own_pace(strategy) and not is_cut:
             num_done = self.model.train_function.finish()
             if step and num_done is None:  # The epoch is over, which `fit` has yet to see.
                 return
@@ -330,11 +375,12 @@ class Checkpoint(UpdateCallback):
         self._is_due = False
         # All workers: replicas have values of their own.
         arrays = variables.read(strategy, variables.variables_of(self.model))
+        if is_cut:
+            arrays |= self._cut
         updates = updates_of(self.model)
         if not peers.is_chief(strategy):
             return
         states, of_callbacks = callback_states.read(self._callbacks)
-        history = getattr(self.model, "history", None)
         record = {
             "run": self._run,
             "fit": self._fit,
@@ -343,20 +389,45 @@ class Checkpoint(UpdateCallback):
             "updates": updates,
             "epochs": self._epochs(),
             "is_finished": is_finished,
-            "history": {
-                "epoch": [int(each) for each in getattr(history, "epoch", ())],
-                "history": _plain(getattr(history, "history", {})),
-            },
+            "history": histories.read(self._history),
+            # Those of before an epoch that goes on: its own come again.
+            "num_logged": self._num_logged if is_cut else None,
             "callbacks": states,
             "variables": variables.signature_of(self.model),
+            "batch_size": self._batch_size,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "monitored": {self.monitor: self._monitored} if step == 0 else {},
+            "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }
+        self._await_writing()
+        arrays |= of_callbacks
+        if not beside:
+            with self._errors(updates):
+                self._write(updates, record, arrays, self.model.save_weights)
+            return
+        arrays = {name: np.array(each) for name, each in arrays.items()}
+        pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        saver = saver_of_copy(self.model.save_weights)
+        self._writing = updates, pool.submit(self._write, updates, record, arrays, saver)
+        pool.shutdown(wait=False)
+
+    def _write(self, updates, record, arrays, save_weights):
+        self._folder.write(updates, record, arrays, save_weights)
+        newest = self._folder.steps()[-self.keep :]
+        self._folder.keep({*newest, *self._ranked()[: self.keep_best]})
+
+    def _await_writing(self):
+        """Waits until the disk has what is written beside the training."""
+        if self._writing is None:
+            return
+        (updates, writing), self._writing = self._writing, None
+        with self._errors(updates):
+            writing.result()
+
+    @contextlib.contextmanager
+    def _errors(self, updates: int):
         try:
-            self._folder.write(updates, record, arrays | of_callbacks, self.model.save_weights)
-            newest = self._folder.steps()[-self.keep :]
-            self._folder.keep({*newest, *self._ranked()[: self.keep_best]})
+            yield
         except (OSError, tf.errors.OpError) as error:
             if self.on_error == "raise":
                 raise
@@ -373,6 +444,10 @@ class Checkpoint(UpdateCallback):
         sign = -1.0 if self.mode == "max" else 1.0
         return sorted(values, key=lambda step: (sign * values[step], step))
 
+    @property
+    def _history(self):
+        return getattr(self.model, "history", None)  # A list of callbacks can be without.
+
     def _epochs(self) -> int:
         return (self.params or {}).get("epochs", sys.maxsize)
 
@@ -382,11 +457,6 @@ class Checkpoint(UpdateCallback):
     def _say(self, line: str):
         if peers.is_chief(self.model.distribute_strategy):
             print(line, file=sys.stderr, flush=True)
-
-
-def _plain(history) -> dict[str, list]:
-    """Returns a history as JSON can hold it."""
-    return json.loads(json.dumps(history, default=lambda value: np.asarray(value).tolist()))
 
 
 def _mode_of(monitor: str) -> str:

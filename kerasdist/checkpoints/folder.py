@@ -11,6 +11,7 @@ Nothing in it is code.
 
 import contextlib
 import dataclasses
+import io
 import json
 import math
 import os
@@ -25,7 +26,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints.patient_file import PatientFile
+from kerasdist.files.patient_file import PatientFile
+from kerasdist.files.whole_file import force_to_disk
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8,})")
@@ -108,11 +110,8 @@ class Folder:
         )
         try:
             os.makedirs(local, exist_ok=True)
-            file = PatientFile(os.path.join(local, WEIGHTS))
-            try:
+            with PatientFile(os.path.join(local, WEIGHTS)) as file:
                 save_weights(file)
-            finally:
-                file.finish()
             with open(os.path.join(local, STATE), "wb") as file:
                 np.savez(file, **arrays)
             sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
@@ -121,7 +120,7 @@ class Folder:
             with open(os.path.join(local, RECORD), "w") as file:
                 json.dump({**record, "crc32": _sum_of_record(record)}, file, indent=1)
             for name in (WEIGHTS, STATE, RECORD):
-                _force_to_disk(os.path.join(local, name))
+                force_to_disk(os.path.join(local, name))
             self._publish(local, target)
         finally:
             shutil.rmtree(local, ignore_errors=True)
@@ -192,11 +191,23 @@ class Folder:
             _remove(target)
         if _is_local(self.path):
             os.rename(local, target)
-            _force_to_disk(self.path)
+            force_to_disk(self.path)
             return
         tf.io.gfile.makedirs(target)
         for name in (WEIGHTS, STATE, RECORD):
             tf.io.gfile.copy(os.path.join(local, name), os.path.join(target, name), True)
+
+
+def saver_of_copy(save_weights: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Returns what saves, to a file that it is called with, the weights of this moment."""
+    copy = _InMemory()
+    save_weights(copy)
+    return lambda file: file.write(copy.getbuffer())
+
+
+class _InMemory(io.BytesIO):
+    def __str__(self) -> str:
+        return WEIGHTS  # Keras looks at how it ends.
 
 
 def _is_local(path: str) -> bool:
@@ -218,14 +229,6 @@ def _remove(path: str):
         tf.io.gfile.rename(path, hidden, overwrite=True)
     if tf.io.gfile.exists(hidden):
         tf.io.gfile.rmtree(hidden)
-
-
-def _force_to_disk(path: str):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sum_of(path: str) -> dict[str, int]:

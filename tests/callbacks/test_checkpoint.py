@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import uuid
 import warnings
 from pathlib import Path
@@ -22,8 +23,9 @@ from kerasdist.callbacks import (
     MovingAverage,
     Summaries,
 )
+from kerasdist.checkpoints import Folder
 from kerasdist.parity.data import examples
-from tests import event_files, strategies
+from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
 from tests.full_disk import files_of_at_most
 from tests.strategies import each_strategy
@@ -144,6 +146,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp
     assert_equal(found, expected, strategy)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [1, 4, 5, 7, 8, 14, 20, 21])
 def test_wherever_it_is_interrupted(after, tmp_path):
     strategy = strategies.get("one device")
@@ -241,6 +244,69 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(tmp_path, capsys):
     more = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=5)
 
     assert_equal(more, expected, strategy)
+
+
+def of_unknown_length():
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: x[0] > -1)
+    return (data.shuffle(20, seed=3).batch(16),)
+
+
+@pytest.mark.parametrize("after", [6, 7, 12, 13])  # Epochs have 6 steps, which nobody knows.
+def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_path):
+    strategy = strategies.get("one device")
+
+    found = interrupted(strategy, of_unknown_length, tmp_path, after=after, every_steps=6)
+
+    assert_equal(found, train(strategy, of_unknown_length), strategy)
+
+
+def cut_short(num_batches, *, validated=True, epochs):
+    """Returns arguments of `fit` whose data runs out in the middle of an epoch of 4 steps."""
+    x, y = examples()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(101, seed=3).batch(16).repeat()
+    others = {"validation_data": (x[:20], y[:20])} if validated else {}
+    arguments = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
+    return {"x": data.take(num_batches), "epochs": epochs, **arguments, **others}
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@each_strategy
+def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(strategy, tmp_path):
+    def train(num_batches, *, epochs, callbacks=()):
+        model = make_model(strategy)
+        # Without validation, the metrics are still those of training when the epoch ends.
+        validated = strategy is not strategies.get("one device")
+        arguments = cut_short(num_batches, validated=validated, epochs=epochs)
+        return model, model.fit(**arguments, callbacks=list(callbacks))
+
+    expected = train(11, epochs=3)
+    first, again, more = (Checkpoint(tmp_path) for _ in range(3))
+    before = train(6, epochs=2, callbacks=[first])
+    assert_equal(train(6, epochs=2, callbacks=[again]), before, strategy)
+    found = train(11, epochs=3, callbacks=[more])
+
+    assert again.resumed_from == more.resumed_from
+    assert first.resumed_from is None
+    assert_equal(found, expected, strategy)
+    assert found[1].epoch == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+def test_an_epoch_in_which_the_data_ran_out_can_be_the_last_of_the_data(tmp_path):
+    """As with a generator of which there is no more: only the later epochs go on."""
+    strategy = strategies.get("one device")
+
+    def train(epochs, callbacks=()):
+        model = make_model(strategy)
+        arguments = cut_short(6, epochs=epochs)
+        return model, model.fit(**arguments, callbacks=list(callbacks))
+
+    expected = train(3)
+    train(2, [Checkpoint(tmp_path)])
+    found = train(3, [Checkpoint(tmp_path)])
+
+    assert_equal(found, expected, strategy)
 
 
 def test_several_fits_in_a_row(tmp_path):
@@ -350,6 +416,7 @@ def test_what_a_killed_writer_has_left_is_removed(tmp_path):
     assert names(tmp_path) == ["step-00000007", "step-00000014", "step-00000021"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["one device", "2 replicas", "3 replicas"])
 @pytest.mark.parametrize("second", ["one device", "2 replicas", "3 replicas"])
 def test_on_other_replicas(first, second, tmp_path):
@@ -379,6 +446,28 @@ def test_another_model_is_refused_with_the_differences(tmp_path):
 
     with pytest.raises(ValueError, match=r"weight .*gamma: float32 \[8\] in the checkpoint, "):
         train(strategy, arrays, [Checkpoint(tmp_path)], make=wider)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "a dataset"])
+def test_another_batch_size_is_refused(kind, tmp_path):
+    def fit(size, **arguments):
+        model = make_model(strategies.get("one device"))
+        x, y = examples()
+        data = {"x": x, "y": y, "batch_size": size}
+        if kind == "a dataset":
+            batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
+            data = {"x": batches, "shuffle": False}
+        callbacks = [Checkpoint(tmp_path, **arguments)]
+        # That of validation is none of its business.
+        return model.fit(
+            **data, callbacks=callbacks, verbose=0, validation_data=(x, y), validation_batch_size=7
+        )
+
+    fit(16)
+    fit(16)
+    with pytest.raises(ValueError, match="batch size 16 in the checkpoint, 32 now"):
+        fit(32)
+    fit(32, weights_if_changed=True)
 
 
 def test_the_weights_alone_with_another_optimizer(tmp_path, capsys):
@@ -412,6 +501,26 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path):
     assert_equal(found, expected, strategy)
     with pytest.raises((OSError, tf.errors.OpError), match="file"):
         train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
+
+
+def test_training_goes_on_where_the_folder_is_read_only(tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, arrays)
+    train(strategy, arrays, [Checkpoint(tmp_path)], epochs=1)
+    before = names(tmp_path)
+    tmp_path.chmod(0o555)
+
+    with (
+        permissions.respected(),
+        pytest.warns(UserWarning, match=r"The checkpoint of step \d+ cannot be written"),
+    ):
+        found = train(strategy, arrays, [Checkpoint(tmp_path)])
+
+    assert_equal(found, expected, strategy)  # It has read the one of before.
+    assert names(tmp_path) == before
+    tmp_path.chmod(0o755)
+    train(strategy, arrays, [Checkpoint(tmp_path)])
+    assert names(tmp_path)[-1] > before[-1]
 
 
 class Fill(keras.callbacks.Callback):
@@ -464,6 +573,77 @@ def test_a_file_system_that_tensorflow_alone_knows():
     model = make_model(strategy)
     assert len(kerasdist.warm_start(model, folder).restored) == len(model.weights)
     tf.io.gfile.rmtree(folder)
+
+
+class SlowWriting:
+    """Lets a folder write no earlier than it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.may_write, self.calls = threading.Event(), []
+        write = Folder.write
+
+        def slow_write(folder, step, *arguments):
+            self.calls.append((step, threading.current_thread() is threading.main_thread()))
+            assert self.may_write.wait(30)
+            return write(folder, step, *arguments)
+
+        monkeypatch.setattr(Folder, "write", slow_write)
+
+
+def saved_beside(folder, **arguments):
+    """Returns what saves beside the training: here after each epoch of 7 steps."""
+    return Checkpoint(folder, every_secs=1000, keep_best=3, monitor="loss", **arguments)
+
+
+@each_strategy
+def test_what_is_saved_every_so_many_seconds_is_written_beside_the_training(
+    strategy, monkeypatch, tmp_path
+):
+    slow, weights = SlowWriting(monkeypatch), {}
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations.numpy())
+            weights[step] = self.model.get_weights()
+            # Steps are made while the first one is written.
+            if slow.calls and step == slow.calls[0][0] + 3:
+                slow.may_write.set()
+
+    model, _ = train(strategy, arrays, [saved_beside(tmp_path), Watch()])
+
+    assert slow.calls == [(7, False), (14, False), (21, True)]
+    model.load_weights(tmp_path / "step-00000007/model.weights.h5")
+    for ours, theirs in zip(model.get_weights(), weights[7], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_run_that_is_saved_beside_it_ends_as_one_that_was_not_interrupted(tmp_path):
+    strategy = strategies.get("one device")
+    expected = train(strategy, shuffled_dataset)
+
+    with pytest.raises(Interrupted):
+        train(strategy, shuffled_dataset, [saved_beside(tmp_path), Interrupt(10)])
+    second = saved_beside(tmp_path)
+    found = train(strategy, shuffled_dataset, [second])
+
+    assert second.resumed_from == str(tmp_path / "step-00000007")  # It is awaited.
+    assert_equal(found, expected, strategy)
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint of step")  # The later ones.
+@pytest.mark.parametrize("on_error", ["warn", "raise"])
+def test_what_cannot_be_written_beside_the_training_is_told(on_error, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Folder, "write", refuse)
+    told = (
+        pytest.warns(UserWarning, match=r"The checkpoint of step 7 cannot be written .* No space")
+        if on_error == "warn"
+        else pytest.raises(OSError, match="No space left")
+    )
+    with told:
+        train(strategies.get("one device"), arrays, [saved_beside(tmp_path, on_error=on_error)])
 
 
 def test_the_record_can_be_read_by_a_person(tmp_path):
@@ -525,3 +705,19 @@ def test_summaries_have_no_gap_and_no_step_twice(tmp_path):
     whole, found = (event_files.numbers(tmp_path / name) for name in ("whole", "parts"))
     assert list(found["loss"]) == list(whole["loss"]) == list(range(2, 21, 2))
     assert list(found["epoch_loss"]) == [7, 14, 21]
+
+
+def test_a_model_that_is_saved_into_the_same_folder_is_left_alone(tmp_path):
+    """Checkpoints remove what a killed writer of theirs has left, also while others write."""
+    folder = Folder(str(tmp_path))
+
+    class Clean(keras.layers.Dense):
+        def save_own_variables(self, store):
+            folder.keep(set())
+            super().save_own_variables(store)
+
+    with strategies.get("one device").scope():
+        model = keras.Sequential([keras.Input((2,)), Clean(1)])
+    model.save(tmp_path / "model.keras")
+
+    assert os.listdir(tmp_path) == ["model.keras"]

@@ -1,14 +1,20 @@
 """Programs that are killed and started again by the launcher: they end as if nothing had been."""
 
 import json
+import math
 import re
 import signal
+from functools import partial
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import kerasdist
 from tests.cluster import outcomes
 from tests.cluster.outcomes import of
+from tests.strategies import each_cluster, run_on_workers
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -119,8 +125,47 @@ def test_the_chief_beside_parameter_servers_is_killed(outcome):
     assert len(found["history"]["loss"]) == 3
 
 
+@of(killed, "worker 1", "--workers=2", at=5, number=signal.SIGTERM)
+def test_term_of_which_the_others_hear_in_the_last_step_of_an_epoch(outcome, undisturbed):
+    assert_alike(result_of(outcome), undisturbed)
+    assert "step-00000007: step 7, epoch 2 of 3, after 0 of its steps" in outcome.outputs[0]
+
+
 @of(killed, "worker 1", "--workers=2", at=10, number=signal.SIGTERM)
 def test_a_worker_that_is_told_to_end_saves_with_the_others_at_one_step(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
     assert "TERM: the training is saved in" in outcome.outputs[0]
     assert re.search(r"Resumed from \S+: step 1[12], ", outcome.outputs[0])
+
+
+def in_two_runs(strategy, *, folder):
+    """Trains 6 steps and then 11 of epochs of 4, as two programs do, and 11 in one."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(101, 6)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(16).repeat()
+
+    def train(num_steps, directory):
+        keras.utils.set_random_seed(7)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=["mae"])
+        history = model.fit(
+            data.take(num_steps),
+            epochs=math.ceil(num_steps / 4),
+            steps_per_epoch=4,
+            validation_data=(x[:20], x[:20, :1]),
+            shuffle=False,
+            verbose=0,
+            callbacks=[kerasdist.callbacks.Checkpoint(f"{folder}/{directory}")],
+        )
+        return [*model.get_weights(), *map(np.asarray, history.history.values())]
+
+    train(6, "in two")
+    return train(11, "in two"), train(11, "in one")
+
+
+@each_cluster
+def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(workers, tmp_path):
+    for found, expected in run_on_workers(partial(in_two_runs, folder=tmp_path), workers):
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)

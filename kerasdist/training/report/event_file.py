@@ -15,6 +15,9 @@ import tensorflow as tf
 
 from kerasdist.training.step.statistics import Statistics
 
+# The last step that this process has written, by folder.
+_last_steps: dict[str, int] = {}
+
 
 class EventFile:
     """A file of events in a folder; it is made with the first event.
@@ -45,6 +48,7 @@ class EventFile:
             *(_text(tag, value) for tag, value in (texts or {}).items()),
         ]
         if values:
+            _last_steps[self._folder] = max(step, _last_steps.get(self._folder, step))
             event = tf.compat.v1.Summary(value=values).SerializeToString()
             write = functools.partial(tf.summary.experimental.write_raw_pb, event, step)
             self._try(lambda: self._write(write))
@@ -52,12 +56,16 @@ class EventFile:
     def forget_after(self, step: int) -> None:
         """Takes the events after a step out of the files that are there: they are written again.
 
-        TensorBoard shows both, where they stay.
+        TensorBoard shows both, where they stay. A process that has written no later ones itself
+        looks for them once: it may call `fit` a thousand times.
         """
+        if _last_steps.get(self._folder, step + 1) <= step:
+            return
 
         def forget():
             for path in tf.io.gfile.glob(os.path.join(self._folder, "events.out.tfevents.*")):
                 _forget_after(step, path)
+            _last_steps[self._folder] = step
 
         self._try(forget)
 

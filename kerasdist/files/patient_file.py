@@ -9,36 +9,36 @@ class PatientFile(io.BytesIO):
     """A file on the disk that says only at the end what went wrong.
 
     HDF5 does not survive a write that fails: when it closes the file, the process ends with a
-    segmentation fault. So what the disk does not take is kept in memory, and `finish` raises.
+    segmentation fault. So what the disk does not take is kept in memory, and the end of the `with`
+    raises.
 
     Args:
         path: Of the file; what was there is replaced.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made; at the end: the disk has not taken all of it.
 
     Example:
-        file = PatientFile("model.weights.h5")
-        model.save_weights(file)
-        file.finish()
+        with PatientFile("model.weights.h5") as file:
+            model.save_weights(file)
     """
 
     def __init__(self, path: str):
         super().__init__()
         self._path = path
-        self._disk = open(path, "w+b", buffering=0)  # noqa: SIM115  `finish` closes it.
+        self._disk = open(path, "w+b", buffering=0)  # noqa: SIM115  `__exit__` closes it.
         self._error: OSError | None = None
 
     def __str__(self) -> str:
         return self._path  # Keras looks at how it ends.
 
-    def finish(self) -> None:
-        """Closes the file.
-
-        Raises:
-            OSError: The disk has not taken all of it.
-        """
+    def __exit__(self, exc_type, exc_val, exc_tb):
+        if exc_type is not None and self._error is None:
+            # Keras leaves its HDF5 file open after an error; it ends when it is forgotten.
+            self._take_into_memory(OSError("Given up."), self.tell())
         self._disk.close()
+        if exc_type is not None:
+            return
         self.close()
         if self._error is not None:
             raise self._error

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from kerasdist.checkpoints.patient_file import PatientFile
+from kerasdist.files.patient_file import PatientFile
 from tests.full_disk import files_of_at_most
 
 
@@ -17,9 +17,8 @@ def write(file, size=20_000):
 
 
 def test_what_is_written_is_what_hdf5_writes_itself(tmp_path):
-    file = PatientFile(str(tmp_path / "ours.h5"))
-    write(file)
-    file.finish()
+    with PatientFile(str(tmp_path / "ours.h5")) as file:
+        write(file)
     write(tmp_path / "theirs.h5")
 
     with h5py.File(tmp_path / "ours.h5") as ours, h5py.File(tmp_path / "theirs.h5") as theirs:
@@ -30,15 +29,28 @@ def test_what_is_written_is_what_hdf5_writes_itself(tmp_path):
 
 @pytest.mark.parametrize("limit", [0, 1000, 79_000, 200_000])
 def test_a_disk_that_takes_no_more_is_told_at_the_end(limit, tmp_path):
-    with files_of_at_most(limit):
-        file = PatientFile(str(tmp_path / "file.h5"))
+    with (
+        files_of_at_most(limit),
+        pytest.raises(OSError, match="File too large"),
+        PatientFile(str(tmp_path / "file.h5")) as file,
+    ):
         write(file)
         with h5py.File(file, "r") as content:  # Still whole, in memory.
             np.testing.assert_array_equal(content["c"][:], np.arange(20_000))
-        with pytest.raises(OSError, match="File too large"):
-            file.finish()
 
     assert (tmp_path / "file.h5").stat().st_size <= limit
+
+
+def test_after_an_error_hdf5_can_still_end_what_it_has_begun(tmp_path):
+    path = tmp_path / "file.h5"
+
+    with pytest.raises(RuntimeError, match="in the middle"), PatientFile(str(path)) as file:
+        content = h5py.File(file, "w")
+        content["a"] = np.arange(20_000)
+        raise RuntimeError("in the middle")
+
+    content["b"] = np.ones(20_000)
+    content.close()
 
 
 def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):

@@ -1,0 +1,1 @@
+"""Files that a full disk or a kill does not tear."""

@@ -1,0 +1,60 @@
+"""Event files of a training that begins again, in this process or in another one."""
+
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.report import event_file
+from kerasdist.training.report.event_file import EventFile
+from tests.event_files import scalars
+
+
+def write(folder, *steps):
+    file = EventFile(str(folder))
+    for step in steps:
+        file.write(step, scalars={"loss": float(step)})
+    file.close()
+
+
+def steps_in(folder):
+    return sorted(step for _, step in scalars(folder))
+
+
+@pytest.fixture
+def another_process(monkeypatch):
+    """Lets this process forget what it has written."""
+
+    def begin():
+        monkeypatch.setattr(event_file, "_last_steps", {})
+
+    return begin
+
+
+def test_what_a_killed_run_has_written_after_the_step_is_forgotten(another_process, tmp_path):
+    write(tmp_path, 1, 2, 3, 4)
+    another_process()
+
+    EventFile(str(tmp_path)).forget_after(2)
+
+    assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_fit_that_goes_back_in_the_same_process_forgets_its_own(tmp_path):
+    write(tmp_path, 1, 2, 3)
+
+    EventFile(str(tmp_path)).forget_after(1)
+    write(tmp_path, 2)
+
+    assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_thousand_fits_in_a_row_look_at_no_file_twice(tmp_path, monkeypatch):
+    looks = []
+    glob = tf.io.gfile.glob
+    monkeypatch.setattr(tf.io.gfile, "glob", lambda path: looks.append(path) or glob(path))
+
+    for step in range(1, 6):
+        EventFile(str(tmp_path)).forget_after(step - 1)
+        write(tmp_path, step)
+
+    assert len(looks) == 1
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
