@@ -1,7 +1,7 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-drawn test-kills test-keras test-versions keras-tests
+.PHONY: help demo test test-quick test-drawn test-faults test-kills test-keras test-versions keras-tests
 .PHONY: docs dist lint lock clean
 
 PYTHON ?= python3
@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@.venv/bin/python -m models.recipes.lenet_digits
 
 # The programs in a run of their own: theirs computes in one thread (see their conftest.py).
-test: lint keras-tests ## Check the style and the types, then run the whole test suite.
+test: lint keras-tests .venvs/profile/installed ## Check the style and the types, then run the whole test suite.
 	@echo "Running the whole test suite, two files at a time"
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/programs
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile tests/programs
@@ -31,6 +31,9 @@ test-quick: lint ## Check the style and the types, then run the tests that need 
 	@echo "Running the tests that are quick, two files at a time"
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile \
 	  -m "not processes and not thorough"
+
+test-faults: $(INSTALLED) ## Inject every fault into a job, and print what became of it (five minutes).
+	@.venv/bin/python -m tests.cluster.fault_table $(FAULTS)
 
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).
 	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"
@@ -80,9 +83,11 @@ lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes n
 	    --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
 	    $(if $(UPGRADE),--upgrade) --quiet --output-file $$lock || exit 1; \
 	done
-	@$(UV) pip compile --group docs --no-annotate \
-	  --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
-	  $(if $(UPGRADE),--upgrade) --quiet --output-file locks/docs.lock
+	@for group in docs profile; do \
+	  $(UV) pip compile --group $$group --no-annotate \
+	    --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
+	    $(if $(UPGRADE),--upgrade) --quiet --output-file locks/$$group.lock || exit 1; \
+	done
 
 clean: ## Remove .venv, .venvs, Keras' tests and the caches; runs/ and data/ stay.
 	@echo "Removing .venv, .venvs, Keras' tests and the caches"
@@ -99,10 +104,10 @@ $(INSTALLED): $(MADE) requirements.lock pyproject.toml
 	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venvs/docs/installed: $(MADE) locks/docs.lock
-	@echo "Installing what builds the documentation into .venvs/docs"
-	@$(UV) venv --quiet --clear --python .venv/bin/python .venvs/docs
-	@$(UV) pip sync --quiet --python .venvs/docs --require-hashes locks/docs.lock
+.venvs/%/installed: $(MADE) locks/%.lock
+	@echo "Installing locks/$*.lock into .venvs/$*"
+	@$(UV) venv --quiet --clear --python .venv/bin/python .venvs/$*
+	@$(UV) pip sync --quiet --python .venvs/$* --require-hashes locks/$*.lock
 	@touch $@
 
 $(MADE):

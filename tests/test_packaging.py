@@ -34,12 +34,13 @@ def test_the_wheel_holds_kerasdist_alone(tmp_path):
 
 def test_the_locks_pin_every_requirement():
     groups = dict(PROJECT["dependency-groups"])
-    docs = groups.pop("docs")  # In an environment of its own.
+    apart = {name: groups.pop(name) for name in ("docs", "profile")}  # Environments of their own.
     # A group that includes another is a table.
     lines = [line for group in groups.values() for line in group if isinstance(line, str)]
 
     assert names_of(PROJECT["project"]["dependencies"] + lines) <= pinned_by(LOCK)
-    assert names_of(docs) <= pinned_by((ROOT / "locks/docs.lock").read_text())
+    for name, requirements in apart.items():
+        assert names_of(requirements) <= pinned_by((ROOT / f"locks/{name}.lock").read_text())
 
 
 def test_the_lock_agrees_with_exact_pins():

@@ -1,20 +1,12 @@
 """TensorBoard shows a run of ours: asked over its own interface."""
 
-import json
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-
 import pytest
 
 from kerasdist.callbacks import Summaries
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
+from tests.tensorboard_server import served, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -30,38 +22,9 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ask(run):
     """A function that returns what TensorBoard answers, from JSON."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", run, "--port", str(port)]
-    with subprocess.Popen(
-        [*command, "--host=127.0.0.1", "--load_fast=false"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-
-        def ask(path, **query):
-            url = f"http://127.0.0.1:{port}/data/plugin/{path}?{urllib.parse.urlencode(query)}"
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                return json.load(answer)
-
-        try:
-            wait_until_loaded(ask)
-            yield ask
-        finally:
-            process.kill()
-
-
-def wait_until_loaded(ask, secs=90):
-    deadline = time.monotonic() + secs
-    while time.monotonic() < deadline:
-        try:
-            if {"train", "validation"} <= ask("scalars/tags").keys():
-                return
-        except (urllib.error.URLError, ConnectionError):
-            pass
-        time.sleep(0.3)
-    raise TimeoutError("TensorBoard has not loaded the run.")
+    with served(run) as ask:
+        wait_until(lambda: {"train", "validation"} <= ask("scalars/tags").keys())
+        yield ask
 
 
 def test_scalars(ask):

@@ -1,0 +1,319 @@
+"""What each fault does to a job under `python -m kerasdist launch`: the table of docs/clusters.md.
+
+    python -m tests.cluster.fault_table                 # All of it; some minutes.
+    python -m tests.cluster.fault_table ps              # The rows in which a word occurs.
+
+Every job trains 300 steps, and in its 20th step the fault happens.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import psutil
+
+from tests.cluster import outcomes
+
+NUM_STEPS, BATCH_SIZE = 300, 4
+RESTARTS = "--max-restarts=1"
+
+PROGRAM = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kerasdist
+
+NUM_STEPS, BATCH_SIZE = {num_steps}, {batch_size}
+folder = Path({folder!r})
+kind = json.loads(os.environ["TF_CONFIG"])["task"]
+me = f"{{kind['type']}} {{kind['index']}}"
+(folder / me).write_text(str(os.getpid()))
+optimizer, callbacks = "sgd", []
+
+
+def send(task, number):
+    os.kill(int((folder / task).read_text()), number)
+
+
+def checkpointed():
+    callbacks.append(kerasdist.callbacks.Checkpoint(folder / "run", every_steps=50))
+
+
+def acts():
+    print(f"acts at {{time.time()}}", flush=True)
+
+
+class Act(keras.callbacks.Callback):
+    num_steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.num_steps += 1
+        time.sleep(0.01)
+        if self.num_steps == 20 and me == {actor!r} and not (folder / "acted").exists():
+            (folder / "acted").touch()
+            acts()
+            act()
+
+
+def act():
+    pass
+
+
+{source}
+
+strategy = kerasdist.make_strategy(start_timeout_secs=60, step_timeout_secs=14)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+x, y = (np.ones((BATCH_SIZE * NUM_STEPS, size), "float32") for size in (2, 1))
+model.fit(x, y, batch_size=BATCH_SIZE, verbose=0, callbacks=[*callbacks, Act()])
+# Of all workers: a metric adds up theirs.
+result = int(model.optimizer.iterations.numpy()), float(model.metrics[0].count)
+if kerasdist.is_chief():
+    print("result", json.dumps(result), flush=True)
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One row.
+
+    Attributes:
+        name: What happens.
+        deployment: "one device", "2 workers" or "2 workers, 2 ps".
+        source: Python that defines `act()`, or happens before the start.
+        actor: The task that calls `act()`.
+        code: With what the launch is to end: 0 where the job is to go on.
+        culprit: Whom its output is to name, in lines of others.
+        options: More for the launcher.
+    """
+
+    name: str
+    deployment: str
+    source: str
+    actor: str
+    code: int = 0
+    culprit: str
+    options: tuple[str, ...] = ()
+
+    def __str__(self):
+        return f"{self.name}, {self.deployment}"
+
+
+def _of_one_device(name, source, **given):
+    return Fault(name=name, deployment="one device", source=source, actor="worker 0", **given)
+
+
+def _of_workers(name, source, actor="worker 0", **given):
+    return Fault(name=name, deployment="2 workers", source=source, actor=actor, **given)
+
+
+def _of_servers(name, source, **given):
+    return Fault(name=name, deployment="2 workers, 2 ps", source=source, actor="chief 0", **given)
+
+
+def _sending(task, name, before=""):
+    return f"{before}\ndef act(): send({task!r}, signal.{name})"
+
+
+_SAVES = "checkpointed()"
+_TERM = "TERM: the training is saved"
+_FULL = """
+import resource
+checkpointed()
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+acts()
+"""
+_STUCK_STEP = f"""
+{outcomes.STUCK_STEP}
+keras.Sequential = Stuck
+"""
+
+FAULTS = [
+    _of_one_device(
+        "KILL", _sending("worker 0", "SIGKILL", _SAVES), culprit="worker 0", options=(RESTARTS,)
+    ),
+    _of_one_device(
+        "TERM", _sending("worker 0", "SIGTERM", _SAVES), culprit=_TERM, options=(RESTARTS,)
+    ),
+    _of_one_device("the disk of the checkpoints is full", _FULL, culprit="File too large"),
+    _of_workers("KILL of a worker", _sending("worker 1", "SIGKILL"), code=137, culprit="worker 1"),
+    _of_workers(
+        "KILL of a worker, with checkpoints",
+        _sending("worker 1", "SIGKILL", _SAVES),
+        culprit="worker 1",
+        options=(RESTARTS,),
+    ),
+    _of_workers(
+        "TERM of a worker, with checkpoints",
+        _sending("worker 1", "SIGTERM", _SAVES),
+        culprit=_TERM,  # They all leave together.
+        options=(RESTARTS,),
+    ),
+    _of_workers(
+        "a worker is halted", _sending("worker 1", "SIGSTOP"), code=137, culprit="worker 1"
+    ),
+    _of_workers(
+        "an error on a worker",
+        "def act(): raise ValueError('my own bug')",
+        actor="worker 1",
+        code=1,
+        culprit="worker 1",
+    ),
+    _of_workers(
+        "a worker is stuck in a callback",
+        "def act(): time.sleep(1000)",
+        actor="worker 1",
+        code=1,
+        culprit="worker 1",
+    ),
+    _of_workers(
+        "another optimizer on a worker",
+        "optimizer = ['sgd', 'adam'][kind['index']]\nacts()",
+        code=1,
+        culprit="worker 1",
+    ),
+    _of_workers(
+        "a worker ends before it joins",
+        "acts()\nif kind['index']: sys.exit(0)",
+        code=1,
+        culprit="worker 1",
+    ),
+    _of_servers("KILL of a worker", _sending("worker 1", "SIGKILL"), culprit="worker 1"),
+    _of_servers("TERM of a worker", _sending("worker 1", "SIGTERM"), culprit="worker 1"),
+    _of_servers("a worker is halted", _sending("worker 1", "SIGSTOP"), culprit="worker 1"),
+    _of_servers(
+        "a worker is stuck in its step", _STUCK_STEP + "acts()", code=138, culprit=") is late: "
+    ),
+    _of_servers("KILL of a ps", _sending("ps 1", "SIGKILL"), code=137, culprit="ps 1"),
+    _of_servers(
+        "KILL of a ps, with checkpoints",
+        _sending("ps 1", "SIGKILL", _SAVES),
+        culprit="ps 1",
+        options=(RESTARTS,),
+    ),
+    _of_servers("a ps is halted", _sending("ps 1", "SIGSTOP"), code=137, culprit="ps 1"),
+    _of_servers("KILL of the chief", _sending("chief 0", "SIGKILL"), code=137, culprit="chief 0"),
+    _of_servers(
+        "an error on the chief",
+        "def act(): raise ValueError('my own bug')",
+        code=1,
+        culprit="chief 0",
+    ),
+]
+_OPTIONS = {"one device": ("--workers=1",), "2 workers": (), "2 workers, 2 ps": ("--ps=2",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What became of a job with a fault.
+
+    Attributes:
+        fault: The fault.
+        code: The launch's exit code.
+        secs: From the fault to the end.
+        is_named: Whether the output names the culprit.
+        updates: How many the job has made, and `examples` how many it has counted; None where it
+            did not go on.
+        is_clean: Whether no process and no private file was left.
+    """
+
+    fault: Fault
+    code: int
+    secs: float
+    is_named: bool
+    updates: int | None
+    examples: float | None
+    is_clean: bool
+
+    @property
+    def is_exact(self) -> bool | None:
+        if self.updates is None:
+            return None
+        return (self.updates, self.examples) == (NUM_STEPS, NUM_STEPS * BATCH_SIZE)
+
+    @property
+    def is_as_expected(self) -> bool:
+        is_exact = True if self.fault.code == 0 else None
+        is_told = self.is_named and self.is_clean
+        return self.code == self.fault.code and self.is_exact is is_exact and is_told
+
+    def __str__(self):
+        ends = "goes on" if self.code == 0 else "ends"
+        words = {True: "yes", False: "NO", None: ""}
+        cells = [self.fault.name, self.fault.deployment, ends, f"{self.secs:.0f}", str(self.code)]
+        cells += [words[each] for each in (self.is_named, self.is_exact, self.is_clean)]
+        return f"| {' | '.join(cells)} |"
+
+
+HEAD = (
+    "| Fault | Deployment | The job | s | Code | Named | Exact | Clean |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def row_of(fault: Fault) -> Row:
+    """Runs a job with a fault, with files of its own."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"TMPDIR": folder, outcomes.MARK: mark, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        before = {name: os.environ.get(name) for name in own}
+        os.environ |= own
+        try:
+            program = PROGRAM.format(
+                num_steps=NUM_STEPS,
+                batch_size=BATCH_SIZE,
+                folder=folder,
+                actor=fault.actor,
+                source=fault.source,
+            )
+            outcome = outcomes.launched(program, *_OPTIONS[fault.deployment], *fault.options)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        left = [each for each in psutil.process_iter() if outcomes.is_marked(each, mark)]
+        is_clean = not left and not list(Path(folder).glob("kerasdist-*"))
+    [output], [code] = outcome.outputs, outcome.codes
+    results = re.findall(r"result (\[.*\])", output)
+    updates, examples = json.loads(results[-1]) if results else (None, None)
+    named = names(output, fault.culprit)
+    return Row(fault, code, outcome.secs, named, updates, examples, is_clean)
+
+
+def names(output: str, culprit: str) -> bool:
+    """Whether a launch says whose fault it was, and not only that this task was there too."""
+    for line in output.partition("logs  ")[2].splitlines():  # The plan before names everybody.
+        task, _, text = line.rpartition(" | ")
+        of_others = text.partition("stopped: ")[0].partition("All that ")[0]
+        if task.strip() != culprit and culprit in of_others:
+            return True
+    return False
+
+
+def main(words: list[str]) -> int:
+    """Prints the table; returns 1 where a row is not as it should be."""
+    unexpected = []
+    print(HEAD)
+    for fault in FAULTS:
+        if words and not any(word in str(fault) for word in words):
+            continue
+        row = row_of(fault)
+        print(row, flush=True)
+        if not row.is_as_expected:
+            unexpected.append(row)
+    for row in unexpected:
+        print(f"Unexpected: {row.fault}: code {row.code}, {row.updates} updates.", file=sys.stderr)
+    return 1 if unexpected else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
