@@ -32,12 +32,13 @@ class Silence:
 
     def look(self) -> None:
         """Calls every task, and notes which of them answer."""
-        before = self._since if self._clock() - self._looked_at <= _GAP_SECS else {}
+        asked_at = self._clock()  # One that is halted lets the call wait for seconds.
+        before = self._since if asked_at - self._looked_at <= _GAP_SECS else {}
         problems = [*self._executor.map(find_problem, self._addresses.values())]
-        self._looked_at = now = self._clock()
+        self._looked_at = self._clock()
         # A new one: another thread may be reading the other.
         self._since = {
-            task: before.get(task, now)
+            task: before.get(task, asked_at)
             for task, problem in zip(self._addresses, problems, strict=True)
             if problem
         }

@@ -31,8 +31,8 @@ _SETTLE_SECS = 3.0  # Until the others have noted their places.
 _NUM_STEPS = 1000
 _ERROR = 1
 
-_BETWEEN = "between two steps, in a callback or elsewhere in its program"
-_DATA = "waiting for its data"
+BETWEEN = "between two steps, in a callback or elsewhere in its program"
+DATA = "waiting for its data"
 _STEP = "computing its step"
 
 
@@ -132,8 +132,13 @@ class StepWatch:
         try:
             yield
         finally:
+            is_step = not self._is_tracing
             self._is_in_call = self._is_tracing = False
-            self._go_on(is_step=not is_first)
+            self._go_on(is_step=is_step)
+
+    def expect_trace(self) -> None:
+        """Notes that the call that runs traces a function, which takes longer than a step."""
+        self._is_tracing = True
 
     def _go_on(self, *, is_step: bool) -> None:
         now = self._clock()
@@ -162,15 +167,20 @@ class StepWatch:
             self._is_noted = True
         if secs < min(self._limit_secs, max(self._late_secs() + _SETTLE_SECS, self._say_at)):
             return
-        places = {**self._places_of_others(), self._cluster.task: own}
-        is_late = self._cluster.task in late_ones(places)
+        late, description = self._judge(own)
+        is_late = self._cluster.task in late
         # The one that is late ends first, and tells the others.
         if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
-            cause = f"no step has ended for {self._limit_secs:g} s. {self._describe(places)}"
+            cause = f"no step has ended for {self._limit_secs:g} s. {description}"
             self._end(cause, is_late)
         elif secs >= self._say_at:
             self._say_at = 2 * secs
-            self._report(places, secs, is_late=is_late)
+            self._report(late, description, secs)
+
+    def _judge(self, own: Place) -> tuple[set[Task], str]:
+        """Returns who is late, as far as that can be told, and a sentence about it."""
+        places = {**self._places_of_others(), self._cluster.task: own}
+        return late_ones(places), self._describe(places)
 
     def _withdraw(self) -> None:
         if self._is_noted:
@@ -179,15 +189,16 @@ class StepWatch:
             self._say(f"{self._cluster.task} goes on.")
         self._is_noted, self._has_shown_stacks, self._say_at = False, False, 0.0
 
-    def _report(self, places, secs, *, is_late) -> None:
+    def _report(self, late, description, secs) -> None:
+        is_late = self._cluster.task in late
         if is_late or self._cluster.is_chief:
             longest = max(self._lasted, default=0)
             self._say(
                 f"No step has ended for {secs:.0f} s; the longest until now took {longest:.2g} s. "
-                f"{self._describe(places)} "
+                f"{description} "
                 f"After {self._limit_secs:g} s the job ends: make_strategy(step_timeout_secs=...)."
             )
-        if not self._has_shown_stacks and (is_late or not late_ones(places)):
+        if not self._has_shown_stacks and (is_late or not late):
             self._has_shown_stacks = True
             self._show_stacks()
 
@@ -240,9 +251,9 @@ def late_ones(places: Mapping[Task, Place]) -> set[Task]:
 def _doing(task: Task, places: Mapping[Task, Place]) -> str:
     place = places[task]
     if place.is_between:
-        return _BETWEEN
+        return BETWEEN
     farthest = max(each.num_batches for each in places.values())
-    return _DATA if place.num_batches < farthest else _STEP
+    return DATA if place.num_batches < farthest else _STEP
 
 
 def _print_stacks() -> None:

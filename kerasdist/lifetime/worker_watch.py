@@ -35,6 +35,7 @@ class WorkerWatch:
 
     Attributes:
         has_lost: Whether a worker was ever lost.
+        awaited: The worker that `fetch_once` waits for, or None.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class WorkerWatch:
         self._sleep = sleep
         self._workers = self._silence_of("worker")
         self._given_up: set[Task] = set()
+        self._lost: set[Task] = set()  # As TensorFlow has noticed.
         self.has_lost = False
+        self.awaited: Task | None = None
         self._probed_at = 0.0
         self._reported_at = 0.0
         self._waiting_since: float | None = None
@@ -105,12 +108,17 @@ class WorkerWatch:
             tf.errors.UnavailableError: No worker is left.
         """
         with self.waiting():
-            while not coordinator_adapter.wait_for(result, 1.0):
-                self._coordinator.done()  # Raises what has failed elsewhere.
-                silent = self.silent_workers()
-                if attempt.worker is not None and Task("worker", attempt.worker) in silent:
-                    attempt.is_lost = True
-                    return None
+            try:
+                while not coordinator_adapter.wait_for(result, 1.0):
+                    self._coordinator.done()  # Raises what has failed elsewhere.
+                    silent = self.silent_workers()
+                    if attempt.worker is not None:
+                        self.awaited = Task("worker", attempt.worker)
+                    if self.awaited in silent:
+                        attempt.is_lost = True
+                        return None
+            finally:
+                self.awaited = None
             return result.fetch()
 
     def silent_workers(self) -> set[Task]:
@@ -125,7 +133,8 @@ class WorkerWatch:
         silent = self._workers.tasks(self._silent_secs)
         for task in silent - self._given_up:
             self.has_lost = True
-            self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
+            if task not in self._lost:  # Which was said.
+                self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
             _kill_if_halted(self._cluster.addresses[task])
         self._given_up = silent
         self._wait_for_any()
@@ -160,11 +169,15 @@ class WorkerWatch:
 
     def _say_lost(self, index: int):
         self.has_lost = True
-        name = self._name(Task("worker", index))
+        task = Task("worker", index)
+        self._lost.add(task)
+        name = self._name(task)
         self._say(f"{name} is lost: its steps go to the others, until it is there again.")
 
     def _say_back(self, index: int):
-        self._say(f"{self._name(Task('worker', index))} is back.")
+        task = Task("worker", index)
+        self._lost.discard(task)
+        self._say(f"{self._name(task)} is back.")
 
     def _names(self, tasks: set[Task]) -> str:
         return ", ".join(self._name(task) for task in sorted(tasks, key=str))

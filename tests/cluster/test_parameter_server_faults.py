@@ -3,7 +3,7 @@
 import re
 
 from tests.cluster import outcomes
-from tests.cluster.outcomes import of
+from tests.cluster.outcomes import STUCK_STEP, of
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -157,6 +157,33 @@ def test_restarted_worker_joins_again_and_trains(outcome):
     seen, counted = steps_of(output)
     assert 20 < seen < 40 * 300
     assert seen <= counted < seen + 40  # Some were on their way.
+
+
+@of(
+    alone,
+    f"""
+import functools
+
+kerasdist.make_strategy = functools.partial(kerasdist.make_strategy, step_timeout_secs=14)
+
+{STUCK_STEP}
+Model = Stuck
+
+def act(): pass
+""",
+    num_workers=1,
+)
+def test_worker_that_is_stuck_is_named_and_ends_the_job_by_the_limit(outcome):
+    chief, worker, ps = outcome.outputs
+    late = (
+        r"worker 0 \(127\.0\.0\.1:\d+\) is late: computing its steps, or waiting for their data\."
+    )
+
+    assert outcome.codes == [138] * 3
+    assert outcome.secs < 60
+    assert re.search(rf"No step has ended for 1\d s; the longest .* {late} After 14 s", chief)
+    for output in (chief, worker, ps):
+        assert re.search(rf"ends because no step has ended for 14 s\. {late}\n", output)
 
 
 def assert_ends_because_of_the_ps(chief: str):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from kerasdist.cluster import Task
+from kerasdist.lifetime import silence
 from kerasdist.lifetime.silence import Silence
 
 ZERO, ONE = Task("worker", 0), Task("worker", 1)
@@ -24,6 +25,18 @@ def test_silence_lasts_from_the_first_look_without_an_answer(workers, clock, hal
 
     assert workers.tasks(6) == {ONE}
     assert workers.tasks(6.1) == set()
+
+
+def test_silence_begins_when_the_task_is_called(workers, clock, monkeypatch):
+    def find_problem(address):
+        clock.sleep(5 if address == "b:1" else 0)
+        return "halted" if address == "b:1" else ""
+
+    monkeypatch.setattr(silence, "find_problem", find_problem)
+    workers.look()
+
+    assert workers.tasks(5) == {ONE}
+    assert workers.tasks(5.1) == set()
 
 
 def test_answer_ends_the_silence(workers, clock, halted):

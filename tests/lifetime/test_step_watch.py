@@ -117,6 +117,19 @@ def test_worker_that_computes_is_late_where_another_has_ended_the_step(job):
     assert "worker 1 (b:1) is late: computing its step." in job.said[ZERO][0]
 
 
+def test_call_that_traces_a_function_is_no_late_step(job):
+    job.take_steps(3)
+    with job.call(ZERO), job.call(ONE):
+        for watch in job.watches.values():
+            watch.expect_trace()
+        job.look_for(100)
+    assert job.said == {ZERO: [], ONE: []}
+
+    with job.call(ZERO):  # Nor does it let the steps after it be late.
+        job.look_for(20)
+    assert "worker 1 (b:1) is late" in job.said[ZERO][0]
+
+
 def test_nobody_is_late_where_all_are_at_the_same_place(job):
     job.take_steps(3)
     job.look_for(20)

@@ -82,6 +82,17 @@ def test_worker_is_given_up_once_when_it_has_been_silent_for_long(
     ]
 
 
+def test_worker_that_is_lost_is_not_said_to_be_silent_too(
+    make_watch, reports, clock, halted, capsys
+):
+    watch = make_watch()
+    reports["on_lost"](1)
+    halted.add(WORKERS[1])
+
+    assert look_for(20, watch, clock) == {ONE}
+    assert "no sign of life" not in capsys.readouterr().err
+
+
 def test_worker_whose_name_is_gone_is_given_up_too(make_watch, clock, halted):
     jobs = {**CLUSTER.jobs, "worker": ["gone.invalid:1", WORKERS[1]]}
     halted.add("gone.invalid:1")

@@ -1,0 +1,123 @@
+"""Whom the chief of parameter servers calls late, by a clock that the test moves."""
+
+import pytest
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import peer_failure
+from kerasdist.lifetime.chief_watch import ChiefWatch
+from kerasdist.lifetime.step_watch import StepWatch
+from tests.clock import Clock
+
+CLUSTER = Cluster(
+    jobs={"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}, task=Task("chief", 0)
+)
+
+
+class Job:
+    """A chief whose watch looks when a test says so.
+
+    Attributes:
+        awaited: The worker that the chief waits for.
+        said: What the watch said.
+        told: What it told the other tasks.
+        stacks: How often it has shown where the chief is.
+    """
+
+    def __init__(self, **settings):
+        self.awaited = None
+        self.said, self.told, self.stacks = [], [], []
+        self._clock = Clock()
+        self._watch = ChiefWatch(
+            CLUSTER,
+            awaited=lambda: self.awaited,
+            tell=self.told.append,
+            say=self.said.append,
+            show_stacks=lambda: self.stacks.append(1),
+            limit_secs=30,
+            clock=self._clock,
+            **settings,
+        )
+        self.active, self.call = self._watch.active, self._watch.call
+
+    def look_for(self, secs):
+        for _ in range(secs):
+            self._clock.sleep(1)
+            self._watch.look()
+
+
+class Ended(Exception):
+    """In the place of the end of the process."""
+
+
+@pytest.fixture(autouse=True)
+def process(monkeypatch):
+    def end(reason, *_):
+        raise Ended(reason)
+
+    monkeypatch.setattr(peer_failure, "end", end)
+    monkeypatch.setattr("os._exit", end)
+
+
+@pytest.fixture
+def job(monkeypatch):
+    monkeypatch.setattr(StepWatch, "_look_on", lambda watch: None)
+    job = Job()
+    with job.active():
+        with job.call(int, is_first=True):
+            pass
+        with job.call(int, is_first=False):
+            job.look_for(1)
+        yield job
+
+
+def test_worker_that_the_chief_waits_for_is_late(job):
+    with job.call(int, is_first=False):
+        job.awaited = Task("worker", 1)
+        job.look_for(20)
+
+    assert job.said == [
+        "No step has ended for 13 s; the longest until now took 1 s. worker 1 (c:1) is late: "
+        "computing its steps, or waiting for their data. After 30 s the job ends: "
+        "make_strategy(step_timeout_secs=...)."
+    ]
+    assert not job.stacks  # The chief only waits.
+
+
+def test_chief_that_reads_data_is_late_itself(job):
+    with job.call(int, is_first=False):
+        job.look_for(20)
+
+    assert "chief 0 (a:1) is late: waiting for its data." in job.said[0]
+    assert job.stacks == [1]
+
+
+def test_chief_in_a_callback_is_late(job):
+    job.look_for(20)
+
+    assert "chief 0 (a:1) is late: between two steps, in a callback" in job.said[0]
+    assert job.stacks == [1]
+
+
+def test_job_ends_because_of_the_worker_and_all_hear_it(job):
+    with job.call(int, is_first=False):
+        job.awaited = Task("worker", 1)
+        job.look_for(32)
+        with pytest.raises(Ended) as ended:
+            job.look_for(1)
+
+    assert job.told == [str(ended.value)]
+    assert job.told == [
+        "no step has ended for 30 s. worker 1 (c:1) is late: computing its steps, or waiting for "
+        "their data."
+    ]
+
+
+def test_job_ends_because_of_the_chief_and_all_hear_it(job, monkeypatch):
+    monkeypatch.setattr(peer_failure, "tell_others", lambda cause: None)
+    job.look_for(29)
+    with pytest.raises(Ended, match="1"):
+        job.look_for(1)
+
+    [told] = job.told
+    assert told.startswith("chief 0 (a:1) failed: no step has ended for 30 s. chief 0 (a:1) is ")
+    assert job.said[-1].startswith("error: chief 0 (a:1) ends because no step has ended for 30 s. ")
