@@ -12,6 +12,7 @@ seconds that clipping and averaging add to a step over those that moving their b
 
 import argparse
 import dataclasses
+import logging
 import os
 import statistics
 import tempfile
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--output", default="callback_overhead.json")
     flags = parser.parse_args()
+    logging.getLogger("kerasdist").setLevel(logging.WARNING)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     kerasdist.make_strategy()  # Makes the logical CPUs.

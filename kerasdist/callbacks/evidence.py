@@ -85,7 +85,7 @@ class Evidence:
 
     @property
     def sizes(self) -> np.ndarray:
-        """The sum of the absolute values of each gradient of this replica."""
+        """Half of the squared L2 norm of each gradient of this replica."""
         return self._sizes.numpy()
 
     @property

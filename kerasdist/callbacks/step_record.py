@@ -16,7 +16,7 @@ import tensorflow as tf
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.parameter_servers.sharded_variables import parts_of
-from kerasdist.training.step import layer_outputs, replica_step, statistics
+from kerasdist.training.step import layer_outputs, rare, replica_step, statistics
 
 
 class StepRecord:
@@ -115,9 +115,9 @@ class StepRecord:
             return tf.concat([_flat(variable) for _, _, variable in applied], axis=0)
 
         if outputs:
-            tf.cond(is_due, record_outputs, lambda: None)
+            rare.cond(is_due, record_outputs)
         # One tensor: what goes in and out of a condition costs in the steps between, too.
-        before = tf.cond(is_due, copies, lambda: tf.zeros([0])) if applied else tf.zeros([0])
+        before = rare.cond(is_due, copies, lambda: tf.zeros([0])) if applied else tf.zeros([0])
         self._updated = is_due, count, gradients, applied, before
 
     def see_weights(self) -> None:
@@ -132,7 +132,7 @@ class StepRecord:
             self._record_weights(applied, before)
             self._step.assign(count)
 
-        tf.cond(is_due, record, lambda: None)
+        rare.cond(is_due, record)
 
     def _record_gradients(self, gradients, applied):
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]

@@ -15,7 +15,7 @@ from kerasdist.callbacks.evidence import Evidence
 from kerasdist.checks import check_int
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
-from kerasdist.training.step import layer_outputs, replica_step, whole_step
+from kerasdist.training.step import layer_outputs, rare, replica_step, whole_step
 from kerasdist.training.step.update_callback import StepCallback
 
 _ACTIONS = ("raise", "stop", "restore")
@@ -25,6 +25,8 @@ _NUM_LARGEST = 3
 
 class StopOnNonFinite(StepCallback):
     """Leaves out the update of a step whose loss or gradient is infinite or NaN, and says why.
+
+    A gradient is finite where its L2 norm is, in float32.
 
     Weights, optimizer, moving statistics and metrics stay as the step before has left them. The
     message names the step, the worker and replica, what went wrong first (an input, a layer, a loss
@@ -123,7 +125,7 @@ class StopOnNonFinite(StepCallback):
             apply(gradients_and_variables)
 
         replica_step.discard_if(is_left_out)
-        tf.cond(is_left_out, leave_out, go_on)
+        rare.cond(is_left_out, leave_out, go_on)
 
     def on_train_begin(self, logs=None):
         self.batch, self.step, self._num_restores = None, None, 0
@@ -188,13 +190,14 @@ class StopOnNonFinite(StepCallback):
 
     def _explanation(self) -> str:
         cause = self._cause() if self._found else "its own message says what came first"
-        before = dict(zip(self._paths(), map(float, self._sizes_before.numpy()), strict=True))
+        norms = np.sqrt(2 * self._sizes_before.numpy())
+        before = dict(zip(self._paths(), map(float, norms), strict=True))
         largest = sorted(before, key=before.__getitem__, reverse=True)[:_NUM_LARGEST]
         named = ", ".join(f"{path} {before[path]:.3g}" for path in largest)
         return (
             f"Step {self.step} is not finite{self._place()}: {cause}. Its update is left out, and "
             f"the weights are those of step {self._evidence[0].step - 1}. Largest gradients before "
-            f"(sums of absolute values): {named}."
+            f"(L2 norms): {named}."
         )
 
     def _place(self) -> str:
@@ -231,11 +234,11 @@ def _rider(updates: list) -> str:
 
 
 def _size_of(gradient):
-    """Returns the sum of absolute values: unlike a norm it is finite where all of them are."""
+    """Returns half of the squared L2 norm, with one operation that reads the gradient once."""
     if gradient is None:
         return tf.constant(0.0)
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.cast(tf.reduce_sum(tf.abs(values)), tf.float32)
+    return tf.nn.l2_loss(tf.cast(values, tf.float32))
 
 
 def _is_finite(structure) -> bool:
