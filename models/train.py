@@ -29,10 +29,9 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -173,7 +172,6 @@ def _train_and_finish(
         train_dir,
         kept,
         global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
-        is_asynchronous=cluster.num_ps > 0,
     )
 
     def finish() -> int:
@@ -290,7 +288,6 @@ def _fit(
     kept: list[keras.callbacks.Callback],
     *,
     global_batch_size: int,
-    is_asynchronous: bool,
 ) -> _Run:
     net = nets.find(values.model_name)
     pipeline = {
@@ -302,7 +299,7 @@ def _fit(
         "ignore_other_labels": values.ignore_other_labels,
     }
     last_step = values.max_number_of_steps or sys.maxsize
-    steps_per_epoch = min(math.ceil(train.num_examples / global_batch_size), last_step)
+    steps_per_epoch = math.ceil(train.num_examples / global_batch_size)
     history = keras.callbacks.History()
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
@@ -312,19 +309,17 @@ def _fit(
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Your input ran out of data")
-            for part in _parts(last_step, steps_per_epoch, is_asynchronous=is_asynchronous):
-                batches = input_pipeline.train_batches(
-                    train, seed=values.seed + part.first_epoch, **pipeline
-                )
-                model.fit(
-                    batches.repeat().take(part.num_steps),
-                    validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
-                    initial_epoch=part.first_epoch,
-                    epochs=part.end_epoch,
-                    steps_per_epoch=part.steps_per_epoch,
-                    callbacks=[history, tensorboard, *checks, *kept],
-                    shuffle=False,  # The pipeline shuffles; Keras warns about the default.
-                )
+            batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
+            model.fit(
+                # The data ends at the last step: with a callback, several workers would stop a step
+                # later.
+                batches.repeat().take(last_step),
+                validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
+                epochs=math.ceil(last_step / steps_per_epoch),
+                steps_per_epoch=steps_per_epoch,
+                callbacks=[history, tensorboard, *checks, *kept],
+                shuffle=False,  # The pipeline shuffles; Keras warns about the default.
+            )
     except KeyboardInterrupt:
         interrupted = True
     except callbacks.Checkpoint.MismatchError as error:
@@ -350,29 +345,6 @@ class _TensorBoard(keras.callbacks.TensorBoard):
             super().on_epoch_end(epoch, logs)
 
 
-class _Part(NamedTuple):
-    """Epochs of one call of `fit`, from the first to before the end, and their steps together."""
-
-    first_epoch: int
-    end_epoch: int
-    steps_per_epoch: int
-    num_steps: int
-
-
-def _parts(last_step: int, steps_per_epoch: int, *, is_asynchronous: bool) -> Iterator[_Part]:
-    """Yield what `fit` is called for, until `last_step`."""
-    if not is_asynchronous:
-        # The data ends at the last step: with a callback, several workers would stop a step later.
-        yield _Part(0, math.ceil(last_step / steps_per_epoch), steps_per_epoch, last_step)
-        return
-    # There, data that ends begins anew: what is less than an epoch is a part of its own.
-    num_epochs, rest = divmod(last_step, steps_per_epoch)
-    if num_epochs:
-        yield _Part(0, num_epochs, steps_per_epoch, last_step - rest)
-    if rest:
-        yield _Part(num_epochs, num_epochs + 1, rest, rest)
-
-
 def _finish(
     values: flags.FlagValues,
     model: keras.Model,
@@ -394,11 +366,6 @@ def _finish(
     if run.interrupted:
         print(f"\nInterrupted: the model as of step {run.step} is saved in {train_dir.model}.")
         return command.INTERRUPTED
-    if values.max_number_of_steps and run.step < values.max_number_of_steps:
-        print(
-            f"\n{run.step} steps were made, not {values.max_number_of_steps}: an earlier run in "
-            f"{train_dir.path} ended within an epoch, the rest of which is left out."
-        )
     if test:
         accuracy = run.history["val_accuracy"][-1]
         print(f"\nTest accuracy: {accuracy:.4f} ({test.num_examples} examples)")

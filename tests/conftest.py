@@ -13,6 +13,10 @@ from tests import strategies
 # A shell ignores it in what it starts in the background, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Likewise of one that nohup started. A handler is not inherited, and this one ignores them, too.
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 @pytest.fixture(autouse=True, scope="session")

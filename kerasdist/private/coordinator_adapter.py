@@ -68,14 +68,19 @@ def copy_results_first(coordinator) -> None:
 
 
 class Attempt:
-    """What has become of something that is to run on a worker once at most.
+    """Something that is to run on a worker once at most, and what has become of it.
+
+    Args:
+        refusal: Part of the error of a worker that was given up and is back, see `ledger.CLOSED`.
+        forget: Called then, with the worker as device, once its iterators are about to be new.
 
     Attributes:
         worker: Index of the worker that it was begun on, or None.
         is_lost: Whether that worker was lost meanwhile, or is given up. There is no result then.
     """
 
-    def __init__(self):
+    def __init__(self, refusal: str, forget: Callable[[], object]):
+        self.refusal, self.forget = refusal, forget
         self.worker: int | None = None
         self.is_lost = False
 
@@ -98,8 +103,16 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
     def execute_on(self, worker):
         if not self._has_begun:
             self._attempt.worker = worker.worker_index
-            super().execute_on(worker)
-            return
+            try:
+                super().execute_on(worker)
+                return
+            except tf.errors.OpError as error:
+                if self._attempt.refusal not in str(error):
+                    raise
+            # The worker was silent and is back. Where it is in its data nobody knows.
+            worker._on_worker_recovery()  # Makes the iterators anew, before anything else runs.
+            with tf.device(worker.device_name), context.executor_scope(worker.executor):
+                self._attempt.forget()
         self._attempt.is_lost = True
         self.maybe_call_with_output_remote_value(lambda result: result._set_values(None))
 
@@ -126,24 +139,24 @@ def traced_for_workers(strategy) -> Generator[None]:
         names.overwrite(strategy.extended, "_being_scheduled", False)
 
 
-def schedule_once(coordinator, function, args: tuple):
+def schedule_once(coordinator, function, args: tuple, attempt: Attempt):
     """Schedules a function of which no worker runs again what another one has begun.
 
     Args:
         coordinator: A ClusterCoordinator with `copy_results_first`.
         function: A `tf.function`; or one that is traced already, without what only tracing needs.
         args: Its arguments.
+        attempt: Hears what becomes of it.
 
     Returns:
-        What the coordinator promises, and the `Attempt`.
+        What the coordinator promises.
     """
-    attempt = Attempt()
     if isinstance(function, tf.types.experimental.PolymorphicFunction) and not hasattr(
         function, "structured_outputs"
     ):
         with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
-            return coordinator._cluster.schedule(function, args, {}, attempt), attempt
-    return coordinator._cluster.schedule(function, args, {}, attempt), attempt
+            return coordinator._cluster.schedule(function, args, {}, attempt)
+    return coordinator._cluster.schedule(function, args, {}, attempt)
 
 
 def wait_for(result, secs: float) -> bool:
@@ -196,8 +209,14 @@ def stop(coordinator, wait_secs: float = 5.0) -> None:
         worker.stop()
     cluster.closure_queue.stop()
     deadline = time.monotonic() + wait_secs
+    # The thread of a lost worker waits in Python for it to come back, which does no harm.
+    running = {
+        f"{COORDINATOR_THREADS}-{worker.worker_index}"
+        for worker in cluster.workers
+        if not worker._is_dead_with_error
+    }
     for thread in threading.enumerate():
-        if thread.name.startswith(COORDINATOR_THREADS):
+        if thread.name in running:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 

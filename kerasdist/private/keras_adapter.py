@@ -75,6 +75,8 @@ ROUTABLE = {
     "apply": (base_optimizer.BaseOptimizer, "apply"),
     "apply_scaled": (keras.optimizers.LossScaleOptimizer, "apply"),
     "all_reduce": (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients"),
+    # The last that happens to gradients on a worker, before they go to parameter servers.
+    "clip": (base_optimizer.BaseOptimizer, "_clip_gradients"),
     # The place in Keras' train_step between the loss and the backward pass.
     "scale_loss": (base_optimizer.BaseOptimizer, "scale_loss"),
     "scale_scaled_loss": (keras.optimizers.LossScaleOptimizer, "scale_loss"),
@@ -475,6 +477,34 @@ def standing_in(variables: list[keras.Variable], values: list) -> Generator[None
             variable._value = value
 
 
+def give_way(tensor: Any, variable: keras.Variable, then: Callable) -> None:
+    """Lets a tensor that is to stand in for a variable give way to it where that is assigned to.
+
+    Args:
+        tensor: A symbolic one.
+        variable: The one that it is to stand in for.
+        then: Called before the variable is assigned to.
+    """
+    original = variable._value
+
+    def giving_way(name):
+        def assign(*args, **kwargs):
+            variable._value = original
+            then()
+            return getattr(original, name)(*args, **kwargs)
+
+        return assign
+
+    for name in ("assign", "assign_add", "assign_sub"):
+        setattr(tensor, name, giving_way(name))
+
+
+def numbers_of(optimizer) -> list[keras.Variable]:
+    """Returns the scalars of an optimizer that each update of a weight reads."""
+    numbers = [optimizer._iterations, optimizer._learning_rate]
+    return [each for each in numbers if isinstance(each, keras.Variable)]
+
+
 def add_in_place(variable: keras.Variable, value) -> None:
     """Adds to a variable where it lives, in one operation."""
     with tf.device(variable._value.device):  # A constant need not be sent.
@@ -530,6 +560,13 @@ def num_bytes(adapter) -> int:
     """Returns the size of the arrays that Keras' reader holds; 0 where it holds none."""
     arrays = keras.tree.flatten(getattr(adapter, "_inputs", None))
     return sum(getattr(getattr(array, "array", array), "nbytes", 0) for array in arrays)
+
+
+def batch_size_of(adapter) -> int | None:
+    """Returns the examples of a batch; None where Keras' reader does not know them."""
+    with contextlib.suppress(AttributeError, IndexError, TypeError, ValueError):  # Of no batches.
+        return adapter.batch_size
+    return None
 
 
 def is_python(adapter) -> bool:

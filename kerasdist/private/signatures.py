@@ -34,6 +34,7 @@ PARAMETERS = {
     "callback_list": "args kwargs",
     "apply": "self grads trainable_variables",
     "apply_scaled": "self grads trainable_variables",
+    "clip": "self grads",
     "all_reduce": "self grads_and_vars",
     "scale_loss": "self loss",
     "scale_scaled_loss": "self loss",

@@ -360,6 +360,15 @@ def _value_of(handle):
         return gen_resource_variable_ops.read_variable_op(handle, dtype)
 
 
+def uses_of(variable: Any) -> list[tf.Operation]:
+    """Returns what uses a variable so far in the function that is traced.
+
+    Automatic control dependencies let whatever changes the variable wait for these.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    return graph.capture(variable.handle).consumers()
+
+
 def batch_spec(element_spec):
     """Returns the spec of one replica's batch, with an open batch axis, for any dataset's spec."""
 

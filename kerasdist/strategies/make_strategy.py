@@ -41,9 +41,10 @@ def make_strategy(
             TensorFlow to connect them.
         heartbeat_timeout_secs: How long a worker that trains may be silent (halted, cut off) before
             the others give it up and end with exit code 138.
-        step_timeout_secs: How long `fit` and `evaluate` of synchronous workers may be without
-            progress before the job ends: the worker that is late, in a callback or in its data,
-            with exit code 1, the others with 138. That one is late is said after some seconds.
+        step_timeout_secs: How long `fit` and `evaluate` in a cluster may be without progress before
+            the job ends: the task that is late, in a callback or in its data, with exit code 1, the
+            others with 138; all with 138 where it is a worker beside parameter servers. That one
+            is late is said after some seconds.
         chief_timeout_secs: With parameter servers, how long the chief may be gone or silent before
             the workers and ps tasks give it up and end with exit code 138.
         wait_for_chief: Whether they start their program over instead, and wait for a chief that
@@ -108,6 +109,7 @@ def make_strategy(
                 "wait_for_chief": wait_for_chief,
             },
             heartbeat_timeout_secs=heartbeat_timeout_secs,
+            step_timeout_secs=step_timeout_secs,
             steps_per_call=steps_per_call,
             variable_partitioner=variable_partitioner,
         )
@@ -230,13 +232,15 @@ def _join_parameter_servers(
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
     if not cluster.is_chief:
         serve(cluster, num_gpus=sum("GPU" in device for device in choice.devices), **serving)
-    peer_failure.handle(cluster, tell=LastWord(cluster).tell)
+    tell = LastWord(cluster).tell
+    peer_failure.handle(cluster, tell=tell)
     with peer_failure.StartLimit(cluster, start_timeout_secs):
         return ParameterServerStrategy(
             cluster,
             reason=choice.reason,
             start_timeout_secs=start_timeout_secs,
             heartbeat_timeout_secs=heartbeat_timeout_secs,
+            tell=tell,
             **arguments,
         )
 

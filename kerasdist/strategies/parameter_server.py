@@ -1,12 +1,14 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
 import atexit
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
+from kerasdist.lifetime.chief_watch import ChiefWatch
 from kerasdist.lifetime.worker_watch import WorkerWatch
 from kerasdist.private import coordinator_adapter
 from kerasdist.strategies import random_state
@@ -26,6 +28,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         variable_partitioner: Divides weights into parts; see `make_strategy`.
         heartbeat_timeout_secs: How long a task may be silent before it counts as lost.
         start_timeout_secs: How long to wait where no worker is left.
+        step_timeout_secs: How long `fit` and `evaluate` may be without progress; then the job ends.
+        tell: Takes what ends the job, for the other tasks.
 
     Example:
         strategy = ParameterServerStrategy(Cluster.from_env())
@@ -42,6 +46,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         variable_partitioner: Any = None,
         heartbeat_timeout_secs: float = 10,
         start_timeout_secs: float = 300,
+        step_timeout_secs: float = 3600,
+        tell: Callable[[str], object] = lambda cause: None,
     ):
         partitioner: Any = variable_partitioner and sharded_variables.checked(variable_partitioner)
         super().__init__(make_resolver(cluster), partitioner)
@@ -56,6 +62,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             self.coordinator,
             silent_secs=heartbeat_timeout_secs,
             no_worker_secs=start_timeout_secs,
+        )
+        self.step_watch = ChiefWatch(
+            cluster, awaited=lambda: self.watch.awaited, tell=tell, limit_secs=step_timeout_secs
         )
         routes.adapt(self)
         random_state.seed_tensorflow()

@@ -21,7 +21,7 @@ from kerasdist.training.parameter_servers.byte_balance import ByteBalance
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
-from kerasdist.training.report import chief
+from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
     batch_statistics,
@@ -74,8 +74,8 @@ def _lay():
         "test_on_batch": _outside_scopes,
         "predict_on_batch": _outside_scopes,
         "make_predict_function": _make_predict_function,
-        "save": _write,
-        "save_weights": _write,
+        "save": _write_file,
+        "save_weights": _write_file,
         "export": _write,
         "symbolic_build": _build,
         "epoch_logs": _epoch_logs,
@@ -83,6 +83,7 @@ def _lay():
         "callback_list": _make_callback_list,
         "apply": gradient_aggregation.apply,
         "apply_scaled": gradient_aggregation.apply,
+        "clip": _clip,
         "all_reduce": gradient_aggregation.all_reduce,
         "scale_loss": gradient_aggregation.scale_loss,
         "scale_scaled_loss": gradient_aggregation.scale_loss,
@@ -193,6 +194,13 @@ def _write(stock, model, *args, **kwargs):
     return chief.write(outside, model, *args, **kwargs)
 
 
+def _write_file(stock, model, *args, **kwargs):
+    if not _is_ours(model):
+        return stock(model, *args, **kwargs)
+    whole = functools.update_wrapper(functools.partial(model_file.write, stock), stock)
+    return _write(whole, model, *args, **kwargs)
+
+
 def _fit(stock, model, *args, **kwargs):
     callbacks = ()
     if _is_ours(model):
@@ -292,6 +300,13 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     elif tensorflow_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
+
+
+def _clip(stock, optimizer, gradients):
+    step = replica_step.current()
+    if step is None:
+        return stock(optimizer, gradients)
+    return step.delivery.clip(stock, optimizer, gradients)
 
 
 def _assign_add(stock, variable, value):

@@ -23,6 +23,7 @@ class RunningCall:
         callbacks: All its callbacks, as they were given.
         resume_at: The epoch and the step in it, both from 0, at which the data is to begin; None
             for the first.
+        batch_size: The examples of a batch of the data that was given last, where it is known.
         is_traced: Whether a profiler records its steps at this moment.
         num_traces: How many times one has.
         exits: What is to be undone when it ends, also after an error.
@@ -35,6 +36,7 @@ class RunningCall:
     update_callbacks: tuple = ()
     callbacks: tuple = ()
     resume_at: tuple[int, int] | None = None
+    batch_size: int | None = None
     is_traced: bool = False
     num_traces: int = 0
     exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -69,6 +71,12 @@ def training_of(model) -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
     fits = (call for call in _calls() if call.method == "fit" and call.model is model)
     return next(fits, None)
+
+
+def note_batch_size(batch_size: int | None) -> None:
+    """Notes the batch size of the data of the call that runs."""
+    if _calls():
+        _calls()[-1].batch_size = batch_size
 
 
 def take_place() -> tuple[int, int] | None:

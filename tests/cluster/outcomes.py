@@ -26,6 +26,17 @@ from kerasdist.testing import run_cluster
 
 NUM_AT_ONCE = 2
 MARK = "KERASDIST_TEST_FAULTS"
+# Of a program: a model whose steps never end after some updates.
+STUCK_STEP = """
+class Stuck(keras.Sequential):
+    def train_step(self, data):
+        x, y = data
+        is_stuck = self.optimizer.iterations.value > 30
+        _, x = tf.while_loop(
+            lambda is_stuck, x: is_stuck, lambda is_stuck, x: [is_stuck, x], [is_stuck, x]
+        )
+        return super().train_step((x, y))
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

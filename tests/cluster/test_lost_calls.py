@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 import kerasdist
+from kerasdist.lifetime import worker_watch
 
 NUM_STEPS, BATCH_SIZE = {num_steps}, {batch_size}
 draw = random.Random({seed})
@@ -48,10 +49,22 @@ class Lose(keras.callbacks.Callback):
 
 def lose(task, number):
     os.kill(int(mark(task).read_text()), number)
+    if number == signal.SIGSTOP:
+        halted.append(task)
+
+
+def wake(address):
+    if halted:
+        threading.Timer(1.0, lose, [halted.pop(), signal.SIGCONT]).start()
+
+
+# As on other machines, where nobody is killed. What a worker does that comes back must not count.
+halted, worker_watch._kill_if_halted = [], wake
 
 
 class Ones(keras.Model):
     def build(self, shape):
+        self.sum_of_examples = keras.metrics.Sum()
         for index, size in enumerate([3, 1, 20_000, 7, 30_000]):
             self.add_weight((size,), "zeros", name=f"weight_{{index}}")
 
@@ -59,6 +72,7 @@ class Ones(keras.Model):
         return x
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        self.sum_of_examples.update_state(y)
         return tf.add_n([tf.reduce_sum(weight.value) for weight in self.weights[:5]])
 
 
@@ -86,6 +100,7 @@ result = dict(
     updates=[sorted(set((-weight.numpy()).tolist())) for weight in model.weights[:5]],
     examples=int(model.train_function.num_examples),
     losses=float(model.metrics[0].count),
+    sum_of_examples=float(model.sum_of_examples.total),
     lost=2 - len(Lose.left),
 )
 print("result", json.dumps(result), flush=True)
@@ -109,26 +124,30 @@ def trained(data, steps_per_call, number="signal.SIGKILL", seed=0):
 
 
 def result_of(outcome) -> dict:
-    [line] = re.findall(r"result (\{.*\})", outcome.outputs[0])
-    return json.loads(line)
+    lines = re.findall(r"result (\{.*\})", outcome.outputs[0])
+    assert len(lines) == 1, outcome.outputs[0]
+    return json.loads(lines[0])
 
 
 @pytest.mark.parametrize(
-    "outcome",
+    ("outcome", "is_endless"),
     [
-        pytest.param(functools.partial(trained, data, *arguments), id=name)
+        pytest.param(functools.partial(trained, data, *arguments), data == OF_A_FUNCTION, id=name)
         for name, data, *arguments in [
             ("data on the workers", ON_WORKERS, 20),
             ("data of the chief", OF_THE_CHIEF, 1, "signal.SIGTERM"),
             ("data of a function", OF_A_FUNCTION, 50),
+            ("halted for a while", ON_WORKERS, 20, "signal.SIGSTOP"),
         ]
     ],
-    indirect=True,
+    indirect=["outcome"],
 )
-def test_every_step_is_applied_and_counted_once(outcome):
+def test_every_step_is_applied_and_counted_once(outcome, is_endless):
     found = result_of(outcome)
 
     assert found["lost"] == 2
     assert found["iterations"] == NUM_STEPS
     assert found["updates"] == [[NUM_STEPS]] * 5
     assert found["examples"] == found["losses"] == NUM_STEPS * BATCH_SIZE
+    if not is_endless:
+        assert found["sum_of_examples"] == sum(range(NUM_STEPS * BATCH_SIZE))

@@ -1,4 +1,4 @@
-"""Tasks that are killed at moments drawn at random: the job ends as if nothing had been.
+"""Tasks that KILL or TERM ends at moments drawn at random: the job ends as if nothing had been.
 
 make test-kills KILLS=20
 """
@@ -52,7 +52,7 @@ def kill():
         time.sleep(0.01)
     time.sleep({secs})
     (folder / "killed").touch()
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.{name})
 
 
 alone = '{{"task": {{"type": "worker", "index": 0}}}}'
@@ -62,8 +62,13 @@ if f"{{me['type']}} {{me['index']}}" == {task!r} and not (folder / "killed").exi
 
 
 class Slowly(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.num_updates = int(self.model.optimizer.iterations)
+
     def on_train_batch_end(self, batch, logs=None):
-        time.sleep({step_secs})
+        # Over parameter servers a checkpoint waits for several steps, of which nobody else hears.
+        before, self.num_updates = self.num_updates, int(self.model.optimizer.iterations)
+        time.sleep({step_secs} * (self.num_updates - before))
 
 
 keras.utils.set_random_seed(7)
@@ -95,11 +100,11 @@ if kerasdist.is_chief():
 """
 
 
-def trained(options, num_clones, task="nobody", secs=0.0):
-    """Runs a job of which a task is killed once, so many seconds after training began."""
+def trained(options, num_clones, task="nobody", name="SIGKILL", secs=0.0):
+    """Runs a job of which a task gets a signal once, so many seconds after training began."""
     with tempfile.TemporaryDirectory() as folder:
-        values = {"folder": folder, "num_clones": num_clones, "task": task, "secs": secs}
-        program = PROGRAM.format(**values, step_secs=STEP_SECS)
+        values = {"folder": folder, "num_clones": num_clones, "task": task, "name": name}
+        program = PROGRAM.format(**values, secs=secs, step_secs=STEP_SECS)
         return outcomes.launched(program, "--max-restarts=1", *options)
 
 
@@ -108,9 +113,10 @@ def kills():
         options, num_clones, tasks = DEPLOYMENTS[seed % len(DEPLOYMENTS)]
         draw = random.Random(seed)
         task, secs = draw.choice(tasks), round(draw.uniform(0, MOST_SECS), 2)
+        name = ("SIGKILL", "SIGTERM")[seed // len(DEPLOYMENTS) % 2]
         yield pytest.param(
-            functools.partial(trained, options, num_clones, task, secs),
-            id=f"{' '.join(options)} x {num_clones}, {task} after {secs} s",
+            functools.partial(trained, options, num_clones, task, name, secs),
+            id=f"{' '.join(options)} x {num_clones}, {name} for {task} after {secs} s",
         )
 
 

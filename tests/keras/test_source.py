@@ -5,6 +5,7 @@ import pytest
 from tests.keras import source
 
 
+@pytest.mark.processes  # On the first run it fetches them.
 def test_the_tests_are_those_of_the_locked_keras():
     folder = source.fetch()
 

@@ -12,14 +12,23 @@ from kerasdist.private import coordinator_adapter
 
 COORDINATOR_NAMES = [
     (cluster_coordinator.Cluster, ["workers", "closure_queue"]),
-    (cluster_coordinator.Closure, ["_function", "build_output_remote_value"]),
+    (
+        cluster_coordinator.Closure,
+        [
+            "_function",
+            "_concrete_function",
+            "build_output_remote_value",
+            "execute_on",
+            "maybe_call_with_output_remote_value",
+        ],
+    ),
     (
         cluster_coordinator.Worker,
         ["_on_closure_failure", "_on_resource_closure_failure", "_on_worker_recovery"],
     ),
-    (cluster_coordinator.Worker, ["create_resource"]),
+    (cluster_coordinator.Worker, ["create_resource", "_is_dead_with_error"]),
     (cluster_coordinator._CoordinatedClosureQueue, ["_cancellation_mgr", "put"]),
-    (values.RemoteValueImpl, ["_status_available_event", "_type_spec"]),
+    (values.RemoteValueImpl, ["_status_available_event", "_type_spec", "_set_values"]),
     (parameter_server_strategy_v2.ParameterServerStrategyV2Extended, ["_being_scheduled"]),
 ]
 

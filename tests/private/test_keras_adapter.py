@@ -89,6 +89,18 @@ def test_strategy_of_knows_models_and_optimizers():
     assert keras_adapter.strategy_of(keras.Sequential([])) is None
 
 
+def test_numbers_of_an_optimizer_are_its_scalars_that_are_no_slots():
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 9)
+    optimizer, scheduled = keras.optimizers.Adam(), keras.optimizers.Adam(schedule)
+
+    found = [
+        [number.name for number in keras_adapter.numbers_of(each)]
+        for each in (optimizer, scheduled)
+    ]
+
+    assert found == [["iteration", "learning_rate"], ["iteration"]]
+
+
 def test_batch_normalizations_are_found_in_nested_models():
     inner = keras.layers.BatchNormalization()
     model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])

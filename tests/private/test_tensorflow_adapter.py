@@ -32,6 +32,24 @@ def test_dataset_is_the_same_from_its_graph():
     assert [int(number) for number in again] == [0, 2, 4]
 
 
+def test_what_uses_a_variable_is_what_its_next_change_waits_for():
+    variable = tf.Variable(1.0)
+    found = []
+
+    @tf.function(autograph=False)
+    def use():
+        variable.read_value()
+        tf.cond(tf.random.uniform([]) > 0, variable.read_value, lambda: 0.0)
+        found.extend(tensorflow_adapter.uses_of(variable))
+        variable.assign(2.0)
+
+    graph = use.get_concrete_function().graph
+    change = next(each for each in graph.get_operations() if each.type == "AssignVariableOp")
+
+    assert [each.type for each in found] == ["ReadVariableOp", "If"]
+    assert set(found) == set(change.control_inputs)
+
+
 def test_global_seed_is_asked_for_without_a_draw():
     tf.random.set_seed(3)
     expected = float(tf.random.uniform([]))

@@ -12,7 +12,7 @@ from tests import strategies
 
 
 class Worker:
-    """Coordinator and watch of a worker in this process, which computes at once."""
+    """Coordinator and watches of a worker in this process, which computes at once."""
 
     def fetch_once(self, result, attempt):
         return result
@@ -20,12 +20,21 @@ class Worker:
     def waiting(self):
         return contextlib.nullcontext()
 
+    def active(self):
+        return contextlib.nullcontext()
+
+    def call(self, count_batches, *, is_first):
+        return contextlib.nullcontext()
+
+    def expect_trace(self):
+        pass
+
 
 @pytest.fixture
 def worker_in_process(monkeypatch):
     """One device, which also stands in the place of parameter servers and a worker."""
     strategy: Any = strategies.get("one device")
-    for name in ("coordinator", "watch"):
+    for name in ("coordinator", "watch", "step_watch"):
         monkeypatch.setattr(strategy, name, Worker(), raising=False)
     served = types.SimpleNamespace(num_workers=1)
     monkeypatch.setattr(strategy, "served_cluster", served, raising=False)
@@ -34,6 +43,6 @@ def worker_in_process(monkeypatch):
     monkeypatch.setattr(
         coordinator_adapter,
         "schedule_once",
-        lambda coordinator, function, args: (function(*args), coordinator_adapter.Attempt()),
+        lambda coordinator, function, args, attempt: function(*args),
     )
     return strategy

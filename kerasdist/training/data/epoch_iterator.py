@@ -86,6 +86,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._class_weight = class_weight if is_distributed else None
         class_weight = None if is_distributed else class_weight
         super().__init__(x, *args, class_weight=class_weight, **kwargs)
+        running_call.note_batch_size(keras_adapter.batch_size_of(self.data_adapter))
         self._dataset = self.data_adapter.get_tf_dataset()
         share = input_functions.share if is_function else file_shards.shard
         self._own_data = share(self._dataset, distribute_strategy)

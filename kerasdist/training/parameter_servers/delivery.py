@@ -2,13 +2,14 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -49,7 +50,11 @@ class RemoteDelivery:
 
     def _forget(self):
         self._note: Any = None
-        self._num_applied: Any = None
+        self._shared: list = []  # Keras' variables that the update of every weight reads,
+        self._values: list = []  # and what they are before it.
+        self._clipped: list = []  # Keras' variables whose gradients are sent once they are clipped.
+        self._updated: list = []  # The weights, each in its parts.
+        self._pieces: dict = {}  # By part of a sharded weight, its gradient that has arrived there.
         self._arrived: dict = {}  # By device, gradients that have arrived there.
         self._notes: dict = {}  # By device, notes that have arrived with them.
         self._written: dict = {}  # By device, what writes the note.
@@ -73,7 +78,7 @@ class RemoteDelivery:
             self._is_due = {}
 
     def apply(self, stock, optimizer, gradients: list, variables: list):
-        """Sends the gradients first where nothing else happens to them on the worker."""
+        """Sends the gradients first where nothing happens to them on the worker; see `clip`."""
         if self._times:
             self._times.end_step(optimizer, gradients, variables)
         is_changed = optimizer.loss_scale_factor or any(
@@ -81,27 +86,53 @@ class RemoteDelivery:
             for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
         )
         self._forget()
-        note = self._ledger.note(self._num_updates - 1) if self._ledger else None
+        note = self._note = self._ledger.note(self._num_updates - 1) if self._ledger else None
         computed = [gradient for gradient in gradients if gradient is not None]
-        if not is_changed:
-            gradients, self._arrived, self._notes = local_copies.sent(gradients, variables, note)
+        if is_changed:
+            pairs = zip(gradients, variables, strict=True)
+            self._clipped = [variable for gradient, variable in pairs if gradient is not None]
+        else:
+            gradients = self._send(gradients, variables)
         counter = optimizer.iterations.value
         with self._after_arrival_on(counter.device):
             if self._ledger:
                 with tf.control_dependencies(computed):
                     self._note = tf.identity(note)
-                with tf.device(counter.device):  # `read_value` copies, which would be here.
-                    self._num_applied = counter.read_value()
+                self._shared = keras_adapter.numbers_of(optimizer)
+                self._values = [_read_in_place(each.value) for each in self._shared]
+                parts = (sharded_variables.parts_of(each.value) for each in variables)
+                self._updated = list(itertools.chain(*parts))
             self._optimizer = optimizer
             return stock(optimizer, gradients, variables)
+
+    def clip(self, stock, optimizer, gradients: list):
+        """Sends gradients that the optimizer scales or clips on the worker, once it has."""
+        clipped = stock(optimizer, gradients)
+        if len(clipped) != len(self._clipped):  # All are sent; or Keras leaves some out.
+            return clipped
+        return self._send(clipped, self._clipped)
+
+    def _send(self, gradients: list, variables: list) -> list:
+        sent, self._arrived, self._notes = local_copies.sent(gradients, variables, self._note)
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is not None and sharded_variables.is_sharded(variable.value):
+                self._send_pieces(gradient, variable.value)
+        return sent
+
+    def _send_pieces(self, gradient, variable):
+        pieces = sharded_variables.divided_argument(gradient, variable)
+        for part, piece in zip(variable.variables, pieces, strict=True):
+            self._pieces[part.ref()], tensors = local_copies.sent_to(part.device, piece)
+            self._arrived.setdefault(part.device, []).extend(tensors)
 
     def update(self, variable, function, args=(), kwargs=None, group=True):
         """Runs an update of a variable on its parameter server."""
 
         def on_server(part, *args, **kwargs):
             device = part.device
-            gradients, settings = args[:1], [self._at(device, each) for each in args[1:]]
-            with self._noted_on(device, settings), self._counter_at(device):
+            gradients = [self._pieces.get(part.ref(), each) for each in args[:1]]
+            settings = [self._at(device, each) for each in args[1:]]
+            with self._noted_on(device, settings), self._numbers_at(device):
                 self._if_due(
                     device, functools.partial(function, part, *gradients, *settings, **kwargs)
                 )
@@ -111,7 +142,7 @@ class RemoteDelivery:
     def add_in_place(self, variable: keras.Variable, value) -> None:
         """Adds to a variable where it lives; that of the updates together with them."""
         add = functools.partial(keras_adapter.add_in_place, variable, value)
-        if self._num_applied is None or variable is not self._optimizer.iterations:
+        if self._note is None or variable is not self._optimizer.iterations:
             add()
             return
         device = variable.value.device
@@ -128,7 +159,8 @@ class RemoteDelivery:
     def _noted_on(self, device, settings: list) -> Generator[None]:
         """Lets what is traced inside wait until all is there and noted that is needed on `device`.
 
-        Nothing is between the note and the updates that could get lost.
+        Nothing is between the note and the updates that could get lost, as a message could with
+        the task that sends it.
         """
         if self._ledger is None or self._note is None:
             with self._after_arrival_on(device):
@@ -138,7 +170,8 @@ class RemoteDelivery:
             there = [
                 *self._arrived.get(device, []),
                 *filter(tf.is_tensor, settings),
-                self._at(device, self._num_applied),
+                *(self._at(device, each) for each in self._values),
+                *self._uses_on(device),
             ]
             note = self._notes.get(device)
             with tf.control_dependencies(None), tf.control_dependencies(there):
@@ -147,15 +180,26 @@ class RemoteDelivery:
         with tf.control_dependencies(None), tf.control_dependencies([self._written[device]]):
             yield
 
-    @contextlib.contextmanager
-    def _counter_at(self, device) -> Generator[None]:
-        """Lets the optimizer read how many updates it has made from what was sent to `device`."""
-        if self._num_applied is None:
-            yield
-            return
-        number = self._at(device, self._num_applied)
-        with keras_adapter.standing_in([self._optimizer.iterations], [number]):
-            yield
+    def _uses_on(self, device) -> list[tf.Operation]:
+        """Returns what has read the weights of `device`, which an update waits for."""
+        parts = [part for part in self._updated if part.device == device]
+        return list(itertools.chain(*map(tensorflow_adapter.uses_of, parts)))
+
+    def _numbers_at(self, device) -> contextlib.AbstractContextManager:
+        """Lets the optimizer read its own numbers from what was sent to `device`.
+
+        Until it changes one itself, such as a learning rate that decays with each weight.
+        """
+        values = [self._at(device, each) for each in self._values]
+        for variable, value in zip(self._shared, values, strict=True):
+            keras_adapter.give_way(value, variable, functools.partial(self._unshare, variable))
+        return keras_adapter.standing_in(self._shared, values)
+
+    def _unshare(self, variable):
+        index = next(i for i, each in enumerate(self._shared) if each is variable)
+        # New lists: those that stand in now are put back by the old ones.
+        self._shared = [*self._shared[:index], *self._shared[index + 1 :]]
+        self._values = [*self._values[:index], *self._values[index + 1 :]]
 
     def _at(self, device, tensor):
         """Returns a tensor on `device`, where it is sent once."""
@@ -179,6 +223,11 @@ class RemoteDelivery:
             return
         with tf.control_dependencies(None), tf.control_dependencies(self._arrived[device]):
             yield
+
+
+def _read_in_place(variable):
+    with tf.device(variable.device):  # `read_value` copies, which would be where the step runs.
+        return variable.read_value()
 
 
 def _nothing(_):

@@ -5,10 +5,13 @@ more than on another. With the gradients of every step comes the number of the s
 before they are applied; so it is with what is counted, at the end of the call. What is left of the
 call is then made again, each part where it is missing:
 
-    done = ledger.read(call)            # on the chief, after the loss
+    done = ledger.close(call)           # on the chief, after the loss
     with ledger.tracing(numbers, done):     # in the function that runs on another worker
         with ledger.at_step(step):
             ledger.is_due(update=0)     # by parameter server
+
+A worker that was silent and comes back finds its call closed, and ends with an error instead of a
+note.
 """
 
 import contextlib
@@ -26,7 +29,9 @@ _STEP = 1 << 8
 _CALL = 1 << 32
 # In place of a step: the counts of the call have arrived, too.
 ALL = _CALL - 1
-# How long what is on its way from a lost worker may take to arrive.
+# What a worker hears that comes back to it.
+CLOSED = "This call was given up, and others make the rest of it."
+# How long a note may take that has found its call open; far more than it does.
 _SETTLE_SECS = 0.2
 
 
@@ -47,8 +52,9 @@ class Ledger:
     ):
         self._num_rows = num_rows
         self._sleep = sleep
-        self._num_calls = 0
+        self._num_calls = self._num_rows_taken = 0
         self._rows: dict[str, Any] = {}
+        self._closed: dict[str, Any] = {}
         self._numbers: Any = None  # While a call is traced: its row and its number.
         self._done: Any = None  # Likewise, in one that is made again.
         self._step: Any = None  # While a step is traced.
@@ -56,22 +62,36 @@ class Ledger:
             for device in devices:
                 with tf.device(device):
                     # One more for calls that are made again, one after the other.
-                    row: Any = tf.Variable(tf.zeros([num_rows + 1], tf.int64), trainable=False)
-                self._rows[row.device] = row
+                    rows, closed = (
+                        tf.Variable(tf.zeros([num_rows + 1], tf.int64), trainable=False)
+                        for _ in range(2)
+                    )
+                self._rows[rows.device], self._closed[rows.device] = rows, closed
         self.devices = list(self._rows)
 
     def next_call(self, *, again: bool = False) -> tuple[int, int]:
         """Returns the row and the number of a call that is about to begin."""
         self._num_calls += 1
-        row = self._num_rows if again else self._num_calls % self._num_rows
-        return row, self._num_calls
+        if again:
+            return self._num_rows, self._num_calls
+        self._num_rows_taken += 1
+        return self._num_rows_taken % self._num_rows, self._num_calls
 
-    def read(self, call: tuple[int, int]) -> np.ndarray:
-        """Returns how far a call has come on each parameter server: int64 [ps], 0 before a step.
+    def close(self, call: tuple[int, int]) -> np.ndarray:
+        """Lets nothing more of a call count.
 
         Args:
             call: Of `next_call`; its worker is lost.
+
+        Returns:
+            How far it has come on each parameter server: int64 [ps], 0 before a step.
         """
+        row, number = call
+        for device, closed in self._closed.items():
+            with tf.device(device):
+                tf.raw_ops.ResourceScatterMax(
+                    resource=closed.handle, indices=row, updates=number * _CALL + ALL
+                )
         found = self._read(call)
         while True:
             self._sleep(_SETTLE_SECS)
@@ -81,7 +101,7 @@ class Ledger:
 
     def _read(self, call):
         row, number = call
-        values = np.array([int(each[row].numpy()) for each in self._rows.values()], np.int64)
+        values = np.array([each.numpy()[row] for each in self._rows.values()], np.int64)
         return np.where(values // _CALL == number, values % _CALL, 0)
 
     # What follows is traced by the chief and runs on a worker.
@@ -123,11 +143,17 @@ class Ledger:
         return self._note(tf.constant(ALL, tf.int64))
 
     def write(self, device: str, note) -> tf.Operation:
-        """Notes something at a parameter server, where it has arrived."""
-        row, value = tf.unstack(note)
-        handle = self._rows[device].handle
+        """Notes something at a parameter server, where it has arrived; fails in a closed call."""
         with tf.device(device):
-            return tf.raw_ops.ResourceScatterMax(resource=handle, indices=row, updates=value)
+            row, value = tf.unstack(note)
+            closed = tf.raw_ops.ResourceGather(
+                resource=self._closed[device].handle, indices=row, dtype=tf.int64
+            )
+            is_open = tf.raw_ops.Assert(condition=closed < value, data=[CLOSED])
+            with tf.control_dependencies([is_open]):
+                return tf.raw_ops.ResourceScatterMax(
+                    resource=self._rows[device].handle, indices=row, updates=value
+                )
 
     def is_due(self, update: int) -> dict:
         """Returns by device whether an update of this step is still to be made: bool scalars."""
@@ -153,7 +179,7 @@ def of_step(done: np.ndarray, step: int) -> np.ndarray:
     """Returns how far one step of a call has come, as that of a call of one step.
 
     Args:
-        done: How far the call has come, as `Ledger.read` returns it.
+        done: How far the call has come, as `Ledger.close` returns it.
         step: Which one, from 0.
     """
     updates = np.clip(done - step * _STEP, 0, _STEP)

@@ -85,9 +85,7 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
             dense.append(index)
             continue
         device = variable.value.device
-        with tf.device(device), tf.control_dependencies(None):
-            result[index] = tensors = _identity(gradient)
-        there = [tensors] if is_dense else [tensors.values, tensors.indices]
+        result[index], there = sent_to(device, gradient)
         arrived.setdefault(device, []).extend(there)
     for group in _by_server([variables[index].value for index in dense]):
         positions = [dense[position] for position in group]
@@ -112,11 +110,15 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
     return result, arrived, notes
 
 
-def _identity(gradient):
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.identity(gradient)
-    values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+def sent_to(device: str, gradient) -> tuple:
+    """Returns a gradient where it is sent to, and the tensors that it is of."""
+    with tf.device(device), tf.control_dependencies(None):
+        if not isinstance(gradient, tf.IndexedSlices):
+            there = tf.identity(gradient)
+            return there, [there]
+        parts = (gradient.values, gradient.indices, gradient.dense_shape)
+        there = [tf.identity(part) for part in parts if part is not None]
+        return tf.IndexedSlices(*there), there
 
 
 def _is_small(variable) -> bool:

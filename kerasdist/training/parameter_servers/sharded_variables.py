@@ -132,7 +132,7 @@ def update(optimizer, variable, function, args=(), kwargs=None, group=True):
         if getattr(slot.value, "lives_beside", None) is variable
     ]
     keras_adapter.know_parts(optimizer, variable)
-    divided = [_divide_argument(argument, variable) for argument in args]
+    divided = [divided_argument(argument, variable) for argument in args]
     for index, part in enumerate(variable.variables):
         slots_of_part = [slot.value.variables[index] for slot in slots]
         with keras_adapter.standing_in(slots, slots_of_part), tf.device(part.device):
@@ -151,7 +151,8 @@ def embed(layer: keras.layers.Embedding, inputs):
     return tf.cast(rows, layer.compute_dtype)
 
 
-def _divide_argument(argument, variable):
+def divided_argument(argument, variable) -> list:
+    """Returns what each part of a sharded variable has of an argument of its update."""
     num_parts = len(variable.variables)
     if isinstance(argument, tf.IndexedSlices):
         return [_rows(argument, start, end) for start, end in _bounds(variable)]
@@ -174,7 +175,7 @@ def _rows(slices, start, end):
     return tf.IndexedSlices(
         tf.boolean_mask(slices.values, is_here),
         tf.boolean_mask(slices.indices, is_here) - start,
-        [end - start, *slices.values.shape[1:]],
+        tf.constant([end - start, *slices.values.shape[1:]]),
     )
 
 

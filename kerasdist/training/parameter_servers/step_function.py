@@ -59,6 +59,7 @@ class WorkerStepFunction:
         self.num_examples = self._step.num_examples
         self.times = self._step.times
         self._is_first_call = True
+        self._is_traced = False
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
         num_calls = most_running(self._strategy.served_cluster.num_workers)
@@ -108,6 +109,11 @@ class WorkerStepFunction:
         Raises:
             StopIteration: There was no batch left.
         """
+        is_first, self._is_traced = not self._is_traced, True
+        with self._strategy.step_watch.call(int, is_first=is_first):
+            return self._call(data)
+
+    def _call(self, data) -> dict:
         num_taken = None
         try:
             if isinstance(data, Calls):
@@ -143,6 +149,11 @@ class WorkerStepFunction:
             return None
         return self._calls.num_done_of_epoch
 
+    @property
+    def num_steps_of_epoch(self) -> int:
+        """How many steps of the epoch have ended."""
+        return self._calls.num_done_of_epoch if self._calls else 0
+
     def _advance(self, calls: Calls) -> int:
         self._calls = calls
         while call := calls.take():
@@ -176,14 +187,13 @@ class WorkerStepFunction:
             run = self._run_next_steps[at_once]
             numbers.append(call.num_steps)
         arguments = (source.iterators, tf.constant(numbers, tf.int64))
-        return coordinator_adapter.schedule_once(
-            self._coordinator, self._traced(run, data, arguments), arguments
-        )
+        return self._schedule_once(self._traced(run, data, arguments), arguments)
 
     def _traced(self, run, data, arguments):
         if data is not self._traced_for:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
+            self._strategy.step_watch.expect_trace()
             function = coordinator_adapter.concrete_function(self._coordinator, run, arguments)
             self._concrete[run] = function
         return self._concrete[run]
@@ -196,7 +206,13 @@ class WorkerStepFunction:
         )
         if done is not None:
             run, arguments = self._run_given_again, (*arguments, tf.constant(done))
-        return coordinator_adapter.schedule_once(self._coordinator, run, arguments)
+        return self._schedule_once(run, arguments)
+
+    def _schedule_once(self, run, arguments):
+        attempt = coordinator_adapter.Attempt(ledger.CLOSED, self._forget_place)
+        return coordinator_adapter.schedule_once(
+            self._coordinator, run, arguments, attempt
+        ), attempt
 
     def _end(self, call: Call) -> int:
         """Waits for a call; returns how many steps it had batches for."""
@@ -205,7 +221,7 @@ class WorkerStepFunction:
         num_taken = call.num_steps
         data = call.calls.source.data
         if attempt.is_lost:
-            num_taken = self._make_up(call, self._ledger.read(call.number))
+            num_taken = self._make_up(call, self._ledger.close(call.number))
         elif call.batch is None and data.is_strict:
             position, num_taken = map(int, numbers)
             if position != call.position:  # Lost with a worker, and this one had read on.
@@ -223,8 +239,7 @@ class WorkerStepFunction:
             return self._run_again(call, done)
         self._until_done(
             done,
-            lambda number, done: coordinator_adapter.schedule_once(
-                self._coordinator,
+            lambda number, done: self._schedule_once(
                 self._run_next_steps_again,
                 (
                     source.iterators,
@@ -253,7 +268,7 @@ class WorkerStepFunction:
         """Schedules a call until its worker is not lost.
 
         Args:
-            done: How far it has come before, as `Ledger.read` returns it; None if it has not begun.
+            done: How far it has come before, of `Ledger.close`; None if it has not begun.
             schedule: Called as schedule(number, done).
         """
         while done is None or (done < ledger.ALL).any():
@@ -262,7 +277,7 @@ class WorkerStepFunction:
             self._watch.fetch_once(result, attempt)
             if not attempt.is_lost:
                 return
-            found = self._ledger.read(number)
+            found = self._ledger.close(number)
             done = found if done is None else np.maximum(done, found)
 
     def _abandon(self):
@@ -406,7 +421,11 @@ class WorkerStepFunction:
 
     def _note_place(self, generation, place):
         with tf.device("/device:CPU:0"):
-            coordinator_adapter.note_numbers_of_worker(self._place, tf.stack([generation, place]))
+            place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
+            coordinator_adapter.note_numbers_of_worker(self._place, place)
+
+    def _forget_place(self):
+        self._note_place(-1, 0)
 
     def _one_step_on_worker(self, step, position, batch, num_examples):
         batch = without_optionals(batch)

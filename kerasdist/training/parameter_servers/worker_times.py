@@ -65,17 +65,20 @@ class WorkerTimes:
         return result
 
     def take_numbers(self) -> dict[str, float]:
-        """Returns the largest staleness, and bytes of a step to each ps, since the last call."""
+        """Returns the largest staleness, and bytes of a step to each ps, since the last call.
+
+        No bytes where no step has ended since.
+        """
         rows, largest = self._rows.numpy(), self._largest.numpy()
         self._largest.assign(tf.zeros_like(self._largest))
         num_steps, num_bytes = rows[:, _STEPS].sum(), rows[:, _FIRST_BYTES:].sum(axis=0)
-        new_steps = max(num_steps - self._steps_taken, 1.0)
-        new_bytes = (num_bytes - self._bytes_taken) / new_steps
+        new_steps, new_bytes = num_steps - self._steps_taken, num_bytes - self._bytes_taken
         self._steps_taken, self._bytes_taken = num_steps, num_bytes
-        return {
-            "staleness/max": float(largest.max()),
-            **{f"gradient_bytes/ps {ps}": float(each) for ps, each in enumerate(new_bytes)},
-        }
+        numbers = {"staleness/max": float(largest.max())}
+        if new_steps:
+            for ps, each in enumerate(new_bytes / new_steps):
+                numbers[f"gradient_bytes/ps {ps}"] = float(each)
+        return numbers
 
     # What follows is traced by the chief and runs on a worker.
 

@@ -64,8 +64,11 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         if peers.count(self._strategy) > 1:
-            wants_stop = self._wants_stop or self.model.stop_training
-            self.model.stop_training = bool(peers.sum_over(self._strategy, wants_stop) > 0)
+            self._agree_on_stop()
+
+    def _agree_on_stop(self):
+        wants_stop = self._wants_stop or self.model.stop_training
+        self.model.stop_training = bool(peers.sum_over(self._strategy, wants_stop) > 0)
 
     def on_test_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_begin"]:
@@ -78,11 +81,12 @@ class CallbackList(keras.callbacks.CallbackList):
     def _hold_stop(self):
         """Lets a stop in the middle of an epoch wait until all workers know of it.
 
-        A worker that stopped alone would leave the others waiting for its gradients.
+        A worker that stopped alone would leave the others waiting for its gradients. A request may
+        also be that of a `Checkpoint` that was told to end, and leaves when the epoch is over.
         """
         step = self.model.train_function
         if step.is_stop_requested:
-            self.model.stop_training = True
+            self._agree_on_stop()
         elif self.model.stop_training:
             self.model.stop_training = False
             self._wants_stop = True

@@ -23,6 +23,10 @@ class LocalDelivery:
         """Calls `stock(optimizer, gradients, variables)`, which is Keras' own update."""
         return stock(optimizer, gradients, variables)
 
+    def clip(self, stock, optimizer, gradients: list):
+        """Calls `stock(optimizer, gradients)`, which clips what the optimizer is to clip."""
+        return stock(optimizer, gradients)
+
     def add_in_place(self, variable: keras.Variable, value) -> None:
         """Adds to a variable where it lives, in one operation."""
         keras_adapter.add_in_place(variable, value)

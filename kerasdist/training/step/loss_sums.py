@@ -20,31 +20,33 @@ class LossSums:
     def __init__(self, strategy):
         self._strategy = strategy
         self._names: tuple = ()
-        self._numbers: Any = None  # [last step, sum of the steps, number of steps; losses]
+        self._last: Any = None  # The losses of the last step.
+        self._sums: Any = None  # Over the steps, and the number of these.
 
     def add(self, losses: dict) -> None:
         """Adds the losses of a step: float32 scalars by name. Traced as a part of it."""
         if not losses:
             return
-        if self._numbers is None:
+        if self._sums is None:
             self._names = tuple(losses)
             with tf.init_scope(), tensorflow_adapter.outside_scopes(), tf.device("CPU:0"):
-                self._numbers = tf.Variable(tf.zeros([3, len(losses)]), trainable=False)
-        last = tf.stack([tf.cast(losses[name], tf.float32) for name in self._names])
-        _, total, count = tf.unstack(self._numbers)
-        self._numbers.assign(tf.stack([last, total + last, count + 1]))
+                self._last = tf.Variable(tf.zeros([len(losses)]), trainable=False)
+                self._sums = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
+        last = [tf.cast(losses[name], tf.float32) for name in self._names]
+        self._last.assign(tf.stack(last))
+        self._sums.assign_add(tf.stack([*last, 1.0]))
 
     def take(self) -> tuple[dict[str, float], dict[str, float]]:
         """Returns the losses of the last step and their means, and begins anew.
 
         All workers must call it.
         """
-        if self._numbers is None:
+        if self._sums is None:
             return {}, {}
-        last, total, count = self._numbers.numpy()
-        self._numbers.assign(tf.zeros_like(self._numbers))
+        last, (*total, count) = self._last.numpy(), self._sums.numpy()
+        self._sums.assign(tf.zeros_like(self._sums))
         last, total = peers.sum_over(self._strategy, [last, total])
-        means = total / count.clip(1)
+        means = total / max(count, 1)
         return (
             dict(zip(self._names, map(float, last), strict=True)),
             dict(zip(self._names, map(float, means), strict=True)),

@@ -22,7 +22,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import delivery, late_variables
+from kerasdist.training.step import delivery, late_variables, rare
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -383,7 +383,7 @@ def _put_back(states, step: ReplicaStep, may_discard: bool) -> Generator[None]:
     reasons = [tf.equal(step.num_examples, 0)] if may_be_empty else []
     reasons += step.discards
     if reasons:
-        tf.cond(tf.reduce_any(reasons), put_back, lambda: None)
+        rare.cond(tf.reduce_any(reasons), put_back)
 
 
 def _is_discarded(step: ReplicaStep):

@@ -51,12 +51,14 @@ def _row_of_flat(flat):
     low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
     high = tf.reduce_max(tf.where(is_finite, flat, flat.dtype.min))
     per_range = tf.math.divide_no_nan(float(NUM_BUCKETS), high - low)
-    place = (flat - low) * per_range
-    place = tf.clip_by_value(tf.where(is_finite, place, 0.0), 0.0, NUM_BUCKETS - 1.0)
-    bucket = tf.where(is_finite, tf.cast(place, tf.int32), -1)  # A negative one is left out.
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(bucket), bucket, NUM_BUCKETS)
-    num_zeros = tf.math.count_nonzero(tf.equal(flat, 0), dtype=tf.int32)
-    num_not_finite = tf.math.count_nonzero(tf.logical_not(is_finite), dtype=tf.int32)
+    place = tf.minimum((flat - low) * per_range, NUM_BUCKETS - 1.0)
+    # One from NUM_BUCKETS on is left out.
+    bucket = tf.cast(tf.where(is_finite, place, float(NUM_BUCKETS)), tf.int32)
+    counts = tf.raw_ops.DenseBincount(
+        input=bucket, size=NUM_BUCKETS, weights=tf.zeros([0], tf.int32)
+    )
+    num_zeros = tf.size(flat) - tf.math.count_nonzero(flat, dtype=tf.int32)
+    num_not_finite = tf.size(flat) - tf.math.count_nonzero(is_finite, dtype=tf.int32)
     scalars = [
         norm_of(flat),
         tf.math.divide_no_nan(tf.cast(num_zeros, tf.float32), tf.cast(tf.size(flat), tf.float32)),
@@ -69,7 +71,7 @@ def _row_of_flat(flat):
 
 def norm_of(values):
     """Returns the L2 norm of a tensor: float32 scalar."""
-    return tf.sqrt(tf.reduce_sum(tf.square(tf.cast(values, tf.float32))))
+    return tf.sqrt(2 * tf.nn.l2_loss(tf.cast(values, tf.float32)))
 
 
 def read(row: np.ndarray) -> Statistics:

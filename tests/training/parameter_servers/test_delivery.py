@@ -15,7 +15,8 @@ class Optimizer:
     loss_scale_factor = clipnorm = global_clipnorm = clipvalue = None
 
     def __init__(self):
-        self.iterations = keras.Variable(0, dtype="int64", trainable=False)
+        self.iterations = self._iterations = keras.Variable(0, dtype="int64", trainable=False)
+        self._learning_rate = keras.Variable(1.0, trainable=False)
 
 
 def test_it_lets_go_of_the_optimizer_and_its_graph():
@@ -61,7 +62,7 @@ def test_what_is_made_again_is_only_what_is_missing():
     for step in range(3):
         delivery = RemoteDelivery(ledger=ledger)
         make_step(tf.constant(lost, tf.int64), tf.constant(step))
-    done = ledger.read(lost)
+    done = ledger.close(lost)
     again = ledger.next_call(again=True)
     for step in range(5):
         delivery = RemoteDelivery(ledger=ledger)
@@ -69,4 +70,49 @@ def test_what_is_made_again_is_only_what_is_missing():
 
     assert weights[0].numpy().tolist() == [5, 5]
     assert int(weights[1].numpy()) == int(optimizer.iterations.numpy()) == 5
-    assert ledger.read(again) > done
+    assert ledger.close(again) > done
+
+
+class Decaying(keras.optimizers.SGD):
+    """Changes a number of its own in the update of each weight."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        self.learning_rate = self.learning_rate * 0.5
+        self.assign_add(self.learning_rate, 0.25)
+
+
+def test_an_optimizer_that_changes_its_learning_rate_on_the_way_does_what_it_does_in_plain_keras():
+    expected, weights = [
+        [keras.Variable(np.ones(size), dtype="float32") for size in (2, 3, 1)] for _ in range(2)
+    ]
+    plain, optimizer = Decaying(4.0), Decaying(4.0)
+    for each, trained in ((plain, expected), (optimizer, weights)):
+        each.build(trained)
+    for _ in range(2):
+        plain.apply([tf.ones(weight.shape) for weight in expected], expected)
+    ledger = Ledger([weights[0].value.device], 1, sleep=lambda secs: None)
+
+    def stock(optimizer, gradients, variables):
+        def step(variable, gradient, learning_rate):
+            optimizer.update_step(gradient, variable, learning_rate)
+
+        for gradient, variable in zip(gradients, variables, strict=True):
+            delivery.update(variable.value, step, [gradient, optimizer.learning_rate])
+        delivery.add_in_place(optimizer.iterations, 1)
+
+    def update():
+        delivery.apply(stock, optimizer, [tf.ones(weight.shape) for weight in weights], weights)
+
+    @tf.function(autograph=False)
+    def make_step(call, step):
+        with ledger.tracing(call), ledger.at_step(step), delivery.updating(optimizer):
+            delivery.carry_out(update)
+
+    for step in range(2):
+        delivery = RemoteDelivery(ledger=ledger)
+        make_step(tf.constant(ledger.next_call(), tf.int64), tf.constant(step))
+
+    found, truths = [*weights, *optimizer.variables], [*expected, *plain.variables]
+    for weight, truth in zip(found, truths, strict=True):
+        np.testing.assert_array_equal(weight, truth)

@@ -17,21 +17,29 @@ NUM_STEPS, BATCH, LENGTH = 60, 4, 3
 
 
 @pytest.fixture(scope="module")
-def found():
+def outcome():
     chief, *_ = testing.run_cluster(train_beside_a_slow_input, num_workers=2, num_ps=2)
     assert chief.returncode == 0, chief.output[-4000:]
     return chief.value
 
 
+@pytest.fixture
+def found(outcome):
+    return outcome[0]
+
+
 def train_beside_a_slow_input():
-    """Returns the numbers of a run in which the second worker waits for its data."""
+    """Returns the numbers of a run in which the second worker waits for its data.
+
+    And those that are asked for twice after it.
+    """
     with make_strategy().scope():
         model = keras.Sequential([keras.layers.Embedding(1000, 8), keras.layers.Flatten()])
         model.add(keras.layers.Dense(1))
         model.compile("sgd", "mse")
 
     def data(context):
-        size = 1 + 1500 * context.input_pipeline_id
+        size = 1 + 2200 * context.input_pipeline_id
 
         def slow(x, y):
             work = tf.random.uniform([size, size])
@@ -48,7 +56,8 @@ def train_beside_a_slow_input():
             verbose=0,
             callbacks=[Summaries(folder, every_steps=10)],
         )
-        return show.read(Path(folder))
+        times = model.train_function.times
+        return show.read(Path(folder)), [times.take_numbers() for _ in range(2)]
 
 
 def mean(found, tag) -> float:
@@ -80,6 +89,12 @@ def test_bytes_to_each_parameter_server(found):
     # Of the embeddings the rows of a batch and their numbers, not the table.
     rows = BATCH * LENGTH * (8 * 4 + 4)
     assert sum(num_bytes) == pytest.approx(rows + 4 * (LENGTH * 8 + 1))
+
+
+def test_no_bytes_are_told_of_where_no_step_has_ended(outcome):
+    _, asked = outcome
+
+    assert asked[-1] == {"staleness/max": 0.0}
 
 
 def test_the_slow_worker_is_named(found):

@@ -1,0 +1,121 @@
+"""Between the note of an update on a parameter server and the update itself nothing is sent.
+
+A worker that is lost takes with it what it has not sent yet, and what others have not sent for it.
+An update that waits for such a message would be missing where the note says that it is made.
+"""
+
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from kerasdist import testing
+from kerasdist.private import coordinator_adapter, names
+from kerasdist.strategies.make_strategy import make_strategy
+from kerasdist.training.parameter_servers import sharded_variables
+
+pytestmark = pytest.mark.processes
+
+# Those that docs/training.md names, and those that are around others.
+EXCEPTIONS = {"Nadam", "Adafactor", "LossScaleOptimizer", "MultiOptimizer", "Optimizer"}
+OPTIMIZERS = {
+    **{
+        name: each
+        for name, each in vars(keras.optimizers).items()
+        if isinstance(each, type)
+        and issubclass(each, keras.optimizers.Optimizer)
+        and name not in EXCEPTIONS
+    },
+    "SGD, momentum, clipnorm": lambda: keras.optimizers.SGD(momentum=0.9, clipnorm=1.0),
+    "RMSprop, weight_decay": lambda: keras.optimizers.RMSprop(weight_decay=0.1),
+    "Lion, global_clipnorm": lambda: keras.optimizers.Lion(global_clipnorm=1.0),
+    "a schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 9)),
+}
+SHARDS = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+
+
+def in_one_piece():
+    """Returns by optimizer how many weights are not noted, and what else their updates wait for."""
+    return found_over(make_strategy(steps_per_call=1))
+
+
+def in_two_pieces():
+    """Returns the same where the rows of every weight are divided."""
+    return found_over(make_strategy(steps_per_call=1, variable_partitioner=_shards))
+
+
+def _shards(shape, dtype):
+    return SHARDS(shape, dtype) if shape[0] > 1 else [1] * len(shape)
+
+
+def found_over(strategy):
+    return {name: traced(strategy, make) for name, make in OPTIMIZERS.items()}
+
+
+def traced(strategy, make_optimizer):
+    with strategy.scope():
+        large = keras.layers.Dense(400)  # Too large for the message that small weights share.
+        layers = [keras.layers.Embedding(50, 100), keras.layers.Flatten(), large]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile(make_optimizer(), "mse")
+    graphs = []
+    stock = coordinator_adapter.concrete_function
+
+    def kept(*args):
+        function = stock(*args)
+        graphs.append(function.graph)
+        return function
+
+    data = tf.data.Dataset.from_tensors((tf.zeros([4, 3], tf.int64), tf.ones([4, 1]))).repeat(2)
+    with names.replaced({(coordinator_adapter, "concrete_function"): kept}):
+        model.fit(data, verbose=0)
+    (graph,) = graphs
+    parts: list[Any] = []
+    for weight in model.trainable_variables:
+        parts.extend(sharded_variables.parts_of(weight.value))
+    return messages(graph, [part.handle for part in parts])
+
+
+def messages(graph, handles) -> tuple[int, list[str]]:
+    outside = {inside.op: external for external, inside in graph.captures}
+    weights = {op for op, external in outside.items() if any(external is each for each in handles)}
+    notes = [op for op in graph.get_operations() if op.type == "ResourceScatterMax"]
+    updated, late = set(), []
+    for op in graph.get_operations():
+        before = ancestors(op)
+        noted = [note for note in notes if note in before]
+        changes = op not in notes and op.type.startswith(("Assign", "Resource"))
+        if not (changes and noted and "/job:ps" in op.device):
+            continue
+        updated |= weights & {tensor.op for tensor in op.inputs}
+        behind = before - set().union(*(ancestors(note) | {note} for note in noted))
+        for each in behind - set(outside):
+            if device_of(each, outside) != op.device:
+                late.append(f"{op.type} waits for {each.type} {each.name}")
+    return len(handles) - len(updated), late
+
+
+def ancestors(op) -> set:
+    found, left = set(), [op]
+    while left:
+        op = left.pop()
+        for each in [*(tensor.op for tensor in op.inputs), *op.control_inputs]:
+            if each not in found:
+                found.add(each)
+                left.append(each)
+    return found
+
+
+def device_of(op, outside):
+    """Returns where an operation runs: with its variable where nothing is said."""
+    variables = [outside[each.op].device for each in op.inputs if each.op in outside]
+    return op.device or (variables[0] if variables else "")
+
+
+@pytest.mark.parametrize("run", [in_one_piece, in_two_pieces])
+def test_an_update_that_is_noted_waits_for_no_message(run):
+    chief, *_ = testing.run_cluster(run, num_workers=1, num_ps=2)
+
+    assert chief.returncode == 0, chief.output[-4000:]
+    assert chief.value == dict.fromkeys(OPTIMIZERS, (0, []))
