@@ -84,6 +84,27 @@ def test_strategies_with_other_numbers_of_devices_follow_each_other(collectives,
         np.testing.assert_allclose(train(strategy.scope()), truth, atol=1e-5)
 
 
+def test_replicas_are_summed_in_their_order_also_where_others_read_what_is_summed():
+    strategy = make_strategy(num_clones=3, clone_on_cpu=True)
+
+    @tf.function
+    def sums(values):
+        def sum_of_replicas():
+            context = tf.distribute.get_replica_context()
+            replica = tf.get_static_value(context.replica_id_in_sync_group)
+            value = 2.0 * tf.fill([8], values[replica])
+            total = context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+            return total, (value if replica < 2 else total)
+
+        return strategy.run(sum_of_replicas)
+
+    # In float32 another order gives 2: the last two cancel each other before the small one comes.
+    for _ in range(50):
+        totals, _ = sums(tf.constant([1.0, 1e8, -1e8]))
+        for total in strategy.experimental_local_results(totals):
+            np.testing.assert_array_equal(total, np.zeros(8))
+
+
 def test_tensorflows_own_mirrored_strategy_works_beside_ours():
     ours = make_strategy(num_clones=2, clone_on_cpu=True)
     stock = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
