@@ -64,7 +64,7 @@ def clip_by_global_norm(gradients, norm) -> list:
     gradients = [_deduplicated(gradient) for gradient in gradients]
     if _are_all_none(gradients):
         return gradients
-    total = _finite(tf.sqrt(tf.add_n(_square_sums(gradients))))
+    total = _finite(tf.sqrt(tf.reduce_sum(tf.stack(_square_sums(gradients)))))
     return [multiply(gradient, norm / tf.maximum(total, norm)) for gradient in gradients]
 
 
