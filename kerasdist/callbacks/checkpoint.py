@@ -9,6 +9,7 @@ import time
 import uuid
 import warnings
 import weakref
+import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -37,6 +38,8 @@ from kerasdist.training.step.update_callback import UpdateCallback
 _num_fits = weakref.WeakKeyDictionary()
 
 
+# What tf.data keeps of an iterator, among the arrays of a checkpoint: compressed, uint8.
+_DATA_STATE = "data/iterator"
 # In the names of logs of which the largest is the best.
 _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
 
@@ -47,9 +50,11 @@ class Checkpoint(UpdateCallback):
     A checkpoint holds weights, optimizers, metrics, random seeds, the state of callbacks
     (`EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`, and those of kerasdist), the history,
     and the place in the data. When `fit` begins and the folder holds one, training goes on there:
-    in the middle of an epoch, with the same history at its end. Data is read again up to that
-    place, so that what it draws comes out the same; give the program a seed
-    (`keras.utils.set_random_seed`).
+    in the middle of an epoch, with the same history at its end. Give the program a seed
+    (`keras.utils.set_random_seed`): what comes next is then drawn as it would have been. For that
+    the epoch is read again up to the place; and so are those before it, but for datasets without
+    Python code, random operations, or `shuffle` of more than 200,000, in epochs without
+    `steps_per_epoch`.
 
     A model that is trained by several `fit` in a row gives each the same folder: where a later one
     has begun, the earlier ones train nothing. A finished training is said to be finished. With more
@@ -157,9 +162,11 @@ class Checkpoint(UpdateCallback):
     def on_train_begin(self, logs=None):
         self._fit = _num_fits.setdefault(self.model, collections.Counter())[self._key()]
         self._training: Any = running_call.training_of(self.model)
+        self._training.keeps_data_state = True
         self._callbacks = self._training.callbacks
         self._batch_size = self._training.batch_size  # Validation comes with one of its own.
         self._pending: Saved | None = None
+        self._first_epoch: int | None = None
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
         self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
         if self.save_on_term:
@@ -178,6 +185,8 @@ class Checkpoint(UpdateCallback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._num_steps, self._cut = epoch, 0, None
+        if self._first_epoch is None:
+            self._first_epoch = epoch
         self._num_resumed = None
         if self._pending is not None:
             self._num_steps = self._pending.record["step"]
@@ -321,10 +330,15 @@ class Checkpoint(UpdateCallback):
             )
             return
         keras_adapter.begin_at(self.model, record["epoch"])
-        self._training.resume_at = record["epoch"], record["step"]
+        self._first_epoch = record.get("first_epoch", 0)
+        state = _state_of_data(saved)
+        self._training.resume_at = running_call.DataPlace(
+            epoch=record["epoch"] - self._first_epoch, step=record["step"], state=state
+        )
         self._say(
             f"Resumed from {saved.path}: step {record['updates']}, epoch {record['epoch'] + 1} of "
-            f"{epochs}, after {record['step']} of its steps. The data is read up to there."
+            f"{epochs}, after {record['step']} of its steps. The data "
+            f"{'of the epoch ' if state else ''}is read up to there."
         )
 
     def _refuse(self, saved, differences):
@@ -378,6 +392,7 @@ class Checkpoint(UpdateCallback):
         if is_cut:
             arrays |= self._cut
         updates = updates_of(self.model)
+        state = self._training.data_state(begins_epoch=step == 0 and not is_finished)
         if not peers.is_chief(strategy):
             return
         states, of_callbacks = callback_states.read(self._callbacks)
@@ -386,6 +401,8 @@ class Checkpoint(UpdateCallback):
             "fit": self._fit,
             "epoch": epoch,
             "step": step,
+            "first_epoch": self._first_epoch,
+            "num_iterators": state and state[0],
             "updates": updates,
             "epochs": self._epochs(),
             "is_finished": is_finished,
@@ -401,6 +418,8 @@ class Checkpoint(UpdateCallback):
         }
         self._await_writing()
         arrays |= of_callbacks
+        if state:
+            arrays[_DATA_STATE] = np.frombuffer(zlib.compress(state[1], level=1), np.uint8)
         if not beside:
             with self._errors(updates):
                 self._write(updates, record, arrays, self.model.save_weights)
@@ -457,6 +476,13 @@ class Checkpoint(UpdateCallback):
     def _say(self, line: str):
         if peers.is_chief(self.model.distribute_strategy):
             print(line, file=sys.stderr, flush=True)
+
+
+def _state_of_data(saved: Saved) -> tuple[int, bytes] | None:
+    """Returns the state of `DataPlace` that a checkpoint holds."""
+    if _DATA_STATE not in saved.arrays:
+        return None
+    return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
 
 
 def _mode_of(monitor: str) -> str:

@@ -21,6 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
+from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import options as options_lib
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
@@ -367,6 +368,55 @@ def uses_of(variable: Any) -> list[tf.Operation]:
     """
     graph: Any = tf.compat.v1.get_default_graph()
     return graph.capture(variable.handle).consumers()
+
+
+def num_shuffled(dataset) -> int:
+    """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return 0
+    size = tf.get_static_value(getattr(dataset, "_buffer_size", 0)) or 0
+    return max(size, 0) + sum(map(num_shuffled, dataset._inputs()))
+
+
+def iterator_state(iterator) -> bytes | None:
+    """Returns what tf.data needs to make an iterator of a dataset of its kind go on here.
+
+    None where that says not all: for Python generators and random operations, and for what is no
+    iterator of tf.data alone. TensorFlow makes it public through files only.
+    """
+    if not isinstance(iterator, iterator_ops.OwnedIterator):
+        return None
+    try:
+        state = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource,
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.FAIL.value,
+        )
+    except tf.errors.OpError:
+        return None
+    return tf.io.serialize_tensor(state).numpy()
+
+
+def set_iterator_state(iterator, state: bytes) -> bool:
+    """Gives an iterator a state of `iterator_state`; returns False where it is of another dataset.
+
+    TensorFlow takes what it finds of it, and looks for no difference.
+    """
+    now = iterator_state(iterator)
+    if now is None or _names_in(now) != _names_in(state):
+        return False
+    try:
+        content = tf.io.parse_tensor(state, tf.variant)
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource, serialized=content
+        )
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+def _names_in(state: bytes) -> set[bytes]:
+    """Returns what a state is of, such as Iterator::Root::BatchV2::Shuffle."""
+    return set(re.findall(rb"Iterator::Root[\w:\[\]]*", state))
 
 
 def batch_spec(element_spec):

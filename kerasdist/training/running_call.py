@@ -12,6 +12,22 @@ from typing import Any
 _local = threading.local()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataPlace:
+    """A place in the data of a `fit`.
+
+    Attributes:
+        epoch: How many epochs are over.
+        step: How many steps of the next one are.
+        state: How many iterators were made before one of them, and what tf.data keeps of that one
+            before its first batch; None where only what was read says what comes next.
+    """
+
+    epoch: int
+    step: int
+    state: tuple[int, bytes] | None = None
+
+
 @dataclasses.dataclass(kw_only=True, slots=True)
 class RunningCall:
     """A call that runs.
@@ -21,8 +37,9 @@ class RunningCall:
         model: Whose.
         update_callbacks: Those of its callbacks that take part in the update, in list order.
         callbacks: All its callbacks, as they were given.
-        resume_at: The epoch and the step in it, both from 0, at which the data is to begin; None
-            for the first.
+        resume_at: Where the data is to begin; None for the first epoch.
+        keeps_data_state: Whether a callback asks for `data_state`, which takes time to keep.
+        data_state: Returns that of `DataPlace` for its data; see `EpochIterator.state`.
         batch_size: The examples of a batch of the data that was given last, where it is known.
         is_traced: Whether a profiler records its steps at this moment.
         num_traces: How many times one has.
@@ -35,7 +52,9 @@ class RunningCall:
     model: Any
     update_callbacks: tuple = ()
     callbacks: tuple = ()
-    resume_at: tuple[int, int] | None = None
+    resume_at: DataPlace | None = None
+    keeps_data_state: bool = False
+    data_state: Callable[..., tuple[int, bytes] | None] | None = None
     batch_size: int | None = None
     is_traced: bool = False
     num_traces: int = 0
@@ -73,13 +92,18 @@ def training_of(model) -> RunningCall | None:
     return next(fits, None)
 
 
-def note_batch_size(batch_size: int | None) -> None:
-    """Notes the batch size of the data of the call that runs."""
+def note_data(*, batch_size: int | None, state: Callable) -> None:
+    """Notes of the data of the call that runs what `RunningCall` says of it."""
     if _calls():
-        _calls()[-1].batch_size = batch_size
+        _calls()[-1].batch_size, _calls()[-1].data_state = batch_size, state
 
 
-def take_place() -> tuple[int, int] | None:
+def keeps_data_state() -> bool:
+    """Whether a callback of the call that runs asks for the state of its data."""
+    return bool(_calls()) and _calls()[-1].keeps_data_state
+
+
+def take_place() -> DataPlace | None:
     """Returns where the data of the call that begins is to begin, once; see `resume_at`."""
     if not _calls():
         return None

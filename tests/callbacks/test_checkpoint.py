@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import threading
@@ -25,6 +26,7 @@ from kerasdist.callbacks import (
 )
 from kerasdist.checkpoints import Folder
 from kerasdist.parity.data import examples
+from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
 from tests.full_disk import files_of_at_most
@@ -259,6 +261,103 @@ def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_pa
     found = interrupted(strategy, of_unknown_length, tmp_path, after=after, every_steps=6)
 
     assert_equal(found, train(strategy, of_unknown_length), strategy)
+
+
+@pytest.fixture
+def passed_over(monkeypatch):
+    """Returns a list that fills with how many steps of an epoch are read to find a place."""
+    passes = []
+    stock = EpochIterator._pass_over
+    monkeypatch.setattr(
+        EpochIterator,
+        "_pass_over",
+        lambda self, num_steps: (passes.append(num_steps), stock(self, num_steps))[1],
+    )
+    return passes
+
+
+@pytest.mark.parametrize("data", [shuffled_dataset, of_unknown_length])
+@pytest.mark.parametrize(
+    ("after", "every_steps", "num_read"),
+    [(17, 4, {7: 2, 6: 4}), (17, None, {7: 0, 6: 0}), (7, 6, {7: 6, 6: 6})],
+)
+def test_the_epochs_before_are_not_read_again(
+    data, after, every_steps, num_read, passed_over, tmp_path, capsys
+):
+    strategy = strategies.get("one device")
+    expected = train(strategy, data, epochs=4)
+
+    found = interrupted(strategy, data, tmp_path, after=after, every_steps=every_steps, epochs=4)
+
+    assert_equal(found, expected, strategy)
+    assert passed_over == [num_read[7 if data is shuffled_dataset else 6]]
+    assert "The data of the epoch is read up to there." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", [shuffled_dataset, of_unknown_length])
+def test_more_epochs_of_a_finished_run_read_one_epoch_again_at_most(data, passed_over, tmp_path):
+    strategy = strategies.get("one device")
+    train(strategy, data, [Checkpoint(tmp_path)], epochs=3)
+
+    found = train(strategy, data, [Checkpoint(tmp_path)], epochs=5)
+
+    assert_equal(found, train(strategy, data, epochs=5), strategy)
+    assert passed_over == ([0] if data is shuffled_dataset else [math.inf, 0])
+
+
+def test_random_operations_in_the_data_need_all_of_it_again(passed_over, tmp_path, capsys):
+    strategy = strategies.get("one device")
+
+    found = interrupted(strategy, augmented, tmp_path, after=17)
+
+    assert_equal(found, train(strategy, augmented), strategy)
+    assert passed_over == [math.inf, math.inf, 2]
+    assert "The data is read up to there." in capsys.readouterr().err
+
+
+def test_another_pipeline_is_told(passed_over, tmp_path):
+    def in_another_order():
+        (data,) = shuffled_dataset()
+        return (data.unbatch().shuffle(10).batch(16, drop_remainder=True),)
+
+    strategy = strategies.get("one device")
+    with pytest.raises(Interrupted):
+        checkpoint = Checkpoint(tmp_path, every_steps=4)
+        train(strategy, shuffled_dataset, [checkpoint, Interrupt(10)])
+
+    with pytest.warns(UserWarning, match="The dataset has other transformations than the one of"):
+        train(strategy, in_another_order, [Checkpoint(tmp_path)])
+
+    assert passed_over == [math.inf, 1]
+
+
+@pytest.mark.parametrize("data", [shuffled_dataset, arrays, augmented])
+def test_a_run_that_does_not_begin_with_the_first_epoch(data, tmp_path):
+    strategy = strategies.get("one device")
+    arguments = {"initial_epoch": 2, "epochs": 5}
+
+    found = interrupted(strategy, data, tmp_path, after=10, **arguments)
+
+    assert_equal(found, train(strategy, data, **arguments), strategy)
+
+
+def test_several_fits_on_one_dataset(tmp_path):
+    def program(*interrupt):
+        model = make_model(strategies.get("one device"))
+        (data,) = shuffled_dataset()  # Whose order the epochs of both change.
+        for number in range(2):
+            others = interrupt if number else ()
+            callbacks = [Checkpoint(tmp_path / str(len(interrupt)), every_steps=4), *others]
+            history = model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+        return model, history
+
+    expected = program()
+    with pytest.raises(Interrupted):
+        program(Interrupt(6))
+
+    found = program(keras.callbacks.Callback())
+
+    assert_equal(found, expected, strategies.get("one device"))
 
 
 def cut_short(num_batches, *, validated=True, epochs):

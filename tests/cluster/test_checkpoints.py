@@ -1,5 +1,6 @@
 """Programs that are killed and started again by the launcher: they end as if nothing had been."""
 
+import contextlib
 import json
 import math
 import re
@@ -12,9 +13,11 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from tests.cluster import outcomes
+from kerasdist.private import names
+from kerasdist.training.data.epoch_iterator import EpochIterator
+from tests.cluster import outcomes, record_files
 from tests.cluster.outcomes import of
-from tests.strategies import each_cluster, run_on_workers
+from tests.strategies import each_cluster, each_worker_deployment, run_on_workers
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -109,7 +112,7 @@ def assert_alike(found, expected):
 @of(killed, "worker 0", "--workers=2")
 def test_the_chief_of_two_workers_is_killed(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
-    assert "Resumed from" in outcome.outputs[0]
+    assert "of its steps. The data of the epoch is read up to there." in outcome.outputs[0]
 
 
 @of(killed, "worker 1", "--workers=2", at=13)
@@ -169,3 +172,53 @@ def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(workers, 
     for found, expected in run_on_workers(partial(in_two_runs, folder=tmp_path), workers):
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+class Interrupted(Exception):
+    """The program of every worker ends, after the same step."""
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends `fit` in the third epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations.numpy() == 14:
+            raise Interrupted
+
+
+def interrupted(strategy, *, paths, folder):
+    """Trains on files of which each worker reads its own, in one run and in two."""
+    read_again = []
+    stock = EpochIterator._pass_over
+
+    def pass_over(self, num_steps):
+        read_again.append(num_steps)
+        return stock(self, num_steps)
+
+    def train(directory, *others):
+        keras.utils.set_random_seed(7)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=["mae"])
+        data = record_files.read(paths).shuffle(9, seed=3).batch(8)
+        checkpoint = kerasdist.callbacks.Checkpoint(f"{folder}/{directory}", every_steps=4)
+        history = model.fit(
+            data, epochs=4, shuffle=False, verbose=0, callbacks=[checkpoint, *others]
+        )
+        return [*model.get_weights(), *map(np.asarray, history.history.values())]
+
+    expected = train("in one")
+    with contextlib.suppress(Interrupted):
+        train("in two", Interrupt())
+    with names.replaced({(EpochIterator, "_pass_over"): pass_over}):
+        return train("in two"), expected, read_again
+
+
+@each_worker_deployment
+def test_workers_with_their_own_files_read_no_epoch_before(workers, tmp_path):
+    run = partial(interrupted, paths=record_files.write(tmp_path), folder=tmp_path)
+
+    for found, expected, read_again in run_on_workers(run, workers):
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+        assert len(read_again) == 1  # Of the epoch that goes on.

@@ -13,6 +13,7 @@ import kerasdist
 from kerasdist import callbacks, testing
 from kerasdist.parity import models
 from tests import strategies
+from tests.cluster import record_files
 from tests.event_files import scalars
 from tests.strategies import each_worker_deployment, run_on_workers
 from tests.times_seen import TimesSeen
@@ -407,34 +408,6 @@ def test_a_backup_is_restored_on_every_worker(written):
         assert epochs_and_updates == ([0, 1, 1, 2], 3 * 7)
 
 
-# Examples of each file; the second worker has fewer, and ends an epoch before the first one.
-SIZES = (9, 5, 12, 7, 6)
-
-
-def examples_of_files() -> list:
-    """Returns rows of x (6 numbers) and y (1) for each file."""
-    x, y = data(sum(SIZES))
-    return np.split(np.concatenate([x, y], axis=1), np.cumsum(SIZES)[:-1])
-
-
-def write_records(folder) -> list[str]:
-    paths = [str(folder / f"{index}.tfrecord") for index in range(len(SIZES))]
-    for path, rows in zip(paths, examples_of_files(), strict=True):
-        writer = tf.io.TFRecordWriter(path)
-        for row in rows:
-            writer.write(row.tobytes())
-        writer.close()
-    return paths
-
-
-def read_records(paths, batch_size) -> tf.data.Dataset:
-    def parse(record):
-        row = tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [7])
-        return row[:6], row[6:]
-
-    return tf.data.TFRecordDataset(paths).map(parse).batch(batch_size)
-
-
 def fit_files(paths, strategy) -> list[dict]:
     return [fit_files_in_executions_of(steps, paths, strategy) for steps in (1, 3)]
 
@@ -443,7 +416,7 @@ def fit_files_in_executions_of(steps_per_execution, paths, strategy) -> dict:
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = models.regression(steps_per_execution=steps_per_execution)
-    dataset = read_records(paths, 8)
+    dataset = record_files.read(paths).batch(8)
     history = model.fit(
         dataset, epochs=2, shuffle=False, verbose=0, validation_data=dataset
     ).history
@@ -458,7 +431,7 @@ def fit_files_in_executions_of(steps_per_execution, paths, strategy) -> dict:
 
 def union_of_batches():
     """Yields what the two workers read in each step: 4 examples of each one's own files."""
-    files = examples_of_files()
+    files = record_files.examples()
     first, second = np.concatenate(files[0::2]), np.concatenate(files[1::2])
     for start in range(0, len(first), 4):
         rows = np.concatenate([first[start : start + 4], second[start : start + 4]])
@@ -475,12 +448,12 @@ def test_each_worker_reads_its_own_files(tmp_path, workers):
     history = truth.fit(
         dataset, epochs=2, shuffle=False, verbose=0, validation_data=dataset
     ).history
-    fit = functools.partial(fit_files, write_records(tmp_path))
+    fit = functools.partial(fit_files, record_files.write(tmp_path))
 
     for outcome in itertools.chain(*run_on_workers(fit, workers)):
         assert outcome["iterations"] == 2 * 7
         assert outcome["collectives"] == strategies.WORKER_DEPLOYMENTS[workers].get("num_clones", 1)
-        assert outcome["predictions"] == (sum(SIZES), 1)
+        assert outcome["predictions"] == (sum(record_files.SIZES), 1)
         for ours, theirs in zip(outcome["weights"], truth.get_weights(), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
         for name, values in history.items():

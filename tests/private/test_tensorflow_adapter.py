@@ -109,3 +109,57 @@ def test_a_profile_is_read(tmp_path):
     (path,) = tmp_path.rglob("*.xplane.pb")
     space = tensorflow_adapter.parsed_profile(path.read_bytes())
     assert any(line.events for plane in space.planes for line in plane.lines)
+
+
+def state_of(iterator) -> bytes:
+    state = tensorflow_adapter.iterator_state(iterator)
+    assert state is not None
+    return state
+
+
+def batches_of(iterator):
+    return [batch.numpy().tolist() for batch in iterator]
+
+
+def shuffled():
+    tf.random.set_seed(7)
+    return tf.data.Dataset.range(20).shuffle(10).batch(4).prefetch(2)
+
+
+def test_an_iterator_goes_on_in_the_state_of_another():
+    dataset, other = shuffled(), shuffled()
+    states, orders = [], []
+    for _ in range(4):
+        iterator = iter(dataset)
+        states.append(state_of(iterator))
+        orders.append(batches_of(iterator))
+
+    iterator = iter(other)
+    assert tensorflow_adapter.set_iterator_state(iterator, states[2])
+
+    assert batches_of(iterator) == orders[2] != orders[3]
+    assert batches_of(iter(other)) == orders[3]
+
+
+def test_an_iterator_takes_no_state_of_another_pipeline():
+    state = state_of(iter(shuffled()))
+
+    for dataset in (shuffled().skip(1), tf.data.Dataset.range(20).shuffle(9).batch(4).prefetch(2)):
+        assert not tensorflow_adapter.set_iterator_state(iter(dataset), state)
+    assert not tensorflow_adapter.set_iterator_state(iter([1]), state)
+
+
+def test_random_operations_and_python_have_no_state():
+    noise = tf.data.Dataset.range(3).map(lambda _: tf.random.uniform([]))
+    python = tf.data.Dataset.from_generator(lambda: range(3), output_signature=tf.TensorSpec([]))
+
+    for iterator in (iter(noise), iter(python), iter(range(3))):
+        assert tensorflow_adapter.iterator_state(iterator) is None
+
+
+def test_shuffles_are_found_in_all_inputs():
+    one = tf.data.Dataset.range(9).shuffle(5)
+    other = tf.data.Dataset.range(9).shuffle(7).map(lambda x: x).prefetch(tf.data.AUTOTUNE)
+
+    assert tensorflow_adapter.num_shuffled(tf.data.Dataset.zip(one, other).batch(2)) == 12
+    assert tensorflow_adapter.num_shuffled([1, 2]) == 0

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import warnings
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,10 @@ from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.data import file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
+
+# Elements that the shuffles of a dataset may hold for its state to be kept: TensorFlow writes 164
+# bytes for each, in 10 us.
+_MOST_SHUFFLED = 200_000
 
 
 class GlobalBatches:
@@ -86,12 +91,18 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._class_weight = class_weight if is_distributed else None
         class_weight = None if is_distributed else class_weight
         super().__init__(x, *args, class_weight=class_weight, **kwargs)
-        running_call.note_batch_size(keras_adapter.batch_size_of(self.data_adapter))
+        batch_size = keras_adapter.batch_size_of(self.data_adapter)
+        running_call.note_data(batch_size=batch_size, state=self.state)
         self._dataset = self.data_adapter.get_tf_dataset()
         share = input_functions.share if is_function else file_shards.shard
         self._own_data = share(self._dataset, distribute_strategy)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
         self._is_counted = not is_distributed and self._own_data is None
+        self._num_iterators = 0
+        num_shuffled = tensorflow_adapter.num_shuffled(self._dataset)
+        self._is_state_small = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
+        self._state: bytes | None = None  # Of the last iterator, before its first batch.
+        self._next_iterator: Any = None
         self._forget_count()
 
     @property
@@ -107,15 +118,56 @@ class EpochIterator(keras_adapter.EpochIterator):
     def __iter__(self):
         """Begins an epoch; the first one where the `fit` is to go on.
 
-        All that comes before is read again, so that whatever gives the data is in the same state.
+        All that comes before is read again, so that whatever gives the data is in the same state;
+        where tf.data knows that state, nothing of the epochs before.
         """
         place = running_call.take_place()
         if place is None:
             return super().__iter__()
-        first_epoch, first_step = place
-        for _ in range(first_epoch):
+        for _ in range(self._go_on(place.state), place.epoch):
             self._pass_over(math.inf)
-        return self._pass_over(first_step)
+        return self._pass_over(place.step)
+
+    def state(self, *, begins_epoch: bool) -> tuple[int, bytes] | None:
+        """Returns the state of `DataPlace`; None where all that was read says what comes next.
+
+        Called by all workers, which have the same or none.
+
+        Args:
+            begins_epoch: Whether an epoch is about to begin: its iterator is then made now.
+        """
+        if not self._is_shared(self._state):
+            return None
+        if begins_epoch and self._next_iterator is None:
+            self._next_iterator = self._get_iterator()
+        state = self._state
+        return (self._num_iterators - 1, state) if self._is_shared(state) and state else None
+
+    def _is_shared(self, state: bytes | None) -> bool:
+        """Whether all workers have this state, which is there."""
+        number = zlib.crc32(state) if state else math.nan
+        return peers.sum_over(self._strategy, number) == number * peers.count(self._strategy)
+
+    def _go_on(self, state: tuple[int, bytes] | None) -> int:
+        """Makes the iterator of a state the next one; returns the epoch that it begins."""
+        if state is None:
+            return 0
+        self._num_iterators, content = state
+        iterator = self._new_iterator()
+        fits = tensorflow_adapter.set_iterator_state(iterator, content)
+        if peers.sum_over(self._strategy, fits) < peers.count(self._strategy):
+            warnings.warn(
+                "The dataset has other transformations than the one of the checkpoint. Training "
+                "goes on at the same place, perhaps with other batches.",
+                stacklevel=2,
+            )
+            return 0
+        self._state = content
+        # At the end of an epoch of known length Keras makes another one.
+        epoch, is_between = divmod(state[0], 2 if self._num_batches else 1)
+        source = self._source_of(iterator)
+        self._next_iterator = None if is_between else source
+        return epoch + is_between
 
     def _pass_over(self, num_steps):
         """Begins an epoch and reads so many of its steps, or all; returns its iterator."""
@@ -173,12 +225,27 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._length = self._num_batches or None
 
     def _get_iterator(self) -> Iterator:
+        if self._next_iterator is None:
+            return self._source_of(self._new_iterator())
+        iterator, self._next_iterator = self._next_iterator, None
+        return iterator
+
+    def _new_iterator(self) -> Iterator:
+        iterator = iter(self._dataset if self._own_data is None else self._own_data)
+        self._num_iterators += 1
+        self._state = self._state_of(iterator)
+        return iterator
+
+    def _state_of(self, iterator) -> bytes | None:
+        if self._is_state_small and running_call.keeps_data_state():
+            return tensorflow_adapter.iterator_state(iterator)
+        return None
+
+    def _source_of(self, iterator) -> DataSource:
         if self._own_data is not None:
-            iterator = iter(self._own_data)
             *_, size = next(iterator)
             next_size = peers.sum_over(self._strategy, size)
             return DataSource(iterator, next_size=tf.constant(next_size, tf.int64))
-        iterator = iter(self._dataset)
         if self._class_weight is not None:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
         return DataSource(iterator)

@@ -252,7 +252,8 @@ class WorkerEpochIterator(EpochIterator):
 
     def _find_place(self) -> int:
         """Makes the iterator of an epoch, where it needs one; returns the epoch's first step."""
-        epoch, step = running_call.take_place() or (0, 0)
+        place = running_call.take_place() or running_call.DataPlace(epoch=0, step=0)
+        epoch, step = place.epoch, place.step
         if self.steps_per_epoch is None:
             # At the end of an epoch of known length Keras makes another iterator. Each of them
             # changes the order of the next.
