@@ -32,16 +32,17 @@ def logical_cpus(request):
 
 @pytest.fixture(autouse=True, scope="module")
 def lean_processes(request):
-    """Spares processes of ours what Keras imports wherever it finds it: a quarter of their start.
+    """Makes the start of our processes cheap: see `tests/lean`.
 
-    The application uses these packages; tests of what the pages say give a path of their own.
+    Keras imports packages wherever it finds them, which is a quarter of a start. The application
+    uses these packages; tests of what the pages say give a path of their own.
     """
     here = Path(__file__).parent
     if request.path.is_relative_to(here / "models"):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        paths = [str(here / "absent"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(here / "lean"), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         yield
 

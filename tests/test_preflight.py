@@ -483,7 +483,7 @@ def test_worker_of_a_job_with_parameter_servers_joins_late():
 def test_what_cannot_join_late_waits_and_says_what_runs(names, task):
     jobs = {job: [address] for job, address in zip(names, free_addresses(len(names)), strict=True)}
     with greeting_server(jobs["chief"][0]):
-        [told] = results(start(jobs, task, timeout_secs=0.5))
+        [told] = results(start(jobs, task, timeout_secs=2))
 
     assert f"chief 0 ({jobs['chief'][0]}): it runs TensorFlow already, for a job that" in told
 
