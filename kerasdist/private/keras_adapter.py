@@ -75,6 +75,8 @@ ROUTABLE = {
     "apply": (base_optimizer.BaseOptimizer, "apply"),
     "apply_scaled": (keras.optimizers.LossScaleOptimizer, "apply"),
     "all_reduce": (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients"),
+    # How Nadam changes a number that the updates of all weights read.
+    "assign_number": (keras_optimizer.TFOptimizer, "assign"),
     # The last that happens to gradients on a worker, before they go to parameter servers.
     "clip": (base_optimizer.BaseOptimizer, "_clip_gradients"),
     # The place in Keras' train_step between the loss and the backward pass.
@@ -246,7 +248,39 @@ def build_optimizer(model) -> None:
     """Creates the variables of the optimizer, where the model has all of its own."""
     optimizer = model.optimizer
     if optimizer is not None and not optimizer.built and is_built(model):
-        optimizer.build(model.trainable_variables)
+        build(optimizer, model.trainable_variables)
+
+
+def build(optimizer, variables: list[keras.Variable]) -> None:
+    """Creates the variables of an optimizer, each beside the weight that it is for.
+
+    Keras asks for that where they have the weight's shape. For others, such as the factors of
+    Adafactor, it is the weight that the optimizer has come to in its walk through them.
+    """
+    weights = _Walk(variables)
+
+    def create(next_creator, **kwargs):
+        if weights.now is not None and kwargs.get("colocate_with") is None:
+            kwargs["colocate_with"] = weights.now.value
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(create):
+        optimizer.build(weights)
+
+
+class _Walk(list):
+    """A list of weights that knows which one a loop over it has come to, in `now`.
+
+    None for one in several parts, which has no single place.
+    """
+
+    now: Any = None
+
+    def __iter__(self):
+        for variable in super().__iter__():
+            self.now = None if hasattr(variable.value, "variables") else variable
+            yield variable
+        self.now = None
 
 
 def know_parts(optimizer, variable) -> None:

@@ -35,6 +35,7 @@ PARAMETERS = {
     "apply": "self grads trainable_variables",
     "apply_scaled": "self grads trainable_variables",
     "clip": "self grads",
+    "assign_number": "self variable value",
     "all_reduce": "self grads_and_vars",
     "scale_loss": "self loss",
     "scale_scaled_loss": "self loss",

@@ -84,6 +84,7 @@ def _lay():
         "apply": gradient_aggregation.apply,
         "apply_scaled": gradient_aggregation.apply,
         "clip": _clip,
+        "assign_number": _assign_number,
         "all_reduce": gradient_aggregation.all_reduce,
         "scale_loss": gradient_aggregation.scale_loss,
         "scale_scaled_loss": gradient_aggregation.scale_loss,
@@ -307,6 +308,13 @@ def _clip(stock, optimizer, gradients):
     if step is None:
         return stock(optimizer, gradients)
     return step.delivery.clip(stock, optimizer, gradients)
+
+
+def _assign_number(stock, optimizer, variable, value):
+    step = replica_step.current()
+    if step is None:
+        return stock(optimizer, variable, value)
+    return step.delivery.assign_number(stock, optimizer, variable, value)
 
 
 def _assign_add(stock, variable, value):

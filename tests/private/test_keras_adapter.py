@@ -215,6 +215,25 @@ def test_a_model_is_built_without_its_optimizer():
     assert model.optimizer.built
 
 
+def test_what_an_optimizer_makes_is_placed_beside_the_weight_that_it_has_come_to():
+    weights = [keras.Variable(tf.zeros([2, 3]), name=name) for name in ("one", "other")]
+    beside = {}
+
+    def creator(next_creator, **kwargs):
+        place = kwargs.pop("colocate_with", None)
+        variable = next_creator(**kwargs)
+        beside[str(variable.shape.as_list()), place is not None and place.name] = variable
+        return variable
+
+    with tf.variable_creator_scope(creator):
+        keras_adapter.build(keras.optimizers.Adafactor(), weights)
+
+    rows_and_columns = [("[2]", weight.value.name) for weight in weights]
+    rows_and_columns += [("[3]", weight.value.name) for weight in weights]
+    assert set(rows_and_columns) <= set(beside)
+    assert not any(shape in ("[2]", "[3]") and not place for shape, place in beside)
+
+
 def test_metrics_are_found_that_the_property_leaves_out():
     class Unlisted(keras.Model):
         metrics = property(lambda self: [])

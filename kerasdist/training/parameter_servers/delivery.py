@@ -50,6 +50,7 @@ class RemoteDelivery:
 
     def _forget(self):
         self._note: Any = None
+        self._is_updating = False  # Since the first update of a weight.
         self._shared: list = []  # Keras' variables that the update of every weight reads,
         self._values: list = []  # and what they are before it.
         self._clipped: list = []  # Keras' variables whose gradients are sent once they are clipped.
@@ -79,6 +80,7 @@ class RemoteDelivery:
 
     def apply(self, stock, optimizer, gradients: list, variables: list):
         """Sends the gradients first where nothing happens to them on the worker; see `clip`."""
+        sharded_variables.check_optimizer(optimizer, variables)
         if self._times:
             self._times.end_step(optimizer, gradients, variables)
         is_changed = optimizer.loss_scale_factor or any(
@@ -127,6 +129,7 @@ class RemoteDelivery:
 
     def update(self, variable, function, args=(), kwargs=None, group=True):
         """Runs an update of a variable on its parameter server."""
+        self._is_updating = True
 
         def on_server(part, *args, **kwargs):
             device = part.device
@@ -148,6 +151,23 @@ class RemoteDelivery:
         device = variable.value.device
         with self._noted_on(device, []):
             self._if_due(device, add)
+
+    def assign_number(self, stock, optimizer, variable, value) -> None:
+        """Assigns to what an optimizer has; to a number before the updates that read it.
+
+        They read what it becomes from what was sent to them, like the numbers that stay.
+        """
+        is_before = not self._is_updating and self._note is not None
+        if not is_before or variable.shape != () or not isinstance(variable, keras.Variable):
+            stock(optimizer, variable, value)
+            return
+        device = variable.value.device
+        value = tf.cast(value, variable.dtype)
+        self._unshare(variable)
+        self._shared, self._values = [*self._shared, variable], [*self._values, value]
+        with self._noted_on(device, []):
+            assign = functools.partial(stock, optimizer, variable, self._at(device, value))
+            self._if_due(device, assign)
 
     def _if_due(self, device, update: Callable):
         if self._is_due:
@@ -196,10 +216,10 @@ class RemoteDelivery:
         return keras_adapter.standing_in(self._shared, values)
 
     def _unshare(self, variable):
-        index = next(i for i, each in enumerate(self._shared) if each is variable)
+        kept = [index for index, each in enumerate(self._shared) if each is not variable]
         # New lists: those that stand in now are put back by the old ones.
-        self._shared = [*self._shared[:index], *self._shared[index + 1 :]]
-        self._values = [*self._values[:index], *self._values[index + 1 :]]
+        self._shared = [self._shared[index] for index in kept]
+        self._values = [self._values[index] for index in kept]
 
     def _at(self, device, tensor):
         """Returns a tensor on `device`, where it is sent once."""

@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
 
+# What they do to one row depends on the others.
+_OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
 _Fixed = tf.distribute.experimental.partitioners.FixedShardsPartitioner
 
 
@@ -110,6 +112,21 @@ def check_placement(model) -> None:
                 "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
                 "model inside the same `with strategy.scope():` block."
             )
+
+
+def check_optimizer(optimizer, variables: list[keras.Variable]) -> None:
+    """Checks that an optimizer can update each part of sharded variables by itself.
+
+    Raises:
+        ValueError: It computes with the norm, or with products, of whole weights.
+    """
+    divided = [variable.path for variable in variables if is_sharded(variable.value)]
+    if divided and isinstance(optimizer, _OF_WHOLE_WEIGHTS):
+        raise ValueError(
+            f"{type(optimizer).__name__} updates a weight as a whole, and `variable_partitioner` "
+            f"divides {', '.join(divided[:3])}{', ...' if len(divided) > 3 else ''}. Leave out "
+            "`variable_partitioner`, or use another optimizer, such as Adam."
+        )
 
 
 def update(optimizer, variable, function, args=(), kwargs=None, group=True):

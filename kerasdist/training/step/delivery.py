@@ -27,6 +27,10 @@ class LocalDelivery:
         """Calls `stock(optimizer, gradients)`, which clips what the optimizer is to clip."""
         return stock(optimizer, gradients)
 
+    def assign_number(self, stock, optimizer, variable, value) -> None:
+        """Calls `stock(optimizer, variable, value)`, which assigns to what the optimizer has."""
+        stock(optimizer, variable, value)
+
     def add_in_place(self, variable: keras.Variable, value) -> None:
         """Adds to a variable where it lives, in one operation."""
         keras_adapter.add_in_place(variable, value)

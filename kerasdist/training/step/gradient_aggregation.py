@@ -37,7 +37,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         return None
     if not optimizer.built:
         with tf.init_scope():
-            optimizer.build(list(trainable_variables or []))
+            keras_adapter.build(optimizer, list(trainable_variables or []))
     variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)

@@ -31,10 +31,11 @@ def test_it_lets_go_of_the_optimizer_and_its_graph():
 def test_gradients_that_are_clipped_first_are_not_sent():
     optimizer = Optimizer()
     optimizer.clipnorm = 1.0
+    weight = keras.Variable(0.0)
 
-    given = RemoteDelivery().apply(lambda *arguments: arguments, optimizer, ["g"], ["v"])
+    given = RemoteDelivery().apply(lambda *arguments: arguments, optimizer, ["g"], [weight])
 
-    assert given == (optimizer, ["g"], ["v"])
+    assert given == (optimizer, ["g"], [weight])
 
 
 def test_what_is_made_again_is_only_what_is_missing():
