@@ -5,7 +5,11 @@ from collections.abc import Callable
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime.step_watch import BETWEEN, DATA, Place, StepWatch
 
-_CALL = "computing its steps, or waiting for their data"
+_WAITS = {
+    True: DATA,
+    False: "computing its step, or exchanging it with the parameter servers",
+    None: "it does not say whether it computes or waits for data",
+}
 
 
 class ChiefWatch(StepWatch):
@@ -14,6 +18,7 @@ class ChiefWatch(StepWatch):
     Args:
         cluster: The tasks; this process is the chief.
         awaited: Returns the worker that the chief waits for, or None.
+        waits_for_data: Returns whether that worker does; None where it does not answer.
         tell: Takes what ends the job, for the other tasks.
         settings: Those of `StepWatch`, `limit_secs` at least.
     """
@@ -23,17 +28,18 @@ class ChiefWatch(StepWatch):
         cluster: Cluster,
         *,
         awaited: Callable[[], Task | None],
+        waits_for_data: Callable[[Task], bool | None],
         tell: Callable[[str], object],
         **settings,
     ):
         super().__init__(cluster, note=lambda text: None, **settings)
-        self._awaited, self._tell = awaited, tell
+        self._awaited, self._waits_for_data, self._tell = awaited, waits_for_data, tell
 
     def _judge(self, own: Place) -> tuple[set[Task], str]:
         task, doing = self._cluster.task, BETWEEN
         if not own.is_between:
             worker = self._awaited()
-            task, doing = (worker, _CALL) if worker else (task, DATA)
+            task, doing = (worker, _WAITS[self._waits_for_data(worker)]) if worker else (task, DATA)
         return {task}, f"{self._cluster.describe(task)} is late: {doing}."
 
     def _end_process(self, cause: str, is_late: bool) -> None:

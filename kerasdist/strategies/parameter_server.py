@@ -14,6 +14,7 @@ from kerasdist.private import coordinator_adapter
 from kerasdist.strategies import random_state
 from kerasdist.training import routes
 from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers.data_waits import DataWaits
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
@@ -63,8 +64,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             silent_secs=heartbeat_timeout_secs,
             no_worker_secs=start_timeout_secs,
         )
+        self.data_waits = DataWaits()
         self.step_watch = ChiefWatch(
-            cluster, awaited=lambda: self.watch.awaited, tell=tell, limit_secs=step_timeout_secs
+            cluster,
+            awaited=lambda: self.watch.awaited,
+            waits_for_data=self.data_waits.is_waiting,
+            tell=tell,
+            limit_secs=step_timeout_secs,
         )
         routes.adapt(self)
         random_state.seed_tensorflow()

@@ -53,6 +53,11 @@ class Model(keras.Sequential):
         return super().train_step(data)
 
 
+def data():
+    x, y = np.ones((4 * 300, 2), "float32"), np.ones((4 * 300, 1), "float32")
+    return {"x": x, "y": y, "batch_size": 4}
+
+
 def run():
     mark(kerasdist.Cluster.from_env().task).write_text(str(os.getpid()))
     strategy = kerasdist.make_strategy(
@@ -61,9 +66,8 @@ def run():
     with strategy.scope():
         model = Model([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    x, y = np.ones((4 * 300, 2), "float32"), np.ones((4 * 300, 1), "float32")
     acts = Act()
-    model.fit(x, y, batch_size=4, epochs=num_epochs, verbose=0, callbacks=[acts])
+    model.fit(**data(), epochs=num_epochs, verbose=0, callbacks=[acts])
     print(f"steps: {acts.num_steps}", int(model.optimizer.iterations.numpy()), flush=True)
 """
 LOST = (
@@ -159,31 +163,47 @@ def test_restarted_worker_joins_again_and_trains(outcome):
     assert seen <= counted < seen + 40  # Some were on their way.
 
 
-@of(
-    alone,
-    f"""
+WITH_A_LIMIT = """
 import functools
 
 kerasdist.make_strategy = functools.partial(kerasdist.make_strategy, step_timeout_secs=14)
 
-{STUCK_STEP}
-Model = Stuck
-
 def act(): pass
-""",
-    num_workers=1,
-)
-def test_worker_that_is_stuck_is_named_and_ends_the_job_by_the_limit(outcome):
+"""
+
+
+def assert_ends_because_the_worker_is_late(outcome, doing):
     chief, worker, ps = outcome.outputs
-    late = (
-        r"worker 0 \(127\.0\.0\.1:\d+\) is late: computing its steps, or waiting for their data\."
-    )
+    late = rf"worker 0 \(127\.0\.0\.1:\d+\) is late: {doing}\."
 
     assert outcome.codes == [138] * 3
     assert outcome.secs < 60
     assert re.search(rf"No step has ended for 1\d s; the longest .* {late} After 14 s", chief)
     for output in (chief, worker, ps):
         assert re.search(rf"ends because no step has ended for 14 s\. {late}\n", output)
+
+
+@of(alone, f"{WITH_A_LIMIT}\n{STUCK_STEP}\nModel = Stuck\n", num_workers=1)
+def test_worker_that_is_stuck_is_named_and_ends_the_job_by_the_limit(outcome):
+    assert_ends_because_the_worker_is_late(
+        outcome, "computing its step, or exchanging it with the parameter servers"
+    )
+
+
+@of(
+    alone,
+    f"""{WITH_A_LIMIT}
+def data():
+    def wait(index):
+        [index] = tf.while_loop(lambda index: index > 30, lambda index: [index], [index])
+        return tf.ones([4, 2]) * tf.cast(index, tf.float32), tf.ones([4, 1])
+
+    return {{"x": tf.data.Dataset.range(300).map(wait), "shuffle": False}}
+""",
+    num_workers=1,
+)
+def test_worker_whose_data_is_stuck_is_named_with_it(outcome):
+    assert_ends_because_the_worker_is_late(outcome, "waiting for its data")
 
 
 def assert_ends_because_of_the_ps(chief: str):

@@ -18,18 +18,20 @@ class Job:
 
     Attributes:
         awaited: The worker that the chief waits for.
+        waits_for_data: What that worker answers.
         said: What the watch said.
         told: What it told the other tasks.
         stacks: How often it has shown where the chief is.
     """
 
     def __init__(self, **settings):
-        self.awaited = None
+        self.awaited, self.waits_for_data = None, False
         self.said, self.told, self.stacks = [], [], []
         self._clock = Clock()
         self._watch = ChiefWatch(
             CLUSTER,
             awaited=lambda: self.awaited,
+            waits_for_data=lambda worker: self.waits_for_data,
             tell=self.told.append,
             say=self.said.append,
             show_stacks=lambda: self.stacks.append(1),
@@ -70,15 +72,23 @@ def job(monkeypatch):
         yield job
 
 
-def test_worker_that_the_chief_waits_for_is_late(job):
+@pytest.mark.parametrize(
+    ("waits_for_data", "doing"),
+    [
+        (True, "waiting for its data"),
+        (False, "computing its step, or exchanging it with the parameter servers"),
+        (None, "it does not say whether it computes or waits for data"),
+    ],
+)
+def test_worker_that_the_chief_waits_for_is_late(job, waits_for_data, doing):
+    job.waits_for_data = waits_for_data
     with job.call(int, is_first=False):
         job.awaited = Task("worker", 1)
         job.look_for(20)
 
     assert job.said == [
         "No step has ended for 13 s; the longest until now took 1 s. worker 1 (c:1) is late: "
-        "computing its steps, or waiting for their data. After 30 s the job ends: "
-        "make_strategy(step_timeout_secs=...)."
+        f"{doing}. After 30 s the job ends: make_strategy(step_timeout_secs=...)."
     ]
     assert not job.stacks  # The chief only waits.
 
@@ -107,8 +117,8 @@ def test_job_ends_because_of_the_worker_and_all_hear_it(job):
 
     assert job.told == [str(ended.value)]
     assert job.told == [
-        "no step has ended for 30 s. worker 1 (c:1) is late: computing its steps, or waiting for "
-        "their data."
+        "no step has ended for 30 s. worker 1 (c:1) is late: computing its step, or exchanging it "
+        "with the parameter servers."
     ]
 
 

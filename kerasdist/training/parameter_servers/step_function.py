@@ -8,7 +8,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import numpy as np
 import tensorflow as tf
@@ -348,7 +348,7 @@ class WorkerStepFunction:
         with self._collected(numbers) as num_examples:
 
             def body(count, num_taken, _):
-                element, has_value = self.times.of_input(lambda: _next_or_none(iterator))
+                element, has_value = self._of_input(lambda: _next_or_none(iterator))
                 runs = has_value & (count >= num_skipped)
                 tf.cond(
                     runs,
@@ -405,13 +405,17 @@ class WorkerStepFunction:
         """Traces the steps of a call; yields the variable that counts its examples."""
         with (
             self._ledger.tracing(numbers[:2], done),
+            self._strategy.data_waits.noted(),
             self._counts.collected() as num_examples,
             self.times.collected(num_examples),
         ):
             yield num_examples
 
     def _next(self, iterator):
-        return self.times.of_input(lambda: next(iterator))
+        return self._of_input(lambda: next(iterator))
+
+    def _of_input(self, read: Callable):
+        return self._strategy.data_waits.of_input(lambda: self.times.of_input(read))
 
     def _place_of(self, generation):
         """Returns the position that the worker's iterator over this data has reached."""
