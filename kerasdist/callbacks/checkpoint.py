@@ -78,9 +78,9 @@ class Checkpoint(UpdateCallback):
         mode: "min" or "max", what is best; "auto" takes "max" for names with "acc", "auc",
             "precision", "recall", "f1" or "iou" in them.
         weights_if_changed: What to do where the model trains with another optimizer, with another
-            batch size (of arrays, or of a dataset that drops the remainder), or its layers have
-            changed: False raises an error that lists the differences; True takes the weights alone,
-            which must fit, and trains from the first epoch.
+            batch size (of arrays, or where a dataset has its `batch`), or its layers have changed:
+            False raises an error that lists the differences; True takes the weights alone, which
+            must fit, and trains from the first epoch.
         save_on_term: Whether TERM, as of a scheduler that takes the machine back, is answered with
             a checkpoint after the step that runs, the same on all workers, and exit code 143.
         on_error: "warn" goes on training where the disk does not take a checkpoint, and tries again

@@ -370,6 +370,20 @@ def uses_of(variable: Any) -> list[tf.Operation]:
     return graph.capture(variable.handle).consumers()
 
 
+def batch_size_of(dataset) -> int | None:
+    """Returns the number that a dataset batches by, its last one where there are several.
+
+    None where it finds none: a dataset does not say what it is made of, but for its inputs.
+    """
+    while isinstance(dataset, tf.data.Dataset):
+        size = tf.get_static_value(getattr(dataset, "_batch_size", None))
+        inputs = dataset._inputs()
+        if size is not None or len(inputs) != 1:
+            return None if size is None else int(size)
+        [dataset] = inputs
+    return None
+
+
 def num_shuffled(dataset) -> int:
     """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
     if not isinstance(dataset, tf.data.Dataset):

@@ -547,15 +547,16 @@ def test_another_model_is_refused_with_the_differences(tmp_path):
         train(strategy, arrays, [Checkpoint(tmp_path)], make=wider)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "a dataset"])
+@pytest.mark.parametrize("kind", ["arrays", "a dataset", "whole batches"])
 def test_another_batch_size_is_refused(kind, tmp_path):
     def fit(size, **arguments):
         model = make_model(strategies.get("one device"))
         x, y = examples()
         data = {"x": x, "y": y, "batch_size": size}
-        if kind == "a dataset":
-            batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
-            data = {"x": batches, "shuffle": False}
+        if kind != "arrays":
+            rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(9)
+            batches = rows.batch(size, drop_remainder=kind == "whole batches")
+            data = {"x": batches.prefetch(2), "shuffle": False}
         callbacks = [Checkpoint(tmp_path, **arguments)]
         # That of validation is none of its business.
         return model.fit(

@@ -163,3 +163,12 @@ def test_shuffles_are_found_in_all_inputs():
 
     assert tensorflow_adapter.num_shuffled(tf.data.Dataset.zip(one, other).batch(2)) == 12
     assert tensorflow_adapter.num_shuffled([1, 2]) == 0
+
+
+def test_the_batch_size_of_a_dataset_is_found():
+    rows = tf.data.Dataset.range(9)
+
+    assert tensorflow_adapter.batch_size_of(rows.batch(4).map(lambda x: x).prefetch(2)) == 4
+    assert tensorflow_adapter.batch_size_of(rows.batch(4).unbatch().batch(3)) == 3
+    for unknown in (rows, tf.data.Dataset.zip(rows.batch(2), rows.batch(2)), [1], None):
+        assert tensorflow_adapter.batch_size_of(unknown) is None

@@ -91,9 +91,10 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._class_weight = class_weight if is_distributed else None
         class_weight = None if is_distributed else class_weight
         super().__init__(x, *args, class_weight=class_weight, **kwargs)
-        batch_size = keras_adapter.batch_size_of(self.data_adapter)
-        running_call.note_data(batch_size=batch_size, state=self.state)
         self._dataset = self.data_adapter.get_tf_dataset()
+        # What a function returns has batches of a worker, which change with the number of workers.
+        size = None if is_function or is_distributed else self._batch_size()
+        running_call.note_data(batch_size=size, state=self.state)
         share = input_functions.share if is_function else file_shards.shard
         self._own_data = share(self._dataset, distribute_strategy)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
@@ -104,6 +105,10 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._forget_count()
+
+    def _batch_size(self) -> int | None:
+        size = keras_adapter.batch_size_of(self.data_adapter)
+        return tensorflow_adapter.batch_size_of(self._dataset) if size is None else size
 
     @property
     def element_spec(self):
