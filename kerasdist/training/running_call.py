@@ -12,6 +12,10 @@ from typing import Any
 _local = threading.local()
 
 
+def _no_state(*, begins_epoch: bool) -> None:
+    """The state of data that was not given yet."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DataPlace:
     """A place in the data of a `fit`.
@@ -54,7 +58,7 @@ class RunningCall:
     callbacks: tuple = ()
     resume_at: DataPlace | None = None
     keeps_data_state: bool = False
-    data_state: Callable[..., tuple[int, bytes] | None] | None = None
+    data_state: Callable[..., tuple[int, bytes] | None] = _no_state
     batch_size: int | None = None
     is_traced: bool = False
     num_traces: int = 0
