@@ -386,10 +386,15 @@ def batch_size_of(dataset) -> int | None:
 
 def num_shuffled(dataset) -> int:
     """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return 0
-    size = tf.get_static_value(getattr(dataset, "_buffer_size", 0)) or 0
-    return max(size, 0) + sum(map(num_shuffled, dataset._inputs()))
+    seen, left, total = set(), [dataset], 0
+    while left:  # Long chains and datasets that are in several places: each is looked at once.
+        each = left.pop()
+        if id(each) in seen or not isinstance(each, tf.data.Dataset):
+            continue
+        seen.add(id(each))
+        total += max(int(tf.get_static_value(getattr(each, "_buffer_size", 0)) or 0), 0)
+        left.extend(each._inputs())
+    return total
 
 
 def iterator_state(iterator) -> bytes | None:

@@ -165,6 +165,14 @@ def test_shuffles_are_found_in_all_inputs():
     assert tensorflow_adapter.num_shuffled([1, 2]) == 0
 
 
+def test_shuffles_are_found_in_what_was_made_of_itself():
+    dataset = tf.data.Dataset.range(9).shuffle(5)
+    for _ in range(40):
+        dataset = dataset.concatenate(dataset)
+
+    assert tensorflow_adapter.num_shuffled(dataset) == 5
+
+
 def test_the_batch_size_of_a_dataset_is_found():
     rows = tf.data.Dataset.range(9)
 
