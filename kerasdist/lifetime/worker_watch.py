@@ -114,8 +114,7 @@ class WorkerWatch:
                     silent = self.silent_workers()
                     if attempt.worker is not None:
                         self.awaited = Task("worker", attempt.worker)
-                    if self.awaited in silent:
-                        attempt.is_lost = True
+                    if self.awaited in silent and attempt.give_up():
                         return None
             finally:
                 self.awaited = None

@@ -70,19 +70,46 @@ def copy_results_first(coordinator) -> None:
 class Attempt:
     """Something that is to run on a worker once at most, and what has become of it.
 
-    Args:
-        refusal: Part of the error of a worker that was given up and is back, see `ledger.CLOSED`.
-        forget: Called then, with the worker as device, once its iterators are about to be new.
+    A subclass says what happens around it, on the thread of the worker.
 
     Attributes:
+        refusal: Part of the error of a worker that was given up and is back.
         worker: Index of the worker that it was begun on, or None.
         is_lost: Whether that worker was lost meanwhile, or is given up. There is no result then.
     """
 
-    def __init__(self, refusal: str, forget: Callable[[], object]):
-        self.refusal, self.forget = refusal, forget
+    refusal: str
+
+    def __init__(self):
         self.worker: int | None = None
         self.is_lost = False
+        self._has_succeeded = False
+        self._lock = threading.Lock()
+
+    def begin(self, worker: int) -> None:
+        """Prepares a worker, which is the device; its error says that nothing has begun."""
+        raise NotImplementedError
+
+    def succeed(self) -> None:
+        """Hears that the worker has done it, and that nobody had given it up."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Prepares a worker that is back, as the device, whose iterators are new."""
+        raise NotImplementedError
+
+    def give_up(self) -> bool:
+        """Lets it be lost where it has not succeeded; returns whether it is."""
+        with self._lock:
+            self.is_lost = not self._has_succeeded
+            return self.is_lost
+
+    def end(self) -> None:
+        """Notes that the worker has done it, maybe too late."""
+        with self._lock:
+            self._has_succeeded = not self.is_lost
+            if self._has_succeeded:
+                self.succeed()
 
 
 class _ClosureRunOnce(cluster_coordinator.Closure):
@@ -94,6 +121,8 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
         run = self._function
 
         def run_once(*args, **kwargs):
+            assert attempt.worker is not None
+            attempt.begin(attempt.worker)
             self._has_begun = True
             return run(*args, **kwargs)
 
@@ -105,6 +134,7 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
             self._attempt.worker = worker.worker_index
             try:
                 super().execute_on(worker)
+                self._attempt.end()
                 return
             except tf.errors.OpError as error:
                 if self._attempt.refusal not in str(error):
@@ -341,13 +371,14 @@ def numbers_of_worker(name: str, count: int) -> tf.Tensor:
     )
 
 
-def note_numbers_of_worker(name: str, numbers: tf.Tensor) -> None:
+def note_numbers_of_worker(name: str, numbers: tf.Tensor | list) -> None:
     """Leaves numbers on the worker that runs the function which is being traced.
 
     Args:
         name: Which ones, among all of that worker's process.
-        numbers: int64 [count].
+        numbers: int64 [count], or as many integers.
     """
+    numbers = tf.convert_to_tensor(numbers, tf.int64)
     handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=numbers.shape, shared_name=name)
     tf.raw_ops.AssignVariableOp(resource=handle, value=numbers)
 

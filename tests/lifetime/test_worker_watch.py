@@ -186,7 +186,8 @@ def test_what_runs_once_is_lost_with_a_worker_that_is_given_up(
     make_watch, results, halted, worker, is_lost
 ):
     halted.add(WORKERS[0])
-    attempt = types.SimpleNamespace(worker=worker, is_lost=False)
+    attempt = coordinator_adapter.Attempt()
+    attempt.worker = worker
     result = make_watch().fetch_once(results("there", num_looks=30), attempt)
 
     assert attempt.is_lost == is_lost

@@ -41,9 +41,14 @@ def worker_in_process(monkeypatch):
     monkeypatch.setattr(strategy, "served_cluster", served, raising=False)
     monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)
     monkeypatch.setattr(ledger, "devices_of", lambda strategy: ["/device:CPU:0"])
-    monkeypatch.setattr(
-        coordinator_adapter,
-        "schedule_once",
-        lambda coordinator, function, args, attempt: function(*args),
-    )
+    monkeypatch.setattr(coordinator_adapter, "schedule_once", run_once)
     return strategy
+
+
+def run_once(coordinator, function, args, attempt):
+    """Does what is scheduled at once, in this process."""
+    attempt.worker = 0
+    attempt.begin(attempt.worker)
+    result = function(*args)
+    attempt.end()
+    return result

@@ -33,7 +33,6 @@ class Call:
         num_steps: How many.
         calls: Of the same epoch.
         batch: The batch of the one step, where the chief reads it; None where the worker does.
-        number: Of the ledger, once it is scheduled.
         result: What the coordinator promises, and the attempt.
     """
 
@@ -41,7 +40,6 @@ class Call:
     num_steps: int
     calls: "Calls"
     batch: Any = None
-    number: Any = None
     result: Any = None
 
 

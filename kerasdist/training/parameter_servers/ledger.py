@@ -5,16 +5,18 @@ more than on another. With the gradients of every step comes the number of the s
 before they are applied; so it is with what is counted, at the end of the call. What is left of the
 call is then made again, each part where it is missing:
 
-    done = ledger.close(call)           # on the chief, after the loss
-    with ledger.tracing(numbers, done):     # in the function that runs on another worker
+    done = ledger.close(attempt)        # on the chief, after the loss
+    with ledger.tracing(done):              # in the function that runs on another worker
         with ledger.at_step(step):
             ledger.is_due(update=0)     # by parameter server
 
-A worker that was silent and comes back finds its call closed, and ends with an error instead of a
-note.
+A worker counts its calls itself: to send it the number of each would take longer than the note.
+One that was silent and comes back finds its call closed, and ends with an error instead of a note.
 """
 
+import collections
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -22,17 +24,107 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.training.parameter_servers.worker_names import unique_name
 
 # Of a number in the ledger, from the lowest: update of the step, step of the call, the call.
 _STEP = 1 << 8
 _CALL = 1 << 32
+# What a worker keeps.
+_ROW_AND_NUMBER = tf.TensorSpec([2], tf.int64)
 # In place of a step: the counts of the call have arrived, too.
 ALL = _CALL - 1
-# What a worker hears that comes back to it.
-CLOSED = "This call was given up, and others make the rest of it."
+# What an error names that a worker hears which comes back to it.
+CLOSED = "this_call_was_given_up_and_others_make_the_rest_of_it"
 # How long a note may take that has found its call open; far more than it does.
 _SETTLE_SECS = 0.2
+
+
+class _RowsOfCalls:
+    """Which calls and workers have the rows of the ledger.
+
+    A worker keeps its row from call to call, and adds 1 to the number, until one of them fails.
+    That call then keeps the row until it is closed.
+
+    Args:
+        num_calls: How many calls each row has had; counted on here.
+    """
+
+    def __init__(self, num_calls: list[int]):
+        self._num_calls = num_calls
+        self._free = collections.deque(range(len(num_calls)))
+        self._of_workers: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def take(self, worker: int, kept: int | None) -> tuple[int, int, bool]:
+        """Takes the row of a worker, or another one.
+
+        Args:
+            worker: Index of the worker.
+            kept: The row that the call has already, of another worker.
+
+        Returns:
+            The row, the number that the call has in it, and whether the worker knows them.
+        """
+        with self._lock:
+            row = self._of_workers.pop(worker, None)
+            is_known = row is not None
+            if row is None:
+                row = self._free.popleft() if kept is None else kept
+            elif kept is not None:
+                self._free.append(kept)
+            self._num_calls[row] += 1
+            return row, self._num_calls[row], is_known
+
+    def leave(self, worker: int, row: int) -> None:
+        """Leaves a row to a worker, which has done what was called."""
+        with self._lock:
+            self._of_workers[worker] = row
+
+    def free(self, row: int) -> None:
+        """Gives back the row of a lost call."""
+        with self._lock:
+            self._free.append(row)
+
+
+class CallAttempt(coordinator_adapter.Attempt):
+    """A call that a worker makes once at most; see `Ledger.attempt`.
+
+    Attributes:
+        call: Its row and number in the ledger, once it is begun.
+    """
+
+    refusal = CLOSED
+
+    def __init__(self, rows: _RowsOfCalls, name: str, forget: Callable[[], object]):
+        super().__init__()
+        self.call: tuple[int, int] | None = None
+        self._rows, self._name, self._forget = rows, name, forget
+
+    def begin(self, worker: int) -> None:
+        """Takes a row; tells the worker where it does not know."""
+        with self._lock:
+            if self.is_lost:
+                raise tf.errors.InvalidArgumentError(None, None, CLOSED)
+            kept = self.call[0] if self.call else None
+            row, number, is_known = self._rows.take(worker, kept)
+            self.call = row, number
+        if not is_known:
+            coordinator_adapter.note_numbers_of_worker(self._name, [row, number - 1])
+
+    def succeed(self) -> None:
+        """Leaves the row to the worker."""
+        assert self.call is not None and self.worker is not None
+        self._rows.leave(self.worker, self.call[0])
+
+    def forget(self) -> None:
+        """Lets a worker that is back forget where it is in its data."""
+        self._forget()
+
+    def free_row(self) -> None:
+        """Gives the row to others; the call is closed."""
+        assert self.call is not None
+        self._rows.free(self.call[0])
 
 
 class Ledger:
@@ -40,7 +132,7 @@ class Ledger:
 
     Args:
         devices: Of the parameter servers.
-        num_rows: How many calls can be on their way.
+        num_rows: One for each call that can be on its way or lost, and one for each worker.
         sleep: Waits so many seconds.
 
     Attributes:
@@ -50,53 +142,57 @@ class Ledger:
     def __init__(
         self, devices: list[str], num_rows: int, *, sleep: Callable[[float], object] = time.sleep
     ):
-        self._num_rows = num_rows
         self._sleep = sleep
-        self._num_calls = self._num_rows_taken = 0
+        self._name = unique_name()
+        self._num_calls = [0] * num_rows
+        self._rows_of_calls = _RowsOfCalls(self._num_calls)
         self._rows: dict[str, Any] = {}
         self._closed: dict[str, Any] = {}
-        self._numbers: Any = None  # While a call is traced: its row and its number.
+        self._call: Any = None  # While a call is traced: what `write` takes before its first step.
         self._done: Any = None  # Likewise, in one that is made again.
         self._step: Any = None  # While a step is traced.
         with tensorflow_adapter.outside_scopes():
             for device in devices:
                 with tf.device(device):
-                    # One more for calls that are made again, one after the other.
                     rows, closed = (
-                        tf.Variable(tf.zeros([num_rows + 1], tf.int64), trainable=False)
+                        tf.Variable(tf.zeros([num_rows], tf.int64), trainable=False)
                         for _ in range(2)
                     )
                 self._rows[rows.device], self._closed[rows.device] = rows, closed
         self.devices = list(self._rows)
 
-    def next_call(self, *, again: bool = False) -> tuple[int, int]:
-        """Returns the row and the number of a call that is about to begin."""
-        self._num_calls += 1
-        if again:
-            return self._num_rows, self._num_calls
-        self._num_rows_taken += 1
-        return self._num_rows_taken % self._num_rows, self._num_calls
+    def restart(self):
+        """Begins anew, when no call is on its way but those that were given up."""
+        self._rows_of_calls = _RowsOfCalls(self._num_calls)
 
-    def close(self, call: tuple[int, int]) -> np.ndarray:
-        """Lets nothing more of a call count.
+    def attempt(self, forget: Callable[[], object]) -> "CallAttempt":
+        """Returns an attempt at a call.
 
         Args:
-            call: Of `next_call`; its worker is lost.
+            forget: Called as `coordinator_adapter.Attempt.forget`.
+        """
+        return CallAttempt(self._rows_of_calls, self._name, forget)
+
+    def close(self, attempt: "CallAttempt") -> np.ndarray:
+        """Lets nothing more of a lost call count.
 
         Returns:
             How far it has come on each parameter server: int64 [ps], 0 before a step.
         """
-        row, number = call
+        if attempt.call is None:  # Refused before it has begun.
+            return np.zeros(len(self.devices), np.int64)
+        row, number = attempt.call
         for device, closed in self._closed.items():
             with tf.device(device):
                 tf.raw_ops.ResourceScatterMax(
                     resource=closed.handle, indices=row, updates=number * _CALL + ALL
                 )
-        found = self._read(call)
+        found = self._read(attempt.call)
         while True:
             self._sleep(_SETTLE_SECS)
-            before, found = found, self._read(call)
+            before, found = found, self._read(attempt.call)
             if (before == found).all():
+                attempt.free_row()
                 return found
 
     def _read(self, call):
@@ -107,18 +203,21 @@ class Ledger:
     # What follows is traced by the chief and runs on a worker.
 
     @contextlib.contextmanager
-    def tracing(self, call, done=None) -> Generator[None]:
-        """Traces the steps of a call.
+    def tracing(self, done=None) -> Generator[None]:
+        """Traces the steps of a call, in the function of an `attempt`.
 
         Args:
-            call: int64 [2], of `next_call`.
             done: int64 [ps], what is done already; None in a call that is made for the first time.
         """
-        self._numbers, self._done = tf.unstack(call), done
+        with tf.device("/device:CPU:0"):
+            numbers = coordinator_adapter.variable_of_worker(_ROW_AND_NUMBER, self._name)
+            numbers.assign_add([0, 1])
+            self._call = numbers.read_value() * [1, _CALL]
+        self._done = done
         try:
             yield
         finally:
-            self._numbers = self._done = None
+            self._call = self._done = None
 
     @contextlib.contextmanager
     def at_step(self, step) -> Generator[None]:
@@ -136,11 +235,12 @@ class Ledger:
 
     def note(self, update: int):
         """Returns what `write` takes to note that an update of this step has arrived: int64 [2]."""
-        return self._note(self._step * _STEP + update + 1)
+        before = self._call + self._step * [0, _STEP]
+        return tf.add(before, [0, update + 1])
 
     def note_of_counts(self):
         """Returns what `write` takes to note that the counts of the call have arrived."""
-        return self._note(tf.constant(ALL, tf.int64))
+        return tf.add(self._call, [0, ALL])
 
     def write(self, device: str, note) -> tf.Operation:
         """Notes something at a parameter server, where it has arrived; fails in a closed call."""
@@ -149,11 +249,12 @@ class Ledger:
             closed = tf.raw_ops.ResourceGather(
                 resource=self._closed[device].handle, indices=row, dtype=tf.int64
             )
-            is_open = tf.raw_ops.Assert(condition=closed < value, data=[CLOSED])
-            with tf.control_dependencies([is_open]):
-                return tf.raw_ops.ResourceScatterMax(
-                    resource=self._rows[device].handle, indices=row, updates=value
-                )
+            # Not an Assert, which TensorFlow orders with all else that has a state: that is on the
+            # worker, and costs two messages.
+            row = tf.where(closed < value, row, -1)
+            return tf.raw_ops.ResourceScatterMax(
+                resource=self._rows[device].handle, indices=row, updates=value, name=CLOSED
+            )
 
     def is_due(self, update: int) -> dict:
         """Returns by device whether an update of this step is still to be made: bool scalars."""
@@ -163,10 +264,6 @@ class Ledger:
     def are_counts_due(self, device: str):
         """Returns whether a parameter server waits for the counts of this call: bool scalar."""
         return self._done[self.devices.index(device)] < ALL
-
-    def _note(self, progress):
-        row, number = self._numbers
-        return tf.stack([row, number * _CALL + progress])
 
 
 def devices_of(strategy) -> list[str]:

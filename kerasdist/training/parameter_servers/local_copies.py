@@ -91,19 +91,17 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
         positions = [dense[position] for position in group]
         weights = [variables[position].value for position in positions]
         device, dtype = weights[0].device, weights[0].dtype
-        small = [gradients[position] for position in positions]
+        small, like = [gradients[position] for position in positions], weights
         goes_along = note is not None and device not in notes
         if goes_along:
             bits = tf.bitcast(note, dtype)  # What is copied and never computed with.
-            small.append(bits)
+            small, like = [*small, bits], [*weights, bits]
         packed = _packed(small)
         # Without what the step waits for on the worker: the gradients do so.
         with tf.device(device), tf.control_dependencies(None):
-            packed = tf.identity(packed)
+            parts = _unpacked(tf.identity(packed), like)  # A gradient's shape may be unknown.
             if goes_along:
-                packed, arrived_bits = tf.split(packed, [-1, bits.shape.num_elements()])
-                notes[device] = tf.bitcast(tf.reshape(arrived_bits, bits.shape), tf.int64)
-            parts = _unpacked(packed, weights)  # A gradient's shape may be unknown.
+                notes[device] = tf.bitcast(parts.pop(), tf.int64)
         for position, part in zip(positions, parts, strict=True):
             result[position] = part
         arrived.setdefault(device, []).append(parts[0])

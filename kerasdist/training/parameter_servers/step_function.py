@@ -62,8 +62,10 @@ class WorkerStepFunction:
         self._is_traced = False
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
-        num_calls = most_running(self._strategy.served_cluster.num_workers)
-        self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_calls)
+        num_workers = self._strategy.served_cluster.num_workers
+        # One more for calls that are made again, one after the other.
+        num_rows = most_running(num_workers) + num_workers + 1
+        self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
         self._counts = local_counts.LocalCounts(
             model.metrics_variables, self.num_examples, self._ledger
         )
@@ -94,6 +96,7 @@ class WorkerStepFunction:
         except tf.errors.OpError:  # Of a `fit` that has failed, and has said so.
             self._abandon()
         self._step.restart()
+        self._ledger.restart()
         self._is_first_call = True
 
     def __call__(self, data) -> dict:
@@ -163,7 +166,6 @@ class WorkerStepFunction:
         return self._end(self._running.pop(0))
 
     def _start(self, call: Call):
-        call.number = self._ledger.next_call()
         call.result = self._schedule(call)
         self._running.append(call)
 
@@ -172,8 +174,8 @@ class WorkerStepFunction:
         source = call.calls.source
         data = source.data
         if call.batch is not None:
-            return self._schedule_batch(call.batch, call.number, call.position)
-        run, numbers = self._run_next_step, [*call.number]
+            return self._schedule_batch(call.batch, call.position)
+        run, numbers = self._run_next_step, []
         is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
         at_once = _AT_ONCE if is_long else 1
         if data.is_strict:
@@ -182,11 +184,11 @@ class WorkerStepFunction:
             run = self._run_step_at if is_simple else self._run_steps_at[at_once]
             if not data.is_counted:
                 run = self._run_steps_to_the_end
-            numbers += [source.generation, call.position, call.num_steps]
+            numbers = [source.generation, call.position, call.num_steps]
         elif call.num_steps > 1:
             run = self._run_next_steps[at_once]
-            numbers.append(call.num_steps)
-        arguments = (source.iterators, tf.constant(numbers, tf.int64))
+            numbers = [call.num_steps]
+        arguments = (source.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
         return self._schedule_once(self._traced(run, data, arguments), arguments)
 
     def _traced(self, run, data, arguments):
@@ -198,18 +200,18 @@ class WorkerStepFunction:
             self._concrete[run] = function
         return self._concrete[run]
 
-    def _schedule_batch(self, batch, number, position, done=None):
+    def _schedule_batch(self, batch, position, done=None):
         run = self._run_given
         arguments = (
             batches.as_tensors(without_optionals(batch)),
-            tf.constant([*number, position], tf.int64),
+            tf.constant(position, tf.int64),
         )
         if done is not None:
             run, arguments = self._run_given_again, (*arguments, tf.constant(done))
         return self._schedule_once(run, arguments)
 
     def _schedule_once(self, run, arguments):
-        attempt = coordinator_adapter.Attempt(ledger.CLOSED, self._forget_place)
+        attempt = self._ledger.attempt(self._forget_place)
         return coordinator_adapter.schedule_once(
             self._coordinator, run, arguments, attempt
         ), attempt
@@ -221,7 +223,7 @@ class WorkerStepFunction:
         num_taken = call.num_steps
         data = call.calls.source.data
         if attempt.is_lost:
-            num_taken = self._make_up(call, self._ledger.close(call.number))
+            num_taken = self._make_up(call, self._ledger.close(attempt))
         elif call.batch is None and data.is_strict:
             position, num_taken = map(int, numbers)
             if position != call.position:  # Lost with a worker, and this one had read on.
@@ -239,13 +241,9 @@ class WorkerStepFunction:
             return self._run_again(call, done)
         self._until_done(
             done,
-            lambda number, done: self._schedule_once(
+            lambda done: self._schedule_once(
                 self._run_next_steps_again,
-                (
-                    source.iterators,
-                    tf.constant([*number, call.num_steps], tf.int64),
-                    tf.constant(done),
-                ),
+                (source.iterators, tf.constant(call.num_steps, tf.int64), tf.constant(done)),
             ),
         )
         return call.num_steps
@@ -259,25 +257,21 @@ class WorkerStepFunction:
 
     def _run_batch(self, batch, position=0, done=None):
         """Runs the step of a batch, or what is missing of it, and waits for it."""
-        self._until_done(
-            done,
-            lambda number, done: self._schedule_batch(batch, number, position, done),
-        )
+        self._until_done(done, lambda done: self._schedule_batch(batch, position, done))
 
     def _until_done(self, done, schedule):
         """Schedules a call until its worker is not lost.
 
         Args:
             done: How far it has come before, of `Ledger.close`; None if it has not begun.
-            schedule: Called as schedule(number, done).
+            schedule: Called as schedule(done).
         """
         while done is None or (done < ledger.ALL).any():
-            number = self._ledger.next_call(again=True)
-            result, attempt = schedule(number, done)
+            result, attempt = schedule(done)
             self._watch.fetch_once(result, attempt)
             if not attempt.is_lost:
                 return
-            found = self._ledger.close(number)
+            found = self._ledger.close(attempt)
             done = found if done is None else np.maximum(done, found)
 
     def _abandon(self):
@@ -315,9 +309,9 @@ class WorkerStepFunction:
 
     def _step_at(self, iterator, numbers):
         """Runs the step at a position; returns the one at which the worker really was, and 1."""
-        generation, position, _ = tf.unstack(numbers[2:])
+        generation, position, _ = tf.unstack(numbers)
         _skip(iterator, position - self._place_of(generation))
-        with self._collected(numbers) as num_examples:
+        with self._collected() as num_examples:
             index, batch = self._next(iterator)
             self._note_place(generation, index + 1)
             self._one_step_on_worker(0, index, batch, num_examples)
@@ -328,24 +322,24 @@ class WorkerStepFunction:
 
         None are run, and the position is -1, where the worker is past it.
         """
-        generation, position, num_steps = tf.unstack(numbers[2:])
+        generation, position, num_steps = tf.unstack(numbers)
         place = self._place_of(generation)
         is_missed = place > position
         _skip(iterator, position - place)
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        self._next_steps(at_once, iterator, tf.stack([*tf.unstack(numbers[:2]), num_steps]))
+        self._next_steps(at_once, iterator, num_steps)
         return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
 
     def _steps_to_the_end(self, iterator, numbers):
         """As `_steps_at`, of data that may end before."""
-        generation, position, num_steps = tf.unstack(numbers[2:])
+        generation, position, num_steps = tf.unstack(numbers)
         place = self._place_of(generation)
         is_missed = place > position
         num_skipped = tf.maximum(position - place, 0)
         num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
         self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        with self._collected(numbers) as num_examples:
+        with self._collected() as num_examples:
 
             def body(count, num_taken, _):
                 element, has_value = self._of_input(lambda: _next_or_none(iterator))
@@ -366,13 +360,13 @@ class WorkerStepFunction:
             )
         return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
 
-    def _next_step_of_worker(self, iterator, numbers):
-        with self._collected(numbers) as num_examples:
+    def _next_step_of_worker(self, iterator):
+        with self._collected() as num_examples:
             self._one_step_on_worker(0, *self._next(iterator), num_examples)
 
-    def _next_steps(self, at_once, iterator, numbers):
-        num_steps = numbers[2]
-        with self._collected(numbers) as num_examples:
+    def _next_steps(self, at_once, iterator, num_steps):
+        num_steps = tf.reshape(num_steps, [])
+        with self._collected() as num_examples:
 
             def run(step):
                 self._one_step_on_worker(step, *self._next(iterator), num_examples)
@@ -385,26 +379,26 @@ class WorkerStepFunction:
             else:
                 _repeat(num_steps, run)
 
-    def _next_steps_again(self, iterator, numbers, done):
+    def _next_steps_again(self, iterator, num_steps, done):
         """Makes what is missing of some steps, of which every batch is counted."""
-        with self._collected(numbers, done) as num_examples:
+        with self._collected(done) as num_examples:
             _repeat(
-                numbers[2],
+                num_steps,
                 lambda step: self._one_step_on_worker(step, *self._next(iterator), num_examples),
             )
 
-    def _given_step(self, batch, numbers):
-        self._given_step_again(batch, numbers, None)
+    def _given_step(self, batch, position):
+        self._given_step_again(batch, position, None)
 
-    def _given_step_again(self, batch, numbers, done):
-        with self._collected(numbers, done) as num_examples:
-            self._one_step_on_worker(0, numbers[2], batch, num_examples)
+    def _given_step_again(self, batch, position, done):
+        with self._collected(done) as num_examples:
+            self._one_step_on_worker(0, position, batch, num_examples)
 
     @contextlib.contextmanager
-    def _collected(self, numbers, done=None) -> Generator[tf.Variable]:
+    def _collected(self, done=None) -> Generator[tf.Variable]:
         """Traces the steps of a call; yields the variable that counts its examples."""
         with (
-            self._ledger.tracing(numbers[:2], done),
+            self._ledger.tracing(done),
             self._strategy.data_waits.noted(),
             self._counts.collected() as num_examples,
             self.times.collected(num_examples),

@@ -1,0 +1,21 @@
+"""Calls of a ledger, as they are on a worker: here it is this process."""
+
+import contextlib
+
+from kerasdist.private import coordinator_adapter
+
+
+def begun(book, worker=0):
+    attempt = book.attempt(lambda: None)
+    attempt.worker = worker
+    attempt.begin(worker)
+    return attempt
+
+
+@contextlib.contextmanager
+def tracing(book, attempt, done=None):
+    """Does what is inside in the name of an attempt, of whichever worker."""
+    row, number = attempt.call
+    coordinator_adapter.note_numbers_of_worker(book._name, [row, number - 1])
+    with book.tracing(done):
+        yield
