@@ -77,6 +77,10 @@ ROUTABLE = {
     "all_reduce": (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients"),
     # How Nadam changes a number that the updates of all weights read.
     "assign_number": (keras_optimizer.TFOptimizer, "assign"),
+    # Sends weights and averages from parameter servers to the worker, and averages back.
+    "average": (base_optimizer.BaseOptimizer, "_update_model_variables_moving_average"),
+    # Likewise weights, so that one worker takes back what another has made of them meanwhile.
+    "decay": (keras.optimizers.Muon, "_apply_weight_decay"),
     # The last that happens to gradients on a worker, before they go to parameter servers.
     "clip": (base_optimizer.BaseOptimizer, "_clip_gradients"),
     # The place in Keras' train_step between the loss and the backward pass.
@@ -237,6 +241,42 @@ def begin_average_with(optimizer, variable) -> None:
     for trained, average in pairs:
         if trained is variable:
             average.assign(trained)
+
+
+def average_each(stock, optimizer, variables: list[keras.Variable]) -> None:
+    """Updates the averages of variables, also of parts that stand in for them.
+
+    Args:
+        stock: Keras' own, of an optimizer and all variables that it updates.
+        optimizer: A built one with `use_ema`.
+        variables: Some of those.
+    """
+    averages = optimizer._model_variables_moving_average
+    for variable in variables:
+        average = _average_of(optimizer, variable)
+        if average is None:
+            continue
+        shape = average._shape
+        object.__setattr__(optimizer, "_model_variables_moving_average", [average])
+        average._shape = tuple(average.value.shape)  # What is assigned has it.
+        try:
+            stock(optimizer, [variable])
+        finally:
+            average._shape = shape
+            object.__setattr__(optimizer, "_model_variables_moving_average", averages)
+
+
+def overwrite_each(frequency: int, optimizer, variables: list[keras.Variable]) -> None:
+    """Overwrites variables with their averages, as `ema_overwrite_frequency` does."""
+    is_due = tf.equal((tf.convert_to_tensor(optimizer.iterations) + 1) % frequency, 0)
+    for variable in variables:
+        average = _average_of(optimizer, variable)
+        if average is not None:
+            variable.value.assign(tf.where(is_due, average.value, variable.value))
+
+
+def _average_of(optimizer, variable):
+    return optimizer._model_variables_moving_average[optimizer._get_variable_index(variable)]
 
 
 def variables_trained_by(optimizer) -> list[keras.Variable]:

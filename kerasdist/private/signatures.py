@@ -36,6 +36,8 @@ PARAMETERS = {
     "apply_scaled": "self grads trainable_variables",
     "clip": "self grads",
     "assign_number": "self variable value",
+    "average": "self trainable_variables",
+    "decay": "self variables",
     "all_reduce": "self grads_and_vars",
     "scale_loss": "self loss",
     "scale_scaled_loss": "self loss",

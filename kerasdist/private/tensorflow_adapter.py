@@ -95,7 +95,12 @@ def parsed_profile(content: bytes):
 
 
 def adapt_parameter_servers(
-    strategy, *, is_local_update: Callable[[], bool], update: Callable, create: Callable
+    strategy,
+    *,
+    is_local_update: Callable[[], bool],
+    update: Callable,
+    update_outside: Callable,
+    create: Callable,
 ) -> None:
     """Adapts the variables and updates of a ParameterServerStrategy; see `adapt`.
 
@@ -103,6 +108,8 @@ def adapt_parameter_servers(
         strategy: A ParameterServerStrategy of TensorFlow's.
         is_local_update: As in `adapt`.
         update: Called as update(variable, function, args, kwargs, group) for such an update.
+        update_outside: Called as update_outside(stock, variable, function, args, kwargs, group) for
+            all others.
         create: Called as create(create_on, next_creator, **kwargs) for variables. What it calls in
             turn is create_on(server, in_parts, next_creator, **kwargs).
     """
@@ -111,6 +118,7 @@ def adapt_parameter_servers(
     if extended._num_replicas_in_sync == 1:
         extended._use_merge_call = lambda: not is_local_update()
         names.overwrite(extended, "_replica_ctx_update", update)
+    extended._update = functools.partial(update_outside, extended._update)
     stock, partitioner = extended._create_variable, extended._variable_partitioner
 
     def create_on(server, in_parts, next_creator, **kwargs):

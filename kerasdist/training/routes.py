@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import weakref
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -54,6 +55,7 @@ def adapt(strategy) -> None:
             strategy,
             is_local_update=is_local_update,
             update=remote_delivery.update_in_place,
+            update_outside=sharded_variables.update_outside,
             create=ByteBalance(num_servers).create,
         )
     else:
@@ -85,6 +87,8 @@ def _lay():
         "apply_scaled": gradient_aggregation.apply,
         "clip": _clip,
         "assign_number": _assign_number,
+        "average": _average,
+        "decay": _decay,
         "all_reduce": gradient_aggregation.all_reduce,
         "scale_loss": gradient_aggregation.scale_loss,
         "scale_scaled_loss": gradient_aggregation.scale_loss,
@@ -317,11 +321,33 @@ def _assign_number(stock, optimizer, variable, value):
     return step.delivery.assign_number(stock, optimizer, variable, value)
 
 
+def _average(stock, optimizer, variables):
+    delivery = _delivery_to_others()
+    if delivery is None or not optimizer.use_ema:
+        return stock(optimizer, variables)
+    return delivery.change(functools.partial(keras_adapter.average_each, stock), variables)
+
+
+def _decay(stock, optimizer, variables):
+    delivery = _delivery_to_others()
+    if delivery is None:
+        return stock(optimizer, variables)
+    return delivery.change(stock, variables)
+
+
 def _assign_add(stock, variable, value):
+    delivery = _delivery_to_others()
+    if delivery is None:
+        return stock(variable, value)
+    return delivery.add_in_place(variable, value)
+
+
+def _delivery_to_others() -> Any:
+    """Returns how this step reaches variables that other workers change, too; None elsewhere."""
     step = replica_step.current()
     if step is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
-        return stock(variable, value)
-    return step.delivery.add_in_place(variable, value)
+        return None
+    return step.delivery
 
 
 def _gradient(stock, tape, target, sources, *args, **kwargs):

@@ -15,7 +15,8 @@ EXTENDED = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
 
 
 @pytest.mark.parametrize(
-    "name", ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update"]
+    "name",
+    ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update", "_update"],
 )
 def test_a_strategy_of_parameter_servers_has_the_names_that_are_used(name):
     source = "".join(inspect.getsource(each) for each in EXTENDED.__mro__[:-1])

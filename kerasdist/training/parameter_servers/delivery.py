@@ -105,7 +105,11 @@ class RemoteDelivery:
                 parts = (sharded_variables.parts_of(each.value) for each in variables)
                 self._updated = list(itertools.chain(*parts))
             self._optimizer = optimizer
-            return stock(optimizer, gradients, variables)
+            with _without_overwriting(optimizer, gradients, variables) as overwriting:
+                result = stock(optimizer, gradients, variables)
+            for change, changed in overwriting:
+                self.change(change, changed)
+            return result
 
     def clip(self, stock, optimizer, gradients: list):
         """Sends gradients that the optimizer scales or clips on the worker, once it has."""
@@ -168,6 +172,16 @@ class RemoteDelivery:
         with self._noted_on(device, []):
             assign = functools.partial(stock, optimizer, variable, self._at(device, value))
             self._if_due(device, assign)
+
+    def change(self, function, variables: list[keras.Variable]) -> None:
+        """Calls `function(optimizer, [variable])` for each variable, on its parameter server."""
+
+        def on_server(part, variable):
+            with keras_adapter.standing_in([variable], [part]):
+                function(self._optimizer, [variable])
+
+        for variable in variables:
+            self.update(variable.value, functools.partial(on_server, variable=variable))
 
     def _if_due(self, device, update: Callable):
         if self._is_due:
@@ -248,6 +262,45 @@ class RemoteDelivery:
 def _read_in_place(variable):
     with tf.device(variable.device):  # `read_value` copies, which would be where the step runs.
         return variable.read_value()
+
+
+@contextlib.contextmanager
+def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tuple]]:
+    """Leaves out what Keras does to weights last: averages in their place, and their constraints.
+
+    It reads them on the worker and assigns to them, which takes back what others make of them
+    meanwhile. Weights that are divided need to be together for a constraint.
+
+    Yields:
+        What `RemoteDelivery.change` takes to do so afterwards.
+    """
+    constraints = [
+        (variable, variable.constraint)
+        for gradient, variable in zip(gradients, variables, strict=True)
+        if gradient is not None
+        and variable.constraint is not None
+        and not sharded_variables.is_sharded(variable.value)
+    ]
+    frequency = optimizer.ema_overwrite_frequency
+    changes: list[tuple] = []
+    if optimizer.use_ema and frequency:
+        overwrite = functools.partial(keras_adapter.overwrite_each, frequency)
+        changes.append((overwrite, keras_adapter.variables_trained_by(optimizer)))
+    for variable, constraint in constraints:
+        changes.append((functools.partial(_constrain, constraint), [variable]))
+        variable.constraint = None
+    optimizer.ema_overwrite_frequency = None
+    try:
+        yield changes
+    finally:
+        optimizer.ema_overwrite_frequency = frequency
+        for variable, constraint in constraints:
+            variable.constraint = constraint
+
+
+def _constrain(constraint, _, variables: list[keras.Variable]) -> None:
+    for variable in variables:
+        variable.assign(constraint(variable))
 
 
 def _nothing(_):

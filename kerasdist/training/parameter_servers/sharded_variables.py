@@ -157,6 +157,19 @@ def update(optimizer, variable, function, args=(), kwargs=None, group=True):
     return None
 
 
+def update_outside(stock, variable, function, args, kwargs, group):
+    """Stands before TensorFlow's update outside of a step, which knows no sharded variable."""
+    if not is_sharded(variable):
+        return stock(variable, function, args, kwargs, group)
+    values = [
+        tf.convert_to_tensor(each) if isinstance(each, keras.Variable) else each for each in args
+    ]
+    divided = [divided_argument(value, variable) for value in values]
+    for index, part in enumerate(variable.variables):
+        stock(part, function, tuple(each[index] for each in divided), kwargs, group)
+    return None
+
+
 def embed(layer: keras.layers.Embedding, inputs):
     """Returns rows of an embedding that only they, not the whole table, are sent for."""
     if inputs.dtype not in (tf.int32, tf.int64):

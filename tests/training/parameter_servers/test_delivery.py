@@ -13,7 +13,8 @@ from tests.training.parameter_servers.calls import begun, tracing
 class Optimizer:
     """Holds what an optimizer that changes nothing holds."""
 
-    loss_scale_factor = clipnorm = global_clipnorm = clipvalue = None
+    loss_scale_factor = clipnorm = global_clipnorm = clipvalue = ema_overwrite_frequency = None
+    use_ema = False
 
     def __init__(self):
         self.iterations = self._iterations = keras.Variable(0, dtype="int64", trainable=False)

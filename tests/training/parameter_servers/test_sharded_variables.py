@@ -90,6 +90,22 @@ def test_each_part_is_updated_with_its_rows_of_gradient_and_slot(monkeypatch, ma
     assert slot.value is whole
 
 
+def test_outside_of_a_step_each_part_is_updated_with_its_rows_too():
+    def stock(part, function, args, kwargs, group):
+        function(part, *args, **kwargs)
+
+    def assign(part, value, scale):
+        part.assign(scale * value)
+
+    variable, whole = make_sharded(), tf.Variable(ROWS)
+    for each in (variable, whole):
+        sharded_variables.update_outside(
+            stock, each, assign, (dense_gradient(),), {"scale": 2}, True
+        )
+
+        np.testing.assert_array_equal(tf.convert_to_tensor(each), 2 * dense_gradient())
+
+
 def test_rows_of_an_embedding_are_looked_up_in_all_parts():
     layer: Any = SimpleNamespace(
         embeddings=SimpleNamespace(value=make_sharded()), compute_dtype="float16"
