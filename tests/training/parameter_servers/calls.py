@@ -12,10 +12,15 @@ def begun(book, worker=0):
     return attempt
 
 
-@contextlib.contextmanager
-def tracing(book, attempt, done=None):
-    """Does what is inside in the name of an attempt, of whichever worker."""
+def tell(book, attempt):
+    """Lets what runs next be of an attempt, of whichever worker; to be called eagerly."""
     row, number = attempt.call
     coordinator_adapter.note_numbers_of_worker(book._name, [row, number - 1])
+
+
+@contextlib.contextmanager
+def tracing(book, attempt, done=None):
+    """Does what is inside in the name of an attempt, eagerly."""
+    tell(book, attempt)
     with book.tracing(done):
         yield

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.ledger import Ledger
-from tests.training.parameter_servers.calls import begun, tracing
+from tests.training.parameter_servers.calls import begun, tell
 
 
 class Optimizer:
@@ -57,19 +57,21 @@ def test_what_is_made_again_is_only_what_is_missing():
         delivery.apply(stock, optimizer, [tf.ones([2]), tf.ones([])], weights)
 
     @tf.function(autograph=False)
-    def make_step(attempt, step, done=None):
-        with tracing(ledger, attempt, done), ledger.at_step(step), delivery.updating(optimizer):
+    def make_step(step, done=None):
+        with ledger.tracing(done), ledger.at_step(step), delivery.updating(optimizer):
             delivery.carry_out(update)
 
     lost = begun(ledger)
     for step in range(3):
         delivery = RemoteDelivery(ledger=ledger)
-        make_step(lost, tf.constant(step))
+        tell(ledger, lost)
+        make_step(tf.constant(step))
     done = ledger.close(lost)
     again = begun(ledger)
     for step in range(5):
         delivery = RemoteDelivery(ledger=ledger)
-        make_step(again, tf.constant(step), tf.constant(done))
+        tell(ledger, again)
+        make_step(tf.constant(step), tf.constant(done))
 
     assert weights[0].numpy().tolist() == [5, 5]
     assert int(weights[1].numpy()) == int(optimizer.iterations.numpy()) == 5
@@ -108,14 +110,15 @@ def test_an_optimizer_that_changes_its_learning_rate_on_the_way_does_what_it_doe
         delivery.apply(stock, optimizer, [tf.ones(weight.shape) for weight in weights], weights)
 
     @tf.function(autograph=False)
-    def make_step(attempt, step):
-        with tracing(ledger, attempt), ledger.at_step(step), delivery.updating(optimizer):
+    def make_step(step):
+        with ledger.tracing(), ledger.at_step(step), delivery.updating(optimizer):
             delivery.carry_out(update)
 
     attempt = begun(ledger)
     for step in range(2):
         delivery = RemoteDelivery(ledger=ledger)
-        make_step(attempt, tf.constant(step))
+        tell(ledger, attempt)
+        make_step(tf.constant(step))
 
     found, truths = [*weights, *optimizer.variables], [*expected, *plain.variables]
     for weight, truth in zip(found, truths, strict=True):
