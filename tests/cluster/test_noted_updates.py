@@ -35,6 +35,7 @@ OPTIMIZERS = {
         use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
     ),
     "RMSprop, weight_decay": lambda: keras.optimizers.RMSprop(weight_decay=0.1),
+    "Nadam, weight_decay": lambda: keras.optimizers.Nadam(weight_decay=0.1),
     "Lion, global_clipnorm": lambda: keras.optimizers.Lion(global_clipnorm=1.0),
     "a schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 9)),
 }

@@ -51,6 +51,7 @@ class RemoteDelivery:
     def _forget(self):
         self._note: Any = None
         self._is_updating = False  # Since the first update of a weight.
+        self._decays: list = []  # Updates before that.
         self._shared: list = []  # Keras' variables that the update of every weight reads,
         self._values: list = []  # and what they are before it.
         self._clipped: list = []  # Keras' variables whose gradients are sent once they are clipped.
@@ -107,6 +108,7 @@ class RemoteDelivery:
             self._optimizer = optimizer
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
                 result = stock(optimizer, gradients, variables)
+                self._begin_updating()  # Where nothing has.
             for change, changed in overwriting:
                 self.change(change, changed)
             return result
@@ -132,9 +134,25 @@ class RemoteDelivery:
             self._arrived.setdefault(part.device, []).extend(tensors)
 
     def update(self, variable, function, args=(), kwargs=None, group=True):
-        """Runs an update of a variable on its parameter server."""
-        self._is_updating = True
+        """Runs an update of a variable on its parameter server.
 
+        One without a gradient, which is weight decay, waits for the first that has one: a number
+        that is assigned to before is sent with all that a note waits for.
+        """
+        run = functools.partial(self._update, variable, function, args, kwargs, group)
+        if not args and not self._is_updating:
+            self._decays.append(run)
+            return None
+        self._begin_updating()
+        return run()
+
+    def _begin_updating(self):
+        self._is_updating = True
+        decays, self._decays = self._decays, []
+        for decay in decays:
+            decay()
+
+    def _update(self, variable, function, args, kwargs, group):
         def on_server(part, *args, **kwargs):
             device = part.device
             gradients = [self._pieces.get(part.ref(), each) for each in args[:1]]
