@@ -139,13 +139,13 @@ class ProfilerTrace(keras.callbacks.Callback):
             return
         if self._remote:
             self._warn_of(self._remote.start())
-        running_call.set_traced(self.model, True)
+        running_call.set_recorded(self.model, True)
         running_call.at_end(self.model, self._stop)  # Also after an error.
 
     def _stop(self):
         if not self._recorder.is_running:
             return
-        running_call.set_traced(self.model, False)
+        running_call.set_recorded(self.model, False)
         self._end_mark()
         try:
             recorded = {peers.task_of(self.model.distribute_strategy): self._recorder.stop()}

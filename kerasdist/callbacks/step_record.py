@@ -1,8 +1,10 @@
 """What one step did, recorded on the device now and then and read by the chief afterwards.
 
-The record is a part of every step, behind a condition that is false in those between: they cost the
-condition. It is made by the first replica of the chief alone, for the gradients of the global batch
-and the updated weights are the same on all of them; of a layer's output it sees its own share.
+Steps at which nobody looks are compiled without it. In the others (a call of `steps_per_execution`
+has several, and workers beside parameter servers do not know which number theirs gets) it stands
+behind a condition. It is made by the first replica of the chief alone, for the gradients of the
+global batch and the updated weights are the same on all of them; of a layer's output it sees its
+own share.
 """
 
 import dataclasses
@@ -51,11 +53,13 @@ class StepRecord:
             self._of_gradients = _zeros(num, statistics.NUM_COLUMNS)
             self._of_weights = _zeros(num, statistics.NUM_COLUMNS)
             self._of_outputs = _zeros(len(layers), statistics.NUM_COLUMNS)
-        self._read_at = -1
+        self._read_at = self._planned = -1
 
     def plan(self, step: int) -> None:
         """Asks for a record of the update that is the `step`th of the optimizer, from 1."""
-        self._due.assign(step)
+        if step != self._planned:
+            self._planned = step
+            self._due.assign(step)
 
     def read(self) -> "Record | None":
         """Returns the last record; None where there is no new one."""
@@ -180,6 +184,7 @@ class StepRecord:
         return (
             step is not None
             and step.rehearsed is None
+            and not step.is_quiet
             and peers.is_chief(self._strategy)
             and step.replica_id == peers.local_replicas(self._strategy)[0]
         )

@@ -51,9 +51,10 @@ a step computed; also of each worker |
     | `epoch_<log>` | the logs at the end of each epoch, those of validation in its own file |
     | `plan` | once, as text; the graph of the step is in TensorBoard's tab "Graphs" |
 
-    In the steps between it costs a condition. It never changes the weights. Outputs of layers are
-    those of the first replica's examples. A call of several steps (`steps_per_execution`) writes
-    once at most.
+    The steps between are compiled without it, in a graph of their own: they only add up the losses.
+    Beside parameter servers they have its conditions. It never changes the weights. Outputs of
+    layers are those of the first replica's examples. A call of several steps
+    (`steps_per_execution`) writes once at most.
 
     Args:
         log_dir: Folder of the run.
@@ -131,6 +132,9 @@ a step computed; also of each worker |
             yield
         self._graph = _outermost(tf.compat.v1.get_default_graph())
 
+    def looks_within(self, num_steps):
+        return self._counter.is_due_within(num_steps)
+
     def observe_part(self, losses):
         if not traits.keeps_own_pace(self.model.distribute_strategy):
             self._losses.add(losses)
@@ -169,6 +173,7 @@ a step computed; also of each worker |
     def on_train_batch_end(self, batch, logs=None):
         self._meter.advance(batch)
         if not self._counter.advance(batch):
+            self._record.plan(self._counter.next_step)
             return
         raw, mean = self._losses.take()
         rate, record = self._meter.look_at_all(), self._record.read()

@@ -45,8 +45,9 @@ class RunningCall:
         keeps_data_state: Whether a callback asks for `data_state`, which takes time to keep.
         data_state: Returns that of `DataPlace` for its data; see `EpochIterator.state`.
         batch_size: The examples of a batch of the data that was given last, where it is known.
-        is_traced: Whether a profiler records its steps at this moment.
-        num_traces: How many times one has.
+        is_recorded: Whether a profiler records its steps at this moment.
+        num_left_out: Times that steps took longer than they do: recorded by a profiler, or compiled
+            once more. Rates begin anew after it.
         exits: What is to be undone when it ends, also after an error.
         element_spec: Shapes and dtypes of a batch, from when Keras looks at the data on; for models
             whose train_step makes their variables.
@@ -60,8 +61,8 @@ class RunningCall:
     keeps_data_state: bool = False
     data_state: Callable[..., tuple[int, bytes] | None] = _no_state
     batch_size: int | None = None
-    is_traced: bool = False
-    num_traces: int = 0
+    is_recorded: bool = False
+    num_left_out: int = 0
     exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     element_spec: Any = None
 
@@ -115,12 +116,19 @@ def take_place() -> DataPlace | None:
     return place
 
 
-def set_traced(model, is_traced: bool) -> None:
+def set_recorded(model, is_recorded: bool) -> None:
     """Notes that a profiler begins, or ends, to record the `fit` of a model that runs."""
     training = training_of(model)
     if training is not None:
-        training.is_traced = is_traced
-        training.num_traces += is_traced
+        training.is_recorded = is_recorded
+        training.num_left_out += is_recorded
+
+
+def leave_out_of_rates(model) -> None:
+    """Notes that the next step of the `fit` of a model that runs is compiled once more."""
+    training = training_of(model)
+    if training is not None:
+        training.num_left_out += 1
 
 
 def at_end(model, act: Callable[[], None]) -> None:

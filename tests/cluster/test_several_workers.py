@@ -177,7 +177,7 @@ def collectives_of_a_step(strategy) -> int:
     with strategy.scope():
         model = models.regression()
     model.fit(*data(), batch_size=8, epochs=1, verbose=0)
-    return count_collectives(model.train_function._run_step)
+    return count_collectives(model.train_function._graphs["_next_step", False])
 
 
 def count_collectives(function) -> int:
@@ -425,7 +425,7 @@ def fit_files_in_executions_of(steps_per_execution, paths, strategy) -> dict:
         "history": history,
         "iterations": int(model.optimizer.iterations.numpy()),
         "predictions": model.predict(dataset, verbose=0).shape,
-        "collectives": count_collectives(model.train_function._run_own_steps),
+        "collectives": count_collectives(model.train_function._graphs["_own_steps", False]),
     }
 
 

@@ -30,6 +30,7 @@ class CallbackList(keras.callbacks.CallbackList):
         ):
             callbacks = [*callbacks, ProgressBar()]
         self._strategy = getattr(model, "distribute_strategy", None)
+        self._is_alone = peers.count(self._strategy) == 1
         self._wants_stop = False
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
@@ -58,12 +59,12 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_train_batch_end(self, batch, logs=None):
         for callback in self._listeners["on_train_batch_end"]:
             _call_with_view(callback.on_train_batch_end, batch, _logs_for(callback, logs))
-        if peers.count(self._strategy) > 1:
+        if not self._is_alone:
             self._hold_stop()
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
-        if peers.count(self._strategy) > 1:
+        if not self._is_alone:
             self._agree_on_stop()
 
     def _agree_on_stop(self):

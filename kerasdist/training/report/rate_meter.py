@@ -57,15 +57,15 @@ class RateMeter:
         self._strategy = model.distribute_strategy
         self._since: tuple | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
-        self._num_steps = self._num_traces = 0
+        self._num_steps = self._num_left_out = 0
         self._last_batch = -1
 
     def advance(self, batch: int) -> None:
         """Notes the end of a call of `fit` whose last step is `batch` of its epoch, from 0."""
         num_new = batch + 1 if batch <= self._last_batch else batch - self._last_batch
         self._last_batch, self._stepped_at = batch, self._clock()
-        if self._since is None or self._was_traced():
-            self.restart()  # TensorFlow has compiled it, or a profiler has recorded it.
+        if self._since is None or self._is_to_leave_out():
+            self.restart()
         else:
             self._num_steps += num_new
 
@@ -130,12 +130,12 @@ class RateMeter:
                 row[step_times.STALENESS] / max(num_steps, 1.0),
             )
 
-    def _was_traced(self) -> bool:
+    def _is_to_leave_out(self) -> bool:
         training = running_call.training_of(self._model)
         if training is None:
             return False
-        before, self._num_traces = self._num_traces, training.num_traces
-        return training.is_traced or training.num_traces > before
+        before, self._num_left_out = self._num_left_out, training.num_left_out
+        return training.is_recorded or training.num_left_out > before
 
     def _read(self) -> tuple:
         step = self._model.train_function

@@ -64,6 +64,10 @@ class UpdateCounter:
         self._left = max(1, self.next_step - self.step)
         return is_due
 
+    def is_due_within(self, num_steps: int) -> bool:
+        """Whether the next look may be due at one of the next `num_steps` steps."""
+        return self._left <= num_steps
+
     def now(self) -> int:
         """Returns the updates of the optimizer at this moment."""
         return updates_of(self._model)

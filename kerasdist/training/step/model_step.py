@@ -36,6 +36,8 @@ class ModelStep:
         logs: What the last step reports.
         num_examples: int64 variable, the examples of all steps since it was set to 0.
         times: Where the time of the steps goes; see `train_function`.
+        is_quiet: Whether no callback looks at a step that is traced now; see
+            `StepCallback.looks_within`.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class ModelStep:
         self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
+        self.is_quiet = False
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
@@ -105,6 +108,7 @@ class ModelStep:
                 weighs_loss=self._weighs_loss,
                 checks=checks,
                 callbacks=self.callbacks,
+                is_quiet=self.is_quiet,
                 riders=riders,
                 states=states(self._model),
                 may_discard=self._may_discard,

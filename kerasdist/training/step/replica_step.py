@@ -45,6 +45,7 @@ class ReplicaStep:
             which saves one multiplication for every gradient after it.
         keras_state: What Keras keeps for the thread of the program.
         callbacks: The update callbacks of the `fit` that runs.
+        is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
         data: The batch of this replica.
         delivery: How the aggregated gradients reach the variables.
         exchange: Called as exchange(sum_up, tensors) for the messages between replicas.
@@ -71,6 +72,7 @@ class ReplicaStep:
     weighs_loss: bool
     keras_state: dict
     callbacks: tuple = ()
+    is_quiet: bool = False
     data: Any = None
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     exchange: Callable = operator.call
@@ -228,6 +230,7 @@ def run(
     weighs_loss=False,
     checks=(),
     callbacks=(),
+    is_quiet=False,
     riders=(),
     states=(),
     may_discard=False,
@@ -243,6 +246,7 @@ def run(
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
         checks: Tensors that must be there before anything of the step runs.
         callbacks: See `ReplicaStep.callbacks`.
+        is_quiet: See `ReplicaStep.is_quiet`.
         riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
             workers together with the gradients.
         states: Variables with a value for each replica (metrics, moving statistics), which a
@@ -274,6 +278,7 @@ def run(
             weighs_loss=weighs_loss,
             keras_state=keras_state,
             callbacks=callbacks,
+            is_quiet=is_quiet,
             data=data,
             delivery=make_delivery(),
             exchange=times.of_exchange if times and replica_id == first else operator.call,

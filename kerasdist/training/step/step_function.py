@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training import peers
+from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import graph_errors, rehearsal, replica_step
+from kerasdist.training.step import graph_errors, rehearsal, replica_step, update_callback
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.step_logs import graph_function
@@ -58,17 +58,13 @@ class StepFunction:
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._num_read: Any = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._watch = peers.step_watch(self._strategy)
-        self._is_traced = False
+        self._is_alone = peers.count(self._strategy) == 1
+        self._lookers = update_callback.overriding("looks_within", self.callbacks)
+        self._graphs: dict = {}  # By the method, and whether its steps are quiet.
+        self._ran: set[bool] = set()  # Whether these were quiet.
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
-        self._run_batch = self._one_step
-        if not model.run_eagerly:
-            self._run_batch = graph_function(self._one_step, reduce_retracing=True)
-            self._run_step = graph_function(self._next_step)
-            self._run_steps = graph_function(self._exact_steps)
-            self._run_steps_while_data = graph_function(self._steps_while_data)
-            self._run_own_steps = graph_function(self._own_steps)
 
     def restart(self):
         """Counts examples from 0 again, and looks at the first batch again."""
@@ -109,11 +105,37 @@ class StepFunction:
         Raises:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
         """
+        is_first = self._begin_call(data)
         if self._watch is None:
             return self._call(data)
-        is_first, self._is_traced = not self._is_traced, True
         with self._watch.call(lambda: int(self._num_read.numpy()), is_first=is_first):
             return self._call(data)
+
+    def _begin_call(self, data) -> bool:
+        """Decides whether the steps of a call are quiet; returns whether they are the first such.
+
+        The first call is not: what is wrong with the rest must show there, and not an hour later.
+        """
+        if self._ran and self._lookers:
+            num_steps = data.num_steps if isinstance(data, GlobalBatches) else 1
+            self._step.is_quiet = not any(each.looks_within(num_steps) for each in self._lookers)
+        is_first = self._step.is_quiet not in self._ran
+        if is_first and self._ran:
+            running_call.leave_out_of_rates(self._model)
+        self._ran.add(self._step.is_quiet)
+        return is_first
+
+    def _compiled(self, method: Callable, **arguments) -> Callable:
+        """Returns a method as a graph for steps like those of this call, or eager as it is."""
+        if self._model.run_eagerly:
+            return method
+        key = method.__name__, self._step.is_quiet
+        if key not in self._graphs:
+            self._graphs[key] = graph_function(method, **arguments)
+        return self._graphs[key]
+
+    def _run_batch(self, batch) -> None:
+        self._compiled(self._one_step, reduce_retracing=True)(batch)
 
     def _call(self, data) -> dict:
         start = time.perf_counter()
@@ -140,10 +162,9 @@ class StepFunction:
             self._is_first_call = False
             self._check_first_batch()
         self.times.add_call(time.perf_counter() - start)
-        is_alone = peers.count(self._strategy) == 1
         logs = LazyLogs(
             self._step.logs.read,
-            read_of_worker=None if is_alone else self._step.logs.read_of_worker,
+            read_of_worker=None if self._is_alone else self._step.logs.read_of_worker,
             nesting=self._step.logs.nesting,
         )
         if isinstance(data, GlobalBatches):
@@ -151,7 +172,7 @@ class StepFunction:
         return keras_adapter.logs_of_batch(logs, is_eager=self._model.run_eagerly)
 
     def _check_first_batch(self):
-        if peers.count(self._strategy) > 1:
+        if not self._is_alone:
             data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
         self._step.warn_of_infinite()
 
@@ -174,12 +195,13 @@ class StepFunction:
         if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
             return self._steps_in_python(iterator, num_steps)
         if data.num_steps == 1:
-            self._news = self._run_step(iterator)
+            self._news = self._compiled(self._next_step)(iterator)
             return 1
         if data.is_exact:
-            self._run_steps(iterator, tf.constant(num_steps))
+            self._compiled(self._exact_steps)(iterator, tf.constant(num_steps))
             return num_steps
-        return int(self._run_steps_while_data(iterator, tf.constant(num_steps)))
+        run = self._compiled(self._steps_while_data)
+        return int(run(iterator, tf.constant(num_steps)))
 
     def _can_rehearse(self) -> bool:
         # The step that makes the variables must draw their values as it would without us.
@@ -191,7 +213,7 @@ class StepFunction:
             rehearsal.warn_of_differences(self._model, self._step.step, batch)
 
     def _take_own_steps(self, data):
-        run = self._own_steps if self._model.run_eagerly else self._run_own_steps
+        run = self._compiled(self._own_steps)
         num_taken, next_size = run(data.iterator, tf.constant(data.num_steps), data.next_size)
         data.answer(int(num_taken), next_size)
 
@@ -200,7 +222,7 @@ class StepFunction:
         batch = without_optionals(batch)
         is_first = tf.equal(self.num_examples, 0)
         checks = self._step.look_at(batch, is_first=is_first)
-        if peers.count(self._strategy) > 1:
+        if not self._is_alone:
             digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
             checks = [*checks, self._digest.assign(digest)]
         shares = batches.shares_of(batch, self._strategy)
@@ -234,7 +256,7 @@ class StepFunction:
         return result
 
     def _riders(self):
-        if peers.count(self._strategy) == 1:
+        if self._is_alone:
             return ()
         return ((_STOP, self._stop_request.read_value()),)
 

@@ -94,6 +94,15 @@ class StepCallback(UpdateCallback):
         """Returns a context for the validation during `fit`."""
         return contextlib.nullcontext()
 
+    def looks_within(self, num_steps: int) -> bool:
+        """Whether it may look at one of the next `num_steps` steps, as it does now and then.
+
+        Steps at which no callback looks are compiled without what that takes; see
+        `ReplicaStep.is_quiet`. All workers must give the same answer. Overridden by callbacks that
+        look at few steps.
+        """
+        return True
+
     def observe(self, losses: dict) -> None:
         """Looks at the losses of a step: float32 scalars of the global batch, by their log names.
 

@@ -78,9 +78,9 @@ def test_what_lies_between_two_epochs_is_left_out(training):
 def test_steps_that_a_profiler_records_are_left_out(training):
     with running_call.entered("fit", training):
         training.step()
-        running_call.set_traced(training, True)
+        running_call.set_recorded(training, True)
         training.step(secs=9.0)
-        running_call.set_traced(training, False)
+        running_call.set_recorded(training, False)
         training.step()
 
         rate = training.meter.look()
