@@ -68,18 +68,20 @@ ONE_BY_ONE = {
     "loss averages": callbacks.LossAverages,
     "accumulation of 2": lambda: callbacks.GradientAccumulation(steps=2),
 }
-# These change nothing in the update: what they cost is what they write, and a condition in a step.
-WATCHING = {
+# These change nothing in the update: they cost what they write, and sums of losses and times.
+WRITING = {
     "summaries, every 100": lambda: callbacks.Summaries(tempfile.mkdtemp(), every_steps=100),
     "throughput, every 100": lambda: callbacks.Throughput(every_steps=100),
     "trace, none in sight": lambda: callbacks.ProfilerTrace(tempfile.mkdtemp(), at_steps=[10**9]),
-    "stop on non-finite": callbacks.StopOnNonFinite,
 }
+# The last one is a part of the update, which then waits for all gradients, as in clipping.
+WATCHING = WRITING | {"stop on non-finite": callbacks.StopOnNonFinite}
 # Several callbacks in one arm: all of them, clipping once, and accumulation last, so that those
 # before it act on every batch. It saves updates, which hides what they cost; hence the second arm.
 ALL = [name for name in ONE_BY_ONE if name not in ("clipping, norm", "clipping, value")]
+TOGETHER_WATCHING = {"all that write": list(WRITING), "all that watch": list(WATCHING)}
 TOGETHER = {
-    "all that watch": list(WATCHING),
+    **TOGETHER_WATCHING,
     "all": ALL,
     "all but accumulation": [name for name in ALL if name != "accumulation of 2"],
 }
@@ -120,7 +122,7 @@ def main() -> None:
                 if flags.together:
                     one_by_one = {}
                 if flags.watching:
-                    one_by_one, together = WATCHING, {"all that watch": list(WATCHING)}
+                    one_by_one, together = WATCHING, TOGETHER_WATCHING
                 rounds |= against_off(size, deployment, flags.rounds, one_by_one, together)
         if size != "10M" and not flags.together and not flags.watching:
             rounds |= against_keras(size, flags.rounds)

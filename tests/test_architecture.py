@@ -141,6 +141,13 @@ def test_training_imports_along_its_map(path):
     assert {name[2] for name in names} <= TRAINING_MAY_IMPORT[room_of(path)] | {room_of(path)}
 
 
+@each([path for path in TRAINING if path.name != "__init__.py"])
+def test_every_module_of_training_has_a_test_of_its_name(path):
+    module = path.relative_to(ROOT / "kerasdist")
+
+    assert (ROOT / "tests" / module).with_name(f"test_{path.name}").exists()
+
+
 def test_what_loads_without_tensorflow_imports_the_standard_library_alone():
     paths = [path for path in LIBRARY if part_of(path) in STANDARD_LIBRARY_ONLY]
 

@@ -142,8 +142,12 @@ class StepRecord:
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
         rows = [statistics.row_of(_values_of(gradient)) for _, gradient, _ in wanted]
         _set(self._of_gradients, [index for index, _, _ in wanted], rows)
+        norms: dict = {}  # Of what no callback has changed there is one.
         for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
-            _set(variable, [index for index, _, _ in present], _norms(present))
+            for _, gradient, _ in present:
+                norms.setdefault(id(gradient), statistics.norm_of(_values_of(gradient)))
+            found = [norms[id(gradient)] for _, gradient, _ in present]
+            _set(variable, [index for index, _, _ in present], found)
 
     def _record_weights(self, applied, before):
         ratios, rows, indices = [], [], []
@@ -229,10 +233,6 @@ def _zeros(*shape):
 def _set(variable, indices: list, rows: list) -> None:
     if indices:
         variable.scatter_nd_update([[index] for index in indices], tf.stack(rows))
-
-
-def _norms(present) -> list:
-    return [statistics.norm_of(_values_of(gradient)) for _, gradient, _ in present]
 
 
 def _values_of(gradient):

@@ -7,7 +7,12 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.callbacks import GradientAccumulation, GradientClipping, Summaries
+from kerasdist.callbacks import (
+    GradientAccumulation,
+    GradientClipping,
+    LossAverages,
+    Summaries,
+)
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import event_files, strategies
@@ -192,6 +197,38 @@ def test_seconds_between_summaries(tmp_path):
 
     steps = list(event_files.numbers(tmp_path / "train")["loss"])
     assert steps == list(range(10, 29))
+
+
+def test_a_record_is_of_the_step_that_it_is_written_for(tmp_path):
+    truth, model = (hand_loop.make_model(strategies.get("one device")) for _ in range(2))
+    hand_loop.fit(truth, [Summaries(tmp_path / "truth", every_steps=1)], epochs=31)
+    summaries = Summaries(tmp_path / "model", every_secs=0.2)
+    hand_loop.fit(model, [summaries], epochs=1)  # Compiles its steps.
+    hand_loop.fit(model, [summaries], epochs=30)
+
+    theirs, ours = (event_files.numbers(tmp_path / name / "train") for name in ("truth", "model"))
+    # After ten steps it has only measured how long they take.
+    assert min(ours["loss"]) > 17
+    for tag in ("gradient_norm/global", "update_ratio/hidden/bias"):
+        assert ours[tag] == {step: theirs[tag][step] for step in ours["loss"]}
+
+
+@each_strategy
+def test_steps_between_are_compiled_without_conditions(strategy, tmp_path):
+    graphs = {}
+    for name, callbacks in (("without", [LossAverages()]), ("with", [Summaries(tmp_path)])):
+        model = hand_loop.make_model(strategy)
+        hand_loop.fit(model, callbacks)
+        graphs[name] = model.train_function._graphs
+    (plain,), between = graphs["without"].values(), graphs["with"]["_next_step", True]
+
+    assert conditions_of(graphs["with"]["_next_step", False]) > conditions_of(plain)
+    assert conditions_of(between) == conditions_of(plain)
+
+
+def conditions_of(function) -> int:
+    (concrete,) = function._list_all_concrete_functions()
+    return sum(each.type in ("If", "StatelessIf") for each in concrete.graph.get_operations())
 
 
 def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):

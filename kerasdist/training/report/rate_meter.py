@@ -55,6 +55,7 @@ class RateMeter:
     def __init__(self, model, *, clock: Callable[[], float] = time.perf_counter):
         self._model, self._clock = model, clock
         self._strategy = model.distribute_strategy
+        self._training = running_call.training_of(model)
         self._since: tuple | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
         self._num_steps = self._num_left_out = 0
@@ -131,7 +132,7 @@ class RateMeter:
             )
 
     def _is_to_leave_out(self) -> bool:
-        training = running_call.training_of(self._model)
+        training = self._training
         if training is None:
             return False
         before, self._num_left_out = self._num_left_out, training.num_left_out

@@ -20,8 +20,8 @@ class LossSums:
     def __init__(self, strategy):
         self._strategy = strategy
         self._names: tuple = ()
-        self._last: Any = None  # The losses of the last step.
-        self._sums: Any = None  # Over the steps, and the number of these.
+        self._last: Any = None  # The losses of the last step, and a 1.
+        self._sums: Any = None  # Over the steps; the last one is the number of these.
 
     def add(self, losses: dict) -> None:
         """Adds the losses of a step: float32 scalars by name. Traced as a part of it."""
@@ -30,11 +30,11 @@ class LossSums:
         if self._sums is None:
             self._names = tuple(losses)
             with tf.init_scope(), tensorflow_adapter.outside_scopes(), tf.device("CPU:0"):
-                self._last = tf.Variable(tf.zeros([len(losses)]), trainable=False)
+                self._last = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
                 self._sums = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
-        last = [tf.cast(losses[name], tf.float32) for name in self._names]
-        self._last.assign(tf.stack(last))
-        self._sums.assign_add(tf.stack([*last, 1.0]))
+        last = tf.stack([*(tf.cast(losses[name], tf.float32) for name in self._names), 1.0])
+        self._last.assign(last)
+        self._sums.assign_add(last)
 
     def take(self) -> tuple[dict[str, float], dict[str, float]]:
         """Returns the losses of the last step and their means, and begins anew.
@@ -43,7 +43,7 @@ class LossSums:
         """
         if self._sums is None:
             return {}, {}
-        last, (*total, count) = self._last.numpy(), self._sums.numpy()
+        (*last, _), (*total, count) = self._last.numpy(), self._sums.numpy()
         self._sums.assign(tf.zeros_like(self._sums))
         last, total = peers.sum_over(self._strategy, [last, total])
         means = total / max(count, 1)

@@ -5,6 +5,7 @@ returns logs that nobody has computed yet. `steps_per_execution` steps run insid
 """
 
 import time
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -125,7 +126,7 @@ class StepFunction:
         self._ran.add(self._step.is_quiet)
         return is_first
 
-    def _compiled(self, method: Callable, **arguments) -> Callable:
+    def _compiled(self, method: types.MethodType, **arguments) -> Callable:
         """Returns a method as a graph for steps like those of this call, or eager as it is."""
         if self._model.run_eagerly:
             return method

@@ -77,6 +77,7 @@ def test_what_lies_between_two_epochs_is_left_out(training):
 
 def test_steps_that_a_profiler_records_are_left_out(training):
     with running_call.entered("fit", training):
+        training.meter = RateMeter(training, clock=training.clock)
         training.step()
         running_call.set_recorded(training, True)
         training.step(secs=9.0)
@@ -84,4 +85,5 @@ def test_steps_that_a_profiler_records_are_left_out(training):
         training.step()
 
         rate = training.meter.look()
+    assert rate is not None
     assert (rate.num_steps, rate.secs) == (1, 1.0)

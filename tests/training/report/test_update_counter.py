@@ -1,0 +1,72 @@
+"""When a look is due, of a model whose number of updates the test sets."""
+
+import types
+
+import pytest
+
+import kerasdist
+from kerasdist.training.report.update_counter import UpdateCounter
+from tests.clock import Clock
+
+
+class Training:
+    """A model whose optimizer has made so many updates as a test says."""
+
+    def __init__(self, **when):
+        self.clock = Clock()
+        self.optimizer = types.SimpleNamespace(iterations=0)
+        self.distribute_strategy = kerasdist.make_strategy()
+        self.counter = UpdateCounter(self, clock=self.clock, **when)
+        self.batch = -1
+
+    def call(self, num_steps=1, *, num_updates=None, secs=1.0) -> bool:
+        """Makes a call of `fit`; returns whether a look is due."""
+        self.clock.secs += secs
+        self.batch += num_steps
+        self.optimizer.iterations += num_steps if num_updates is None else num_updates
+        return self.counter.advance(self.batch)
+
+
+def test_a_look_at_every_so_many_updates():
+    training = Training(every_steps=3)
+
+    assert [training.call() for _ in range(7)] == [False, False, True, False, False, True, False]
+    assert (training.counter.step, training.counter.next_step) == (6, 9)
+
+
+def test_epochs_count_their_batches_anew():
+    training = Training(every_steps=3)
+    training.call()
+    training.batch = -1
+
+    assert [training.call() for _ in range(2)] == [False, True]
+
+
+def test_a_look_is_never_due_before_it_may_be():
+    training = Training(every_steps=4)
+    foreseen, due = [], []
+    for _ in range(40):  # Every third batch alone is an update.
+        foreseen.append(training.counter.is_due_within(1))
+        due.append(training.call(num_updates=len(due) % 3 == 2))
+
+    assert due.count(True) == 3
+    assert all(was_foreseen for was_foreseen, is_due in zip(foreseen, due, strict=True) if is_due)
+    assert foreseen.count(True) < 20
+
+
+@pytest.mark.parametrize(("num_steps", "may_be_due"), [(2, False), (3, True), (5, True)])
+def test_calls_of_several_steps(num_steps, may_be_due):
+    training = Training(every_steps=5)
+    training.call(2)
+
+    assert training.counter.is_due_within(num_steps) == may_be_due
+    assert training.call(num_steps) == may_be_due
+
+
+def test_a_look_every_so_many_seconds():
+    training = Training(every_secs=30.0)
+    due = [
+        training.call(secs=1.0) for _ in range(70)
+    ]  # After ten steps it knows how long they take.
+
+    assert [index + 1 for index, is_due in enumerate(due) if is_due] == [30, 60]
