@@ -357,7 +357,7 @@ class Checkpoint(UpdateCallback):
         with saved.weights() as path:
             self.model.load_weights(path)
         if any(name.startswith("global seed/") for name in saved.arrays):
-            keras_adapter.known_global_seed_generator(make=True)
+            keras_adapter.make_global_seed_generator()
         self._write_variables(saved)
 
     def _write_variables(self, saved):

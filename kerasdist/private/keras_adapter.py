@@ -601,22 +601,24 @@ def inherit(state: dict) -> None:
         own.setdefault(name, list(value) if isinstance(value, list) else value)
 
 
-def global_seed_generator_of(state: dict, make: Callable):
-    """Returns the generator of numbers without a seed of a thread; makes it where there is none."""
-    if state.get(GLOBAL_SEED_GENERATOR) is None:
-        state[GLOBAL_SEED_GENERATOR] = make()
-    return state[GLOBAL_SEED_GENERATOR]
+def set_global_seed_generator(state: dict, generator: keras.random.SeedGenerator):
+    """Makes a generator that of numbers without a seed in a thread with this state; returns it."""
+    state[GLOBAL_SEED_GENERATOR] = generator
+    return generator
 
 
-def known_global_seed_generator(*, make: bool = False):
-    """Returns the generator of numbers without a seed of this thread; None where there is none.
+def known_global_seed_generator(state: dict | None = None) -> keras.random.SeedGenerator | None:
+    """Returns the generator of numbers without a seed; None where there is none yet.
 
     Args:
-        make: Whether to make it where there is none.
+        state: `thread_state()` of the thread that it is of; of this one by default.
     """
-    if make:
-        return seed_generator.global_seed_generator()
-    return thread_state().get(GLOBAL_SEED_GENERATOR)
+    return (thread_state() if state is None else state).get(GLOBAL_SEED_GENERATOR)
+
+
+def make_global_seed_generator() -> None:
+    """Makes the generator of numbers without a seed of this thread where there is none."""
+    seed_generator.global_seed_generator()
 
 
 def begin_at(model, epoch: int | None) -> None:

@@ -38,7 +38,7 @@ def test_a_thread_inherits_the_settings_of_another():
 def test_the_generator_of_numbers_without_a_seed_is_found():
     generator = seed_generator.global_seed_generator()
 
-    assert keras_adapter.global_seed_generator_of(keras_adapter.thread_state(), list) is generator
+    assert keras_adapter.known_global_seed_generator(keras_adapter.thread_state()) is generator
 
 
 def test_a_sum_over_the_batch_is_told_from_what_a_layer_adds_itself():

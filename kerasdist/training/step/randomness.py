@@ -4,11 +4,13 @@ Stock Keras gives each replica a copy of the seed, so that all replicas drop the
 replica 0 keeps the numbers of one device, and the others add their position to the seed.
 """
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
+import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training.step import draws, replica_step
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
@@ -31,15 +33,32 @@ def global_seed_generator(stock):
 
     Keras makes one for each thread, where it is first used, and replicas are traced in threads of
     their own. Here they share that of the program. It belongs to no strategy: it is made in a
-    thread that has none.
+    thread that has none. One that was made in the scope of another strategy goes on as such a one.
     """
     step = replica_step.current()
-    if step is None:
-        return stock()
+    state = keras_adapter.thread_state() if step is None else step.keras_state
+    known = keras_adapter.known_global_seed_generator(state)
+    if known is not None and _is_of_another_strategy(known):
+        make = functools.partial(_copy, known)
+    elif known is None and step is not None:
+        make = stock
+    else:
+        return known or stock()
     with ThreadPoolExecutor(1) as pool:
-        return keras_adapter.global_seed_generator_of(
-            step.keras_state, lambda: pool.submit(stock).result()
-        )
+        return keras_adapter.set_global_seed_generator(state, pool.submit(make).result())
+
+
+def _is_of_another_strategy(generator) -> bool:
+    owner = getattr(generator.state.value, "distribute_strategy", None)
+    current = tf.distribute.get_strategy()
+    return owner not in (None, current) and tensorflow_adapter.is_adapted(current)
+
+
+def _copy(generator):
+    numbers = keras.ops.convert_to_numpy(generator.state)
+    copy = keras.random.SeedGenerator(int(numbers[0]))
+    copy.state.assign(numbers)
+    return copy
 
 
 def notes(model, num_replicas: int) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
 """Dropout drops other units on other replicas, and the same ones in every run with one seed."""
 
+import functools
 import random
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 
+from tests import strategies
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy, each_strategy
 
@@ -65,3 +69,24 @@ def test_random_numbers_need_no_seed(strategy):
         return history, random.random(), keras.random.normal([2])
 
     check_as_plain(strategy, make, run)
+
+
+@pytest.mark.parametrize("first", ["in the scope", "in a layer", "in a function"])
+def test_a_program_may_go_on_with_another_strategy(first):
+    keras.utils.clear_session()  # And with it the generator of the program.
+    draw = functools.partial(keras.random.normal, (2,))
+    with strategies.get("4 replicas").scope():
+        if first == "in the scope":
+            draw()
+        elif first == "in a layer":
+            model = keras.Sequential([keras.Input((3,)), AddsNoise()])
+            model.predict(np.ones((4, 3), "float32"), verbose=0)
+        else:
+            tf.function(draw, autograph=False)()
+
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((3,)), AddsNoise(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    ones = np.ones((8, 3), "float32")
+    losses = model.fit(ones, ones[:, :1], batch_size=4, verbose=0).history["loss"]
+    assert np.isfinite(losses).all()
