@@ -194,13 +194,17 @@ class StepRecord:
         )
 
     def _due_update(self) -> tuple:
-        """Returns whether the update that comes is to be recorded, and its number from 1."""
+        """Returns whether the update that comes is to be recorded, and the number of the step.
+
+        Of several optimizers the first one decides, and the others follow: from its record on until
+        the next one is planned.
+        """
         step = replica_step.current()
         assert step is not None
-        count = tf.cast(tf.convert_to_tensor(step.updates[-1].iterations), tf.int64) + 1
-        # Of several optimizers, the others update after the first one's record.
-        is_first = (self._step < self._due) | tf.equal(self._step, count)
-        return (count >= self._due) & is_first, count
+        if step.updates[-1] is not step.updates[0]:
+            return self._step >= self._due, self._step.read_value()
+        count = tf.cast(tf.convert_to_tensor(step.updates[0].iterations), tf.int64) + 1
+        return (count >= self._due) & (self._step < self._due), count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

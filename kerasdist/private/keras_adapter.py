@@ -179,9 +179,16 @@ def adopt(optimizer, strategy) -> None:
 
 
 def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
-    """Returns the optimizers that `model` holds: its own, and those that it was given beside."""
-    held = vars(model).values()
-    return [value for value in held if isinstance(value, base_optimizer.BaseOptimizer)]
+    """Returns the optimizers that `model` holds: its own, and those that it was given beside.
+
+    Also those in its lists and dicts.
+    """
+    found = []
+    for held in list(vars(model).values()):
+        values = held.values() if isinstance(held, dict) else held
+        values = list(values) if isinstance(held, dict | list | tuple) else [held]
+        found += [each for each in values if isinstance(each, base_optimizer.BaseOptimizer)]
+    return found
 
 
 @contextlib.contextmanager

@@ -1,22 +1,28 @@
 """Summaries: what is in the event files, against training written out by hand."""
 
+import functools
 import tempfile
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasdist.callbacks import (
     GradientAccumulation,
     GradientClipping,
     LossAverages,
+    StopOnNonFinite,
     Summaries,
+    summaries,
 )
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
+from kerasdist.training.report.update_counter import UpdateCounter
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
+from tests.clock import Clock
 from tests.strategies import each_strategy, each_with_parameter_servers
 
 
@@ -167,6 +173,56 @@ def test_each_of_several_optimizers_is_recorded(tmp_path):
     assert all(found[f"gradient_norm/{path}"][3] > 0 for path in paths_of(model))
 
 
+class Critics(keras.Model):
+    """Two networks with optimizers of their own, one of which makes two updates per batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.critic, self.maker = (keras.layers.Dense(6, name=name) for name in ("critic", "maker"))
+
+    def compile(self, critic_optimizer, maker_optimizer):
+        super().compile()  # With an optimizer that nobody uses, as in published programs.
+        self.optimizers = {"critic": critic_optimizer, "maker": maker_optimizer}
+
+    def call(self, x):
+        return self.critic(self.maker(x))
+
+    def train_step(self, data):
+        x, _ = data
+        for name, network in (
+            ("critic", self.critic),
+            ("critic", self.critic),
+            ("maker", self.maker),
+        ):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - 1.0))
+            gradients = tape.gradient(loss, network.trainable_variables)
+            self.optimizers[name].apply(gradients, network.trainable_variables)
+        return {"loss": loss}
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_optimizers_of_the_program_s_own_in_a_dict(strategy, tmp_path):
+    weights = []
+    for callbacks in ([], [Summaries(tmp_path, every_steps=6), StopOnNonFinite()]):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = Critics()
+            model(np.ones((1, 6)))
+            model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1))
+        hand_loop.fit(model, callbacks)
+        weights.append(model.get_weights())
+
+    for ours, theirs in zip(*weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    found = event_files.numbers(tmp_path / "train")
+    # Those of the critic: two for each of 14 batches.
+    assert list(found["gradient_norm/global"]) == [6, 12, 18, 24]
+    for path in paths_of(model):
+        assert all(value > 0 for value in found[f"gradient_norm/{path}"].values()), path
+        assert all(value > 0 for value in found[f"update_ratio/{path}"].values()), path
+
+
 def test_the_logs_of_each_epoch_and_the_plan(tmp_path):
     model = hand_loop.make_model(strategies.get("2 replicas"), metrics=["mae"])
     history = hand_loop.fit(model, [Summaries(tmp_path)], validation_data=examples(20))
@@ -199,16 +255,17 @@ def test_seconds_between_summaries(tmp_path):
     assert steps == list(range(10, 29))
 
 
-def test_a_record_is_of_the_step_that_it_is_written_for(tmp_path):
+def test_a_record_is_of_the_step_that_it_is_written_for(tmp_path, monkeypatch):
     truth, model = (hand_loop.make_model(strategies.get("one device")) for _ in range(2))
-    hand_loop.fit(truth, [Summaries(tmp_path / "truth", every_steps=1)], epochs=31)
-    summaries = Summaries(tmp_path / "model", every_secs=0.2)
-    hand_loop.fit(model, [summaries], epochs=1)  # Compiles its steps.
-    hand_loop.fit(model, [summaries], epochs=30)
+    hand_loop.fit(truth, [Summaries(tmp_path / "truth", every_steps=1)], epochs=10)
+    clock = Clock()
+    monkeypatch.setattr(summaries, "UpdateCounter", functools.partial(UpdateCounter, clock=clock))
+    tick = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda *_, **__: clock.sleep(1.0))
+    hand_loop.fit(model, [Summaries(tmp_path / "model", every_secs=20), tick], epochs=10)
 
     theirs, ours = (event_files.numbers(tmp_path / name / "train") for name in ("truth", "model"))
     # After ten steps it has only measured how long they take.
-    assert min(ours["loss"]) > 17
+    assert list(ours["loss"]) == [20, 40, 60]
     for tag in ("gradient_norm/global", "update_ratio/hidden/bias"):
         assert ours[tag] == {step: theirs[tag][step] for step in ours["loss"]}
 

@@ -1,10 +1,11 @@
 """When the optimizer has come to a step at which somebody looks.
 
-The number of updates is on the device: over accumulation there are fewer than batches, and beside
-parameter servers other workers make some of them. There are never more of them in a call of `fit`
-than steps, so between two looks nobody has to ask.
+The number of updates is on the device: over accumulation there are fewer than steps of `fit`, a
+train_step of the user's own may make several, and beside parameter servers other workers make some
+of them. The first step shows how many there are; from then on nobody has to ask between two looks.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -42,10 +43,12 @@ class UpdateCounter:
         self._model = model
         self._every_steps, self._every_secs, self._clock = every_steps, every_secs or 0.0, clock
         self._last_batch = -1
-        self.step = updates_of(model)
+        self.step = self._planned_step = updates_of(model)
         self._planned_at = self._looked_at = clock()
         self.next_step = self._after(self.step, every_steps or _FIRST_STEPS)
-        self._left = self.next_step - self.step
+        # Since the updates were last asked for; the most that a step has made; steps until the
+        # next look may be due.
+        self._num_steps, self._most, self._left = 0, 1, 1
 
     def advance(self, batch: int) -> bool:
         """Notes the end of a call of `fit`; returns whether a look is due.
@@ -53,15 +56,17 @@ class UpdateCounter:
         Args:
             batch: The last step of the call in its epoch, from 0.
         """
-        self._left -= batch + 1 if batch <= self._last_batch else batch - self._last_batch
+        num_new = batch + 1 if batch <= self._last_batch else batch - self._last_batch
         self._last_batch = batch
+        self._num_steps += num_new
+        self._left -= num_new
         if self._left > 0:
             return False
         before, self.step = self.step, updates_of(self._model)
-        is_due = self.step >= self.next_step
-        if is_due:
-            is_due = self._plan(self.step - before)
-        self._left = max(1, self.next_step - self.step)
+        self._most = max(self._most, math.ceil((self.step - before) / self._num_steps))
+        self._num_steps = 0
+        is_due = self.step >= self.next_step and self._plan()
+        self._left = max(1, (self.next_step - self.step) // self._most)
         return is_due
 
     def is_due_within(self, num_steps: int) -> bool:
@@ -72,13 +77,13 @@ class UpdateCounter:
         """Returns the updates of the optimizer at this moment."""
         return updates_of(self._model)
 
-    def _plan(self, num_updates: int) -> bool:
+    def _plan(self) -> bool:
         """Chooses the next look; returns whether this one is no mere measurement."""
         if self._every_steps is not None:
             self.next_step = self._after(self.step, self._every_steps)
             return True
         now = self._clock()
-        secs_per_step = (now - self._planned_at) / max(num_updates, 1)
+        secs_per_step = (now - self._planned_at) / max(self.step - self._planned_step, 1)
         left = self._every_secs - (now - self._looked_at)
         strategy = self._model.distribute_strategy
         # Workers do not agree on the time, and must on the step.
@@ -88,7 +93,7 @@ class UpdateCounter:
         is_due = left <= secs_per_step / 2
         if is_due:
             self._looked_at, left = now, self._every_secs
-        self._planned_at = now
+        self._planned_at, self._planned_step = now, self.step
         self.next_step = self.step + max(1, round(left / max(secs_per_step, 1e-6)))
         return is_due
 
@@ -99,8 +104,11 @@ class UpdateCounter:
 
 
 def updates_of(model) -> int:
-    """Returns the updates that the optimizer of a model has made; of several the first one's."""
-    optimizer = model.optimizer or next(iter(keras_adapter.optimizers_of(model)), None)
-    if optimizer is None:
-        return 0
-    return int(tf.convert_to_tensor(optimizer.iterations))
+    """Returns the updates that the optimizer of a model has made.
+
+    Of several it is the first one that has made any: programs with optimizers of their own call
+    `compile()` without one, which gives the model one that nobody uses.
+    """
+    optimizers = [model.optimizer, *keras_adapter.optimizers_of(model)]
+    counts = (int(tf.convert_to_tensor(each.iterations)) for each in optimizers if each)
+    return next(filter(None, counts), 0)

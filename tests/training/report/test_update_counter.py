@@ -2,10 +2,11 @@
 
 import types
 
+import keras
 import pytest
 
 import kerasdist
-from kerasdist.training.report.update_counter import UpdateCounter
+from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from tests.clock import Clock
 
 
@@ -15,6 +16,7 @@ class Training:
     def __init__(self, **when):
         self.clock = Clock()
         self.optimizer = types.SimpleNamespace(iterations=0)
+        self.other = keras.optimizers.SGD()
         self.distribute_strategy = kerasdist.make_strategy()
         self.counter = UpdateCounter(self, clock=self.clock, **when)
         self.batch = -1
@@ -61,6 +63,21 @@ def test_calls_of_several_steps(num_steps, may_be_due):
 
     assert training.counter.is_due_within(num_steps) == may_be_due
     assert training.call(num_steps) == may_be_due
+
+
+def test_several_updates_in_a_step():
+    training = Training(every_steps=6)
+
+    assert [training.call(num_updates=2) for _ in range(7)] == [False, False, True] * 2 + [False]
+
+
+def test_an_optimizer_that_nobody_uses_does_not_count():
+    training = Training(every_steps=3)
+    training.other.iterations.assign(5)
+
+    assert updates_of(training) == 5
+    training.optimizer.iterations = 7
+    assert updates_of(training) == 7
 
 
 def test_a_look_every_so_many_seconds():
