@@ -58,11 +58,12 @@ class GradientAccumulation(UpdateCallback):
                 "same variables would apply what another has half added. Leave it out, and use "
                 "larger batches."
             )
-        if model.optimizer.gradient_accumulation_steps:
-            raise ValueError(
-                "The optimizer accumulates gradients already: gradient_accumulation_steps="
-                f"{model.optimizer.gradient_accumulation_steps}. Use one of the two."
-            )
+        for optimizer in keras_adapter.optimizers_of(model):
+            if optimizer.gradient_accumulation_steps:
+                raise ValueError(
+                    "The optimizer accumulates gradients already: gradient_accumulation_steps="
+                    f"{optimizer.gradient_accumulation_steps}. Use one of the two."
+                )
         self._knows_divisors = keras_adapter.has_stock_total_loss(model)
         self._has_warned = False
         variables = model.trainable_variables

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from kerasdist import gradients
 from kerasdist.callbacks import patterns
 from kerasdist.checks import is_number
+from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import UpdateCallback
 
 
@@ -57,7 +56,6 @@ class GradientMultipliers(UpdateCallback):
             _check_factor(pattern, factor)
 
     def prepare(self, model):
-        self._optimizer = model.optimizer
         for pattern, _ in self.multipliers:
             patterns.check_matches_something("multipliers", pattern, model.trainable_variables)
 
@@ -84,9 +82,7 @@ class GradientMultipliers(UpdateCallback):
         return gradient
 
     def _value_of(self, factor):
-        return (
-            factor(tf.convert_to_tensor(self._optimizer.iterations)) if callable(factor) else factor
-        )
+        return factor(replica_step.num_updates()) if callable(factor) else factor
 
 
 def _check_factor(pattern, factor):

@@ -13,6 +13,7 @@ from kerasdist.checks import check_decay, check_int
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
+from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import StepCallback
 
 
@@ -118,7 +119,6 @@ class MovingAverage(StepCallback):
             (variable if self._is_applied else average).assign(values[name])
 
     def prepare(self, model):
-        self._optimizer = model.optimizer
         variables = self._variables_of(model)
         if not variables:
             raise ValueError(
@@ -133,7 +133,6 @@ class MovingAverage(StepCallback):
                 f"before layers were frozen. Make a new one for model '{model.name}'."
             )
         self._trained = {id(variable) for variable in model.trainable_variables}
-        self._main = id(keras_adapter.variables_trained_by(model.optimizer)[0])
         self._averages = [
             (variable, self._make_average(variable, name))
             for name, variable in patterns.by_unique_path(variables).items()
@@ -141,8 +140,8 @@ class MovingAverage(StepCallback):
 
     def after_update(self, variables):
         updated = {id(variable) for variable in variables}
-        # Where there are several optimizers, statistics move once: with the model's own.
-        is_first = self._main in updated
+        # Where a step makes several updates, statistics move once.
+        is_first = replica_step.is_first_update()
         moving = [
             pair
             for pair in self._averages
@@ -151,7 +150,7 @@ class MovingAverage(StepCallback):
         if self.every_steps == 1:
             self._move(moving)
         else:
-            count = tf.convert_to_tensor(self._optimizer.iterations)
+            count = replica_step.num_updates()
             tf.cond(count % self.every_steps == 0, lambda: self._move(moving), lambda: None)
 
     def validating(self, model):
@@ -167,7 +166,7 @@ class MovingAverage(StepCallback):
     def _move(self, averages):
         decay: Any = self.decay
         if self.num_updates:
-            count = tf.cast(tf.convert_to_tensor(self._optimizer.iterations), tf.float32)
+            count = tf.cast(replica_step.num_updates(), tf.float32)
             decay = tf.minimum(decay, (1 + count) / (10 + count))
         for variable, average in averages:
             pairs = zip(parts_of(variable.value), parts_of(average), strict=True)

@@ -20,7 +20,7 @@ from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import RateMeter
-from kerasdist.training.report.update_counter import UpdateCounter
+from kerasdist.training.report.update_counter import UpdateCounter, optimizer_of
 from kerasdist.training.step import layer_outputs
 from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.update_callback import StepCallback
@@ -253,7 +253,8 @@ a step computed; also of each worker |
 
     def _of_optimizer(self) -> dict[str, float]:
         numbers = {}
-        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        optimizer = optimizer_of(self.model)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         if optimizer is not None:
             numbers["learning_rate"] = float(keras.ops.convert_to_tensor(optimizer.learning_rate))
         regularized = [each for each in self.model.trainable_variables if each.regularizer]

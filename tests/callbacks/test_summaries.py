@@ -7,13 +7,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from kerasdist.callbacks import (
     GradientAccumulation,
     GradientClipping,
     LossAverages,
-    StopOnNonFinite,
     Summaries,
     summaries,
 )
@@ -171,56 +169,6 @@ def test_each_of_several_optimizers_is_recorded(tmp_path):
 
     found = event_files.numbers(tmp_path / "train")
     assert all(found[f"gradient_norm/{path}"][3] > 0 for path in paths_of(model))
-
-
-class Critics(keras.Model):
-    """Two networks with optimizers of their own, one of which makes two updates per batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.critic, self.maker = (keras.layers.Dense(6, name=name) for name in ("critic", "maker"))
-
-    def compile(self, critic_optimizer, maker_optimizer):
-        super().compile()  # With an optimizer that nobody uses, as in published programs.
-        self.optimizers = {"critic": critic_optimizer, "maker": maker_optimizer}
-
-    def call(self, x):
-        return self.critic(self.maker(x))
-
-    def train_step(self, data):
-        x, _ = data
-        for name, network in (
-            ("critic", self.critic),
-            ("critic", self.critic),
-            ("maker", self.maker),
-        ):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(self(x, training=True) - 1.0))
-            gradients = tape.gradient(loss, network.trainable_variables)
-            self.optimizers[name].apply(gradients, network.trainable_variables)
-        return {"loss": loss}
-
-
-@hand_loop.on_one_device_and_two_replicas
-def test_optimizers_of_the_program_s_own_in_a_dict(strategy, tmp_path):
-    weights = []
-    for callbacks in ([], [Summaries(tmp_path, every_steps=6), StopOnNonFinite()]):
-        keras.utils.set_random_seed(1)
-        with strategy.scope():
-            model = Critics()
-            model(np.ones((1, 6)))
-            model.compile(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1))
-        hand_loop.fit(model, callbacks)
-        weights.append(model.get_weights())
-
-    for ours, theirs in zip(*weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    found = event_files.numbers(tmp_path / "train")
-    # Those of the critic: two for each of 14 batches.
-    assert list(found["gradient_norm/global"]) == [6, 12, 18, 24]
-    for path in paths_of(model):
-        assert all(value > 0 for value in found[f"gradient_norm/{path}"].values()), path
-        assert all(value > 0 for value in found[f"update_ratio/{path}"].values()), path
 
 
 def test_the_logs_of_each_epoch_and_the_plan(tmp_path):

@@ -8,6 +8,7 @@ of them. The first step shows how many there are; from then on nobody has to ask
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -109,6 +110,16 @@ def updates_of(model) -> int:
     Of several it is the first one that has made any: programs with optimizers of their own call
     `compile()` without one, which gives the model one that nobody uses.
     """
-    optimizers = [model.optimizer, *keras_adapter.optimizers_of(model)]
-    counts = (int(tf.convert_to_tensor(each.iterations)) for each in optimizers if each)
-    return next(filter(None, counts), 0)
+    return next((count for _, count in _counts_of(model) if count), 0)
+
+
+def optimizer_of(model) -> Any:
+    """Returns the optimizer that `updates_of` counts; None where a model has none."""
+    counts = list(_counts_of(model))
+    return next((each for each, count in counts if count), counts[0][0] if counts else None)
+
+
+def _counts_of(model):
+    for optimizer in [model.optimizer, *keras_adapter.optimizers_of(model)]:
+        if optimizer is not None:
+            yield optimizer, int(tf.convert_to_tensor(optimizer.iterations))

@@ -144,6 +144,19 @@ def divisors() -> list[Divisor]:
     return list(different.values())
 
 
+def num_updates():
+    """Returns the updates so far of the optimizer that updates now: int scalar, traced."""
+    step = current()
+    assert step is not None
+    return tf.convert_to_tensor(step.updates[-1].iterations)
+
+
+def is_first_update() -> bool:
+    """Whether no other update comes before this one in the step of this thread."""
+    step = current()
+    return step is not None and len(step.updates) == 1
+
+
 def discard_if(*reasons) -> None:
     """Lets the step of this thread leave nothing behind where one of these bool scalars is true."""
     step = current()

@@ -1,0 +1,133 @@
+"""Programs that keep optimizers of their own in a dict, as published ones do."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist import callbacks
+from tests import event_files
+from tests.callbacks import hand_loop
+
+on_one_device_and_two_replicas = hand_loop.on_one_device_and_two_replicas
+X = np.random.default_rng(2).normal(size=(96, 6)).astype("float32")
+
+
+class Critics(keras.Model):
+    """Two networks, of which the critic may make several updates for each batch."""
+
+    def __init__(self, critic_steps):
+        super().__init__()
+        self.critic, self.maker = (keras.layers.Dense(6, name=name) for name in ("critic", "maker"))
+        self.turns = [("critic", self.critic)] * critic_steps + [("maker", self.maker)]
+
+    def compile(self, **optimizers):
+        super().compile()  # With an optimizer that nobody uses.
+        self.optimizers = optimizers
+
+    def call(self, x):
+        return self.critic(self.maker(x))
+
+    def train_step(self, data):
+        for name, network in self.turns:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(data, training=True) - 1.0))
+            gradients = tape.gradient(loss, network.trainable_variables)
+            self.optimizers[name].apply(gradients, network.trainable_variables)
+        return {"loss": loss}
+
+
+def make(strategy, *, optimizer=keras.optimizers.SGD, rate=0.1, critic_steps=1):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Critics(critic_steps)
+        model(X[:1])
+        model.compile(critic=optimizer(rate), maker=optimizer(rate))
+    return model
+
+
+def fit(model, given=(), *, epochs=2, batch_size=16):
+    arguments = {"batch_size": batch_size, "epochs": epochs, "shuffle": False, "verbose": 0}
+    model.fit(X, callbacks=list(given), **arguments)
+    return model.get_weights()
+
+
+def assert_same(ours, theirs, tolerance=1e-5):
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+@on_one_device_and_two_replicas
+def test_summaries_count_the_first_one_s_updates_and_have_the_gradients_of_all(strategy, tmp_path):
+    summaries = callbacks.Summaries(tmp_path, every_steps=6)
+    model = make(strategy, critic_steps=2)
+    ours = fit(model, [summaries, callbacks.StopOnNonFinite()])
+
+    assert_same(ours, fit(make(strategy, critic_steps=2)), tolerance=0)
+    found = event_files.numbers(tmp_path / "train")
+    # Two for each of 12 batches.
+    assert list(found["gradient_norm/global"]) == [6, 12, 18, 24]
+    assert found["learning_rate"][6] == np.float32(0.1)
+    for variable in model.trainable_variables:
+        assert all(value > 0 for value in found[f"gradient_norm/{variable.path}"].values())
+        assert all(value > 0 for value in found[f"update_ratio/{variable.path}"].values())
+
+
+@on_one_device_and_two_replicas
+def test_multipliers_see_the_updates_of_each(strategy):
+    in_first_epoch = callbacks.GradientMultipliers(
+        {".*": lambda step: tf.cast(step < 6, "float32")}
+    )
+
+    ours = fit(make(strategy), [in_first_epoch])
+    assert_same(ours, fit(make(strategy), epochs=1))
+
+
+@on_one_device_and_two_replicas
+def test_averages_move_with_the_updates_of_each(strategy):
+    model, average = make(strategy), callbacks.MovingAverage(0.9)
+    averages = model.get_weights()
+
+    def move(batch, logs=None):
+        decay = min(0.9, (2 + batch) / (11 + batch))
+        for index, weight in enumerate(model.get_weights()):
+            averages[index] = decay * averages[index] + (1 - decay) * weight
+
+    fit(model, [average, keras.callbacks.LambdaCallback(on_train_batch_end=move)], epochs=1)
+    with average.applied(model):
+        assert_same(model.get_weights(), averages)
+
+
+@on_one_device_and_two_replicas
+def test_gradients_of_each_are_accumulated(strategy):
+    model = make(strategy)
+    fit(model, [callbacks.GradientAccumulation(steps=2)])
+
+    assert [int(each.iterations.numpy()) for each in model.optimizers.values()] == [6, 6]
+
+
+@on_one_device_and_two_replicas
+@pytest.mark.parametrize(
+    ("callback", "options"),
+    [
+        (lambda: callbacks.GradientClipping(norm=0.01), {"clipnorm": 0.01}),
+        (lambda: callbacks.GradientClipping(value=0.01), {"clipvalue": 0.01}),
+    ],
+    ids=["norm", "value"],
+)
+def test_clipping_is_that_of_each(strategy, callback, options):
+    def clipping(rate):
+        return keras.optimizers.SGD(rate, **options)
+
+    assert_same(fit(make(strategy), [callback()]), fit(make(strategy, optimizer=clipping)))
+
+
+@on_one_device_and_two_replicas
+def test_a_program_that_goes_on_has_the_slots_of_all(strategy, tmp_path):
+    adam = keras.optimizers.Adam
+    truth = fit(make(strategy, optimizer=adam))
+    fit(make(strategy, optimizer=adam), [callbacks.Checkpoint(tmp_path)], epochs=1)
+
+    model = make(strategy, optimizer=adam)
+    assert_same(fit(model, [callbacks.Checkpoint(tmp_path)]), truth, tolerance=0)
+    assert [int(each.iterations.numpy()) for each in model.optimizers.values()] == [12, 12]
