@@ -1,13 +1,17 @@
 """Programs that keep optimizers of their own in a dict, as published ones do."""
 
+import tempfile
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from tests import event_files
+from tests import event_files, strategies
 from tests.callbacks import hand_loop
+from tests.strategies import each_with_parameter_servers
 
 on_one_device_and_two_replicas = hand_loop.on_one_device_and_two_replicas
 X = np.random.default_rng(2).normal(size=(96, 6)).astype("float32")
@@ -71,6 +75,22 @@ def test_summaries_count_the_first_one_s_updates_and_have_the_gradients_of_all(s
     for variable in model.trainable_variables:
         assert all(value > 0 for value in found[f"gradient_norm/{variable.path}"].values())
         assert all(value > 0 for value in found[f"update_ratio/{variable.path}"].values())
+
+
+@each_with_parameter_servers
+def test_updates_of_others_are_those_of_the_optimizer_that_updates(workers):
+    ((stale, steps),) = strategies.run_on_workers(staleness_of_chief, workers)
+
+    # Nobody else makes any.
+    assert set(stale.values()) == {0.0}
+    assert min(steps) >= 3
+
+
+def staleness_of_chief(strategy):
+    with tempfile.TemporaryDirectory() as folder:
+        fit(make(strategy), [callbacks.Summaries(folder, every_steps=3)])
+        found = event_files.numbers(Path(folder) / "train")
+        return found["staleness/max"], list(found["gradient_norm/global"])
 
 
 @on_one_device_and_two_replicas

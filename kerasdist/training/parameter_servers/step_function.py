@@ -47,7 +47,7 @@ class WorkerStepFunction:
         _check(model)
         self._strategy = model.distribute_strategy
         self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
-        self._optimizer = model.optimizer
+        self._optimizers = keras_adapter.optimizers_of(model)
         self._step = ModelStep(
             model,
             step,
@@ -431,7 +431,7 @@ class WorkerStepFunction:
         shares = batches.shares_of(batch, self._strategy)
         held = self._copies.held() if self._copies else contextlib.nullcontext([])
         with self._ledger.at_step(step), held as fetched:
-            self.times.begin_step([batch, fetched], self._optimizer)
+            self.times.begin_step([batch, fetched], self._optimizers)
             self._step.run(batch, shares, checks=checks, counter=num_examples)
 
 

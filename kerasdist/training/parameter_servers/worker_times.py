@@ -39,7 +39,7 @@ class WorkerTimes:
         self._name = unique_name()
         self._row: Any = None  # While a call is traced.
         self._computes_since: Any = None  # While a step is.
-        self._updates_before: Any = None
+        self._updates_before: dict = {}
         if not is_on:
             return
         cluster = strategy.served_cluster
@@ -115,29 +115,32 @@ class WorkerTimes:
         """Returns `exchange(tensors)`: the workers do not wait for one another."""
         return exchange(tensors)
 
-    def begin_step(self, tensors, optimizer) -> None:
+    def begin_step(self, tensors, optimizers: list) -> None:
         """Notes that a step begins to compute.
 
         Args:
             tensors: What must be there: the batch, and weights that were fetched.
-            optimizer: Of the model, or None.
+            optimizers: Those that the model has; maybe it does not use all of them.
         """
         if self._row is None:
             return
         self._computes_since = step_times.stamp_after(tensors)
-        self._updates_before = optimizer and _num_updates(optimizer)
+        # A LossScaleOptimizer leaves the update to its inner one.
+        updating = [getattr(each, "inner_optimizer", each) for each in optimizers]
+        self._updates_before = {id(each): _num_updates(each) for each in updating}
         self._add({_STEPS: 1.0})
 
     def end_step(self, optimizer, gradients: list, variables: list) -> None:
-        """Notes that a step has its gradients, which are now sent."""
+        """Notes that a step has the gradients of its first update, which are now sent."""
         since, self._computes_since = self._computes_since, None
         if self._row is None or since is None:
             return
         present = [gradient for gradient in gradients if gradient is not None]
         numbers = {_COMPUTE_SECS: step_times.stamp_after(present) - since}
-        if self._updates_before is not None:
+        if id(optimizer) in self._updates_before:
             with tf.control_dependencies([since, numbers[_COMPUTE_SECS]]):
-                stale = tf.cast(_num_updates(optimizer) - self._updates_before, tf.float64)
+                new = _num_updates(optimizer) - self._updates_before[id(optimizer)]
+            stale = tf.cast(new, tf.float64)
             numbers[_STALENESS] = stale
             largest = tf.maximum(self._row.read_value()[_MAX_STALENESS], stale)
             numbers[_MAX_STALENESS] = largest - self._row.read_value()[_MAX_STALENESS]
@@ -186,5 +189,4 @@ class WorkerTimes:
 
 
 def _num_updates(optimizer):
-    # The updates of the model's own optimizer; a loss scale's counts them too.
     return tf.identity(optimizer.iterations.value.read_value())
