@@ -306,6 +306,10 @@ class Checkpoint(UpdateCallback):
         now = variables.signature_of(self.model)
         sizes = record.get("batch_size"), self._batch_size
         differences = variables.differences(record["variables"], now)
+        others = variables.other_optimizers_of(self.model)
+        if others != record.get("other_optimizers", others):
+            then = ", ".join(record["other_optimizers"])
+            differences.append(f"optimizers {then} in the checkpoint, {', '.join(others)} now")
         if None not in sizes and sizes[0] != sizes[1]:
             differences.append(f"batch size {sizes[0]} in the checkpoint, {sizes[1]} now")
         if differences:
@@ -411,6 +415,7 @@ class Checkpoint(UpdateCallback):
             "num_logged": self._num_logged if is_cut else None,
             "callbacks": states,
             "variables": variables.signature_of(self.model),
+            "other_optimizers": variables.other_optimizers_of(self.model),
             "batch_size": self._batch_size,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},

@@ -49,6 +49,15 @@ def signature_of(model) -> list[list]:
     ]
 
 
+def other_optimizers_of(model) -> list[str]:
+    """Returns the classes of the optimizers that a model has beside its own, as `signature_of`.
+
+    Their slots are made in the first step, and so cannot be compared before it.
+    """
+    others = (each for each in keras_adapter.optimizers_of(model) if each is not model.optimizer)
+    return [type(each).__name__ for each in others]
+
+
 def differences(then: list[list], now: list[list]) -> list[str]:
     """Returns how two signatures differ, in words; paths are no difference."""
     return [

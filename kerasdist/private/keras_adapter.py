@@ -183,12 +183,18 @@ def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
 
     Also those in its lists and dicts.
     """
-    found = []
-    for held in list(vars(model).values()):
-        values = held.values() if isinstance(held, dict) else held
-        values = list(values) if isinstance(held, dict | list | tuple) else [held]
-        found += [each for each in values if isinstance(each, base_optimizer.BaseOptimizer)]
-    return found
+    return [
+        each
+        for held in list(vars(model).values())
+        for each in _values_in(held)
+        if isinstance(each, base_optimizer.BaseOptimizer)
+    ]
+
+
+def _values_in(held) -> list:
+    if isinstance(held, dict):
+        return list(held.values())
+    return list(held) if isinstance(held, list | tuple) else [held]
 
 
 @contextlib.contextmanager
@@ -197,7 +203,8 @@ def without_optimizers(model) -> Generator[None]:
     held = {
         name: value
         for name, value in vars(model).items()
-        if isinstance(value, base_optimizer.BaseOptimizer)
+        if (inside := _values_in(value))
+        and all(isinstance(each, base_optimizer.BaseOptimizer) for each in inside)
     }
     for name in held:
         object.__setattr__(model, name, None)  # Keras' own would forget what they hold.

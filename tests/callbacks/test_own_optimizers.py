@@ -1,6 +1,7 @@
 """Programs that keep optimizers of their own in a dict, as published ones do."""
 
 import tempfile
+import warnings
 from pathlib import Path
 
 import keras
@@ -144,10 +145,30 @@ def test_clipping_is_that_of_each(strategy, callback, options):
 
 @on_one_device_and_two_replicas
 def test_a_program_that_goes_on_has_the_slots_of_all(strategy, tmp_path):
-    adam = keras.optimizers.Adam
+    adam, batches = keras.optimizers.Adam, []
     truth = fit(make(strategy, optimizer=adam))
     fit(make(strategy, optimizer=adam), [callbacks.Checkpoint(tmp_path)], epochs=1)
 
     model = make(strategy, optimizer=adam)
-    assert_same(fit(model, [callbacks.Checkpoint(tmp_path)]), truth, tolerance=0)
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batches.append(batch)
+    )
+    assert_same(fit(model, [callbacks.Checkpoint(tmp_path), count]), truth, tolerance=0)
+    assert len(batches) == 6
     assert [int(each.iterations.numpy()) for each in model.optimizers.values()] == [12, 12]
+
+
+def test_a_program_with_other_optimizers_does_not_go_on(tmp_path):
+    strategy = strategies.get("one device")
+    trained = make(strategy, optimizer=keras.optimizers.Adam)
+    fit(trained, [callbacks.Checkpoint(tmp_path)], epochs=1)
+
+    said = "optimizers Adam, Adam in the checkpoint, SGD, SGD now"
+    with pytest.raises(callbacks.Checkpoint.MismatchError, match=said):
+        fit(make(strategy), [callbacks.Checkpoint(tmp_path)])
+
+    model = make(strategy, rate=0.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Skipping variable loading")
+        fit(model, [callbacks.Checkpoint(tmp_path, weights_if_changed=True)], epochs=1)
+    assert_same(model.get_weights(), trained.get_weights(), tolerance=0)
