@@ -52,8 +52,9 @@ a step computed; also of each worker |
     | `plan` | once, as text; the graph of the step is in TensorBoard's tab "Graphs" |
 
     The steps between are compiled without it, in a graph of their own: they only add up the losses.
-    Beside parameter servers they have its conditions. It never changes the weights. Outputs of
-    layers are those of the first replica's examples. A call of several steps
+    Beside parameter servers they have its conditions, and so they do where a step draws numbers
+    with operations like `tf.random.normal`, which begin anew in another graph. It never changes the
+    weights. Outputs of layers are those of the first replica's examples. A call of several steps
     (`steps_per_execution`) writes once at most.
 
     Args:

@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasdist.callbacks import (
     GradientAccumulation,
@@ -229,6 +230,34 @@ def test_steps_between_are_compiled_without_conditions(strategy, tmp_path):
 
     assert conditions_of(graphs["with"]["_next_step", False]) > conditions_of(plain)
     assert conditions_of(between) == conditions_of(plain)
+
+
+class DrawsInItsGraph(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            noise = tf.cond(tf.size(x) > 0, lambda: tf.random.normal(tf.shape(y)), lambda: y)
+            loss = tf.reduce_mean(tf.square(self(x, training=True) + noise - y))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@hand_loop.on_one_device_and_two_replicas
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_numbers_that_the_graph_draws_stay_bit_equal(strategy, steps_per_execution, tmp_path):
+    weights = []
+    for callbacks in ([], [], [Summaries(tmp_path, every_steps=5)]):
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            inputs = keras.Input((6,))
+            model = DrawsInItsGraph(inputs, keras.layers.Dense(1)(inputs))
+            model.compile("sgd", steps_per_execution=steps_per_execution)
+        hand_loop.fit(model, callbacks)
+        weights.append(model.get_weights()[0])
+
+    np.testing.assert_array_equal(weights[1], weights[0])
+    np.testing.assert_array_equal(weights[2], weights[0])
 
 
 def conditions_of(function) -> int:

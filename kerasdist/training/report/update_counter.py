@@ -1,8 +1,9 @@
 """When the optimizer has come to a step at which somebody looks.
 
-The number of updates is on the device: over accumulation there are fewer than steps of `fit`, a
-train_step of the user's own may make several, and beside parameter servers other workers make some
-of them. The first step shows how many there are; from then on nobody has to ask between two looks.
+The number of updates is on the device: over accumulation there are fewer than steps of `fit`, and a
+train_step of the user's own may make several. The first step shows how many there are; from then on
+nobody has to ask between two looks. Beside parameter servers, where workers go on meanwhile, that
+step shows nothing, and looks of such a train_step come late.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training import peers
+from kerasdist.training import peers, traits
 
 # Of a look every so many seconds, until it is known how long a step takes.
 _FIRST_STEPS = 10
@@ -64,7 +65,8 @@ class UpdateCounter:
         if self._left > 0:
             return False
         before, self.step = self.step, updates_of(self._model)
-        self._most = max(self._most, math.ceil((self.step - before) / self._num_steps))
+        if not traits.keeps_own_pace(self._model.distribute_strategy):
+            self._most = max(self._most, math.ceil((self.step - before) / self._num_steps))
         self._num_steps = 0
         is_due = self.step >= self.next_step and self._plan()
         self._left = max(1, (self.next_step - self.step) // self._most)

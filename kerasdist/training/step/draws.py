@@ -7,6 +7,7 @@ device by nature. Where every example gets the same numbers, whatever still diff
 import contextlib
 import functools
 import inspect
+import itertools
 import threading
 from collections.abc import Generator
 
@@ -32,6 +33,18 @@ _SEED = (1, 2)  # In the place of a state, of which each replica has its own.
 def are_alike() -> bool:
     """Whether all replicas must draw the same numbers just now."""
     return any(draws.are_alike for draws in _entered)
+
+
+def has_state_in(graph: tf.Graph) -> bool:
+    """Whether operations of a graph draw from states of their own, as `tf.random.normal` does.
+
+    In another graph the same operations begin with other numbers. Those of Keras draw from a
+    variable.
+    """
+    definition = graph.as_graph_def()
+    functions = (function.node_def for function in definition.library.function)
+    nodes = itertools.chain(definition.node, *functions)
+    return any("seed2" in node.attr for node in nodes)
 
 
 class Draws:

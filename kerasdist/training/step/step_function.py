@@ -16,7 +16,13 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import graph_errors, rehearsal, replica_step, update_callback
+from kerasdist.training.step import (
+    draws,
+    graph_errors,
+    rehearsal,
+    replica_step,
+    update_callback,
+)
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.step_logs import graph_function
@@ -63,6 +69,7 @@ class StepFunction:
         self._lookers = update_callback.overriding("looks_within", self.callbacks)
         self._graphs: dict = {}  # By the method, and whether its steps are quiet.
         self._ran: set[bool] = set()  # Whether these were quiet.
+        self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
@@ -117,7 +124,7 @@ class StepFunction:
 
         The first call is not: what is wrong with the rest must show there, and not an hour later.
         """
-        if self._ran and self._lookers:
+        if self._ran and not self._is_never_quiet:
             num_steps = data.num_steps if isinstance(data, GlobalBatches) else 1
             self._step.is_quiet = not any(each.looks_within(num_steps) for each in self._lookers)
         is_first = self._step.is_quiet not in self._ran
@@ -251,6 +258,9 @@ class StepFunction:
     def _run_shares(self, batch, shares, *, checks, riders=()):
         riders = (*self._riders(), *riders)
         result = self._step.run(batch, shares, checks=checks, riders=riders)
+        if self._lookers and not tf.executing_eagerly() and not self._step.is_quiet:
+            # Two graphs would draw other numbers than one, and end with other weights.
+            self._is_never_quiet |= draws.has_state_in(tf.compat.v1.get_default_graph())
         if _STOP in result.sums:
             with replica_step.after(batch, checks):
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
