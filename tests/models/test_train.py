@@ -366,18 +366,18 @@ def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
 
 
 @pytest.mark.thorough
-def test_fine_tuning_reaches_in_10_steps_what_a_fresh_start_does_not(data_dir, tmp_path, capsys):
-    """LeNet on the digits 5 to 9, then on all ten, with a new last layer."""
+def test_a_warm_start_reaches_in_10_steps_what_a_fresh_one_does_not(data_dir, tmp_path, capsys):
+    """LeNet on the digits 5 to 9, and then on them once more, with a new last layer."""
     common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"]
     common += ["--optimizer=sgd", "--learning_rate=0.01"]
+    common += ["--labels_offset=5", "--ignore_other_labels"]
 
     def accuracy(name, *flags):
         assert train.main([*common, f"--train_dir={tmp_path / name}", *flags]) == 0
         return float(capsys.readouterr().out.split("Test accuracy:")[1].split()[0])
 
-    half = ["--labels_offset=5", "--ignore_other_labels", "--max_number_of_steps=300"]
-    accuracy("half", *half)
-    tuned = ["--checkpoint_exclude_scopes=fc4", f"--checkpoint_path={tmp_path / 'half'}"]
+    accuracy("first", "--max_number_of_steps=300")
+    tuned = ["--checkpoint_exclude_scopes=fc4", f"--checkpoint_path={tmp_path / 'first'}"]
     steps = "--max_number_of_steps=10"
 
     assert accuracy("tuned", *tuned, steps) > accuracy("fresh", steps) + 0.1
