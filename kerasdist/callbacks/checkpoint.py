@@ -306,10 +306,10 @@ class Checkpoint(UpdateCallback):
         now = variables.signature_of(self.model)
         sizes = record.get("batch_size"), self._batch_size
         differences = variables.differences(record["variables"], now)
-        others = variables.other_optimizers_of(self.model)
-        if others != record.get("other_optimizers", others):
-            then = ", ".join(record["other_optimizers"])
-            differences.append(f"optimizers {then} in the checkpoint, {', '.join(others)} now")
+        others = record.get("other_optimizers"), variables.other_optimizers_of(self.model)
+        if all(others) and others[0] != others[1]:  # A train_step may make them in its first call.
+            shown = [", ".join(each or ()) for each in others]
+            differences.append(f"optimizers {shown[0]} in the checkpoint, {shown[1]} now")
         if None not in sizes and sizes[0] != sizes[1]:
             differences.append(f"batch size {sizes[0]} in the checkpoint, {sizes[1]} now")
         if differences:

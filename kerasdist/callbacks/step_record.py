@@ -44,7 +44,7 @@ class StepRecord:
         self._updated: tuple | None = None
         num = len(self._names)
         with tensorflow_adapter.outside_scopes(), traits.shared_scope(strategy):
-            # The step at which a record is due, and that of the last record.
+            # The step at which a record is due, and that of the record since; -1 for none.
             self._due = tf.Variable(tf.int64.max, trainable=False)
             self._step: Any = tf.Variable(-1, dtype=tf.int64, trainable=False)
             self._norms = _zeros(num)
@@ -53,20 +53,20 @@ class StepRecord:
             self._of_gradients = _zeros(num, statistics.NUM_COLUMNS)
             self._of_weights = _zeros(num, statistics.NUM_COLUMNS)
             self._of_outputs = _zeros(len(layers), statistics.NUM_COLUMNS)
-        self._read_at = self._planned = -1
+        self._planned = -1
 
     def plan(self, step: int) -> None:
-        """Asks for a record of the update that is the `step`th of the optimizer, from 1."""
+        """Asks for a record of the step of `fit` that makes the `step`th update, from 1."""
         if step != self._planned:
             self._planned = step
             self._due.assign(step)
+            self._step.assign(-1)
 
     def read(self) -> "Record | None":
-        """Returns the last record; None where there is no new one."""
+        """Returns the record that was planned; None where there is none yet."""
         step = int(self._step.numpy())
-        if step == self._read_at or step < 0:
+        if step < 0:
             return None
-        self._read_at = step
         return Record(
             step=step,
             norms=dict(zip(self._names, self._norms.numpy(), strict=True)),
@@ -196,15 +196,14 @@ class StepRecord:
     def _due_update(self) -> tuple:
         """Returns whether the update that comes is to be recorded, and the number of the step.
 
-        Of several optimizers the first one decides, and the others follow: from its record on until
-        the next one is planned.
+        Of several updates in a step the first decides, and the others follow: from its record on
+        until the next one is planned.
         """
-        step = replica_step.current()
-        assert step is not None
-        if step.updates[-1] is not step.updates[0]:
-            return self._step >= self._due, self._step.read_value()
-        count = tf.cast(tf.convert_to_tensor(step.updates[0].iterations), tf.int64) + 1
-        return (count >= self._due) & (self._step < self._due), count
+        is_recorded = self._step >= 0
+        if not replica_step.is_first_update():
+            return is_recorded, self._step.read_value()
+        count = tf.cast(replica_step.num_updates(), tf.int64) + 1
+        return (count >= self._due) & ~is_recorded, count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -156,7 +156,7 @@ a step computed; also of each worker |
         self._meter = RateMeter(self.model)
         is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
         self._limit = Limit(are_asynchronous=is_asynchronous)
-        self._record.plan(self._counter.next_step)
+        self._record.plan(self._counter.first_update)
         self._files = {}
         if peers.is_chief(self.model.distribute_strategy):
             self._files = {
@@ -174,12 +174,12 @@ a step computed; also of each worker |
     def on_train_batch_end(self, batch, logs=None):
         self._meter.advance(batch)
         if not self._counter.advance(batch):
-            self._record.plan(self._counter.next_step)
+            self._record.plan(self._counter.first_update)
             return
         raw, mean = self._losses.take()
         rate, record = self._meter.look_at_all(), self._record.read()
         self._limit.add(rate)
-        self._record.plan(self._counter.next_step)
+        self._record.plan(self._counter.first_update)
         if not self._files:
             return
         if not raw:

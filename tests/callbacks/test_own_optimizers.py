@@ -12,7 +12,8 @@ import tensorflow as tf
 from kerasdist import callbacks
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_with_parameter_servers
+from tests.plain import check_as_plain
+from tests.strategies import each_strategy, each_with_parameter_servers
 
 on_one_device_and_two_replicas = hand_loop.on_one_device_and_two_replicas
 X = np.random.default_rng(2).normal(size=(96, 6)).astype("float32")
@@ -42,12 +43,16 @@ class Critics(keras.Model):
         return {"loss": loss}
 
 
-def make(strategy, *, optimizer=keras.optimizers.SGD, rate=0.1, critic_steps=1):
+def make(strategy, **arguments):
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = Critics(critic_steps)
-        model(X[:1])
-        model.compile(critic=optimizer(rate), maker=optimizer(rate))
+        return make_here(**arguments)
+
+
+def make_here(*, optimizer=keras.optimizers.SGD, rate=0.1, critic_steps=1):
+    model = Critics(critic_steps)
+    model(X[:1])
+    model.compile(critic=optimizer(rate), maker=optimizer(rate))
     return model
 
 
@@ -60,6 +65,32 @@ def fit(model, given=(), *, epochs=2, batch_size=16):
 def assert_same(ours, theirs, tolerance=1e-5):
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+@each_strategy
+def test_they_train_as_in_plain_keras(strategy):
+    def make_with_two_turns():
+        return make_here(optimizer=keras.optimizers.Adam, rate=0.01, critic_steps=2)
+
+    check_as_plain(strategy, make_with_two_turns, fit)
+
+
+@on_one_device_and_two_replicas
+def test_one_optimizer_may_update_each_network_by_itself(strategy, tmp_path):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = Critics(1)
+        model(X[:1])
+        shared = keras.optimizers.SGD(0.1)
+        shared.build(model.trainable_variables)
+        model.compile(critic=shared, maker=shared)
+    fit(model, [callbacks.Summaries(tmp_path, every_steps=6)])
+
+    found = event_files.numbers(tmp_path / "train")
+    for variable in model.trainable_variables:
+        norms = found[f"gradient_norm/{variable.path}"]
+        assert list(norms) == [6, 12, 18, 24]
+        assert all(norm > 0 for norm in norms.values())
 
 
 @on_one_device_and_two_replicas

@@ -30,7 +30,7 @@ class UpdateCounter:
         clock: Returns seconds.
 
     Attributes:
-        step: Updates of the optimizer at the last look.
+        step: Updates of the optimizer when they were last asked for, as they are for each look.
         next_step: At how many updates the next look is due.
     """
 
@@ -75,6 +75,11 @@ class UpdateCounter:
     def is_due_within(self, num_steps: int) -> bool:
         """Whether the next look may be due at one of the next `num_steps` steps."""
         return self._left <= num_steps
+
+    @property
+    def first_update(self) -> int:
+        """The number of the first update, of the several in a step, for which a look can be due."""
+        return self.next_step - self._most + 1
 
     def now(self) -> int:
         """Returns the updates of the optimizer at this moment."""

@@ -69,6 +69,7 @@ def test_several_updates_in_a_step():
     training = Training(every_steps=6)
 
     assert [training.call(num_updates=2) for _ in range(7)] == [False, False, True] * 2 + [False]
+    assert (training.counter.first_update, training.counter.next_step) == (17, 18)
 
 
 def test_an_optimizer_that_nobody_uses_does_not_count():
@@ -82,8 +83,7 @@ def test_an_optimizer_that_nobody_uses_does_not_count():
 
 def test_a_look_every_so_many_seconds():
     training = Training(every_secs=30.0)
-    due = [
-        training.call(secs=1.0) for _ in range(70)
-    ]  # After ten steps it knows how long they take.
+    due = [training.call(secs=1.0) for _ in range(70)]
 
+    # After ten steps it knows how long they take.
     assert [index + 1 for index, is_due in enumerate(due) if is_due] == [30, 60]
