@@ -1,6 +1,7 @@
 """Checkpoints: a training that was interrupted ends as one that was not."""
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -116,6 +117,12 @@ def train(strategy, data, callbacks=(), *, epochs=3, make=make_model, **argument
     return model, history
 
 
+@functools.cache
+def uninterrupted(strategy, data, *, epochs=3):
+    """Returns the model and the history of a run that many tests compare theirs with."""
+    return train(strategy, data, epochs=epochs)
+
+
 def interrupted(strategy, data, folder, *, after, callbacks=lambda: (), every_steps=4, **arguments):
     """Trains until the program is killed, starts it again, and returns what comes of that."""
     first, second = (Checkpoint(folder, every_steps=every_steps) for _ in range(2))
@@ -141,7 +148,7 @@ def assert_equal(found, expected, strategy):
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 @each_strategy
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp_path):
-    expected = train(strategy, data)
+    expected = uninterrupted(strategy, data)
 
     found = interrupted(strategy, data, tmp_path, after=10)
 
@@ -152,7 +159,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp
 @pytest.mark.parametrize("after", [1, 4, 5, 7, 8, 14, 20, 21])
 def test_wherever_it_is_interrupted(after, tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, shuffled_dataset)
+    expected = uninterrupted(strategy, shuffled_dataset)
 
     found = interrupted(strategy, shuffled_dataset, tmp_path, after=after)
 
@@ -162,7 +169,7 @@ def test_wherever_it_is_interrupted(after, tmp_path):
 @pytest.mark.parametrize("after", [6, 7, 8])
 def test_at_the_last_step_of_an_epoch(after, tmp_path):
     strategy = strategies.get("2 replicas")
-    expected = train(strategy, arrays)
+    expected = uninterrupted(strategy, arrays)
 
     found = interrupted(strategy, arrays, tmp_path, after=after, every_steps=7)
 
@@ -171,7 +178,7 @@ def test_at_the_last_step_of_an_epoch(after, tmp_path):
 
 def test_without_a_number_there_is_one_after_each_epoch(tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, shuffled_dataset)
+    expected = uninterrupted(strategy, shuffled_dataset)
 
     found = interrupted(strategy, shuffled_dataset, tmp_path, after=17, every_steps=None)
 
@@ -237,7 +244,7 @@ def test_calls_of_several_steps(tmp_path):
 
 def test_a_finished_run_says_so_and_more_epochs_go_on(tmp_path, capsys):
     strategy = strategies.get("one device")
-    expected = train(strategy, shuffled_dataset, epochs=5)
+    expected = uninterrupted(strategy, shuffled_dataset, epochs=5)
     finished = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
 
     again = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
@@ -260,7 +267,7 @@ def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_pa
 
     found = interrupted(strategy, of_unknown_length, tmp_path, after=after, every_steps=6)
 
-    assert_equal(found, train(strategy, of_unknown_length), strategy)
+    assert_equal(found, uninterrupted(strategy, of_unknown_length), strategy)
 
 
 @pytest.fixture
@@ -285,7 +292,7 @@ def test_the_epochs_before_are_not_read_again(
     data, after, every_steps, num_read, passed_over, tmp_path, capsys
 ):
     strategy = strategies.get("one device")
-    expected = train(strategy, data, epochs=4)
+    expected = uninterrupted(strategy, data, epochs=4)
 
     found = interrupted(strategy, data, tmp_path, after=after, every_steps=every_steps, epochs=4)
 
@@ -301,7 +308,7 @@ def test_more_epochs_of_a_finished_run_read_one_epoch_again_at_most(data, passed
 
     found = train(strategy, data, [Checkpoint(tmp_path)], epochs=5)
 
-    assert_equal(found, train(strategy, data, epochs=5), strategy)
+    assert_equal(found, uninterrupted(strategy, data, epochs=5), strategy)
     assert passed_over == ([0] if data is shuffled_dataset else [math.inf, 0])
 
 
@@ -310,7 +317,7 @@ def test_random_operations_in_the_data_need_all_of_it_again(passed_over, tmp_pat
 
     found = interrupted(strategy, augmented, tmp_path, after=17)
 
-    assert_equal(found, train(strategy, augmented), strategy)
+    assert_equal(found, uninterrupted(strategy, augmented), strategy)
     assert passed_over == [math.inf, math.inf, 2]
     assert "The data is read up to there." in capsys.readouterr().err
 
@@ -435,7 +442,7 @@ def test_several_fits_in_a_row(tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
 def test_a_damaged_checkpoint_is_passed_over(name, damage, tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, shuffled_dataset)
+    expected = uninterrupted(strategy, shuffled_dataset)
     with pytest.raises(Interrupted):
         train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=4), Interrupt(10)])
     path = tmp_path / "step-00000008" / name
@@ -592,7 +599,7 @@ def test_the_weights_alone_with_another_optimizer(tmp_path, capsys):
 
 def test_training_goes_on_where_it_cannot_be_written(tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, arrays)
+    expected = uninterrupted(strategy, arrays)
     (tmp_path / "file").write_text("in the way")
 
     with pytest.warns(UserWarning, match=r"The checkpoint of step \d+ cannot be written"):
@@ -605,7 +612,7 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path):
 
 def test_training_goes_on_where_the_folder_is_read_only(tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, arrays)
+    expected = uninterrupted(strategy, arrays)
     train(strategy, arrays, [Checkpoint(tmp_path)], epochs=1)
     before = names(tmp_path)
     tmp_path.chmod(0o555)
@@ -641,7 +648,7 @@ class Fill(keras.callbacks.Callback):
 
 def test_a_disk_that_is_full_for_a_while_harms_nothing(tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, arrays)
+    expected = uninterrupted(strategy, arrays)
     fill = Fill(6, 14)
     with fill.stack, pytest.warns(UserWarning, match=r"of step (8|12) cannot be written") as told:
         found = train(strategy, arrays, [Checkpoint(tmp_path, every_steps=4), fill])
@@ -659,7 +666,7 @@ def test_a_disk_that_is_full_for_a_while_harms_nothing(tmp_path):
 
 def test_a_file_system_that_tensorflow_alone_knows():
     strategy = strategies.get("one device")
-    expected = train(strategy, shuffled_dataset)
+    expected = uninterrupted(strategy, shuffled_dataset)
     folder = f"ram://{uuid.uuid4().hex}/run"
     # What a killed writer has left.
     tf.io.gfile.makedirs(f"{folder}/step-00000099")
@@ -719,7 +726,7 @@ def test_what_is_saved_every_so_many_seconds_is_written_beside_the_training(
 
 def test_a_run_that_is_saved_beside_it_ends_as_one_that_was_not_interrupted(tmp_path):
     strategy = strategies.get("one device")
-    expected = train(strategy, shuffled_dataset)
+    expected = uninterrupted(strategy, shuffled_dataset)
 
     with pytest.raises(Interrupted):
         train(strategy, shuffled_dataset, [saved_beside(tmp_path), Interrupt(10)])
@@ -779,7 +786,7 @@ class Tell(keras.callbacks.Callback):
 
 @each_strategy
 def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
-    expected = train(strategy, shuffled_dataset)
+    expected = uninterrupted(strategy, shuffled_dataset)
     with pytest.raises(SystemExit) as error:
         train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100), Tell()])
     assert error.value.code == 143

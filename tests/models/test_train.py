@@ -369,23 +369,18 @@ def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
 def test_features_of_other_digits_are_better_than_drawn_ones(data_dir, tmp_path, capsys):
     """LeNet on the digits 5 to 9, and then a new last layer alone on all ten."""
     common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"]
-    common += ["--optimizer=sgd", "--learning_rate=0.01"]
+    common += ["--optimizer=sgd", "--learning_rate=0.05"]
 
     def accuracy(name, *flags):
         assert train.main([*common, f"--train_dir={tmp_path / name}", *flags]) == 0
         return float(capsys.readouterr().out.split("Test accuracy:")[1].split()[0])
 
-    def mean_accuracy(name, *flags):  # One seed alone is chance.
-        last_layer = ["--trainable_scopes=fc4", "--max_number_of_steps=30"]
-        found = [
-            accuracy(f"{name}-{seed}", *last_layer, *flags, f"--seed={seed}") for seed in range(3)
-        ]
-        return np.mean(found)
-
-    accuracy("half", "--labels_offset=5", "--ignore_other_labels", "--max_number_of_steps=300")
+    accuracy("half", "--labels_offset=5", "--ignore_other_labels", "--max_number_of_steps=60")
+    last_layer = ["--trainable_scopes=fc4", "--max_number_of_steps=20"]
     tuned = ["--checkpoint_exclude_scopes=fc4", f"--checkpoint_path={tmp_path / 'half'}"]
 
-    assert mean_accuracy("tuned", *tuned) > mean_accuracy("fresh") + 0.1
+    # With the seeds 0, 1 and 2 about 0.7 and 0.1.
+    assert accuracy("tuned", *last_layer, *tuned) > accuracy("fresh", *last_layer) + 0.3
 
 
 def test_a_net_with_a_second_classifier_keeps_the_first(argv, tmp_path, monkeypatch, capsys):
