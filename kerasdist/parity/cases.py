@@ -269,6 +269,7 @@ CASES = (
     Case(name="BatchNormalization(synchronized=True)", model=models.normalized),
     Case(name="subclassed model", model=models.subclassed),
     Case(name="own train_step", model=models.with_own_train_step),
+    Case(name="own train_step, even batches", model=models.with_own_train_step, fit=_first(EVEN)),
     Case(name="own train_step, a tf.function", model=models.with_function_as_train_step),
     Case(name="own train_step, two optimizers", model=models.with_two_optimizers),
 )

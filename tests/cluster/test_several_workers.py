@@ -62,6 +62,15 @@ def truth() -> dict:
     return fit_with_callbacks(strategies.get("one device"))
 
 
+def fit_even_batches_with_averages(strategy) -> dict:
+    """Trains with batches that are as large on every worker, which TensorFlow knows beforehand."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.regression()
+    averages = callbacks.LossAverages(0.5)
+    return model.fit(*data(48), batch_size=8, epochs=2, verbose=0, callbacks=[averages]).history
+
+
 def fit_shuffled_without_a_seed(strategy) -> dict:
     with strategy.scope():
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
@@ -204,6 +213,7 @@ def all_of_these(functions, strategy) -> list:
 
 CHECKS = [
     fit_with_callbacks,
+    fit_even_batches_with_averages,
     fit_shuffled_without_a_seed,
     fit_differently,
     fit_pipelines_of_different_length,
@@ -230,6 +240,17 @@ def test_callbacks_equal_one_device(workers):
         assert values.keys() == truth().keys()
         for name, value in values.items():
             np.testing.assert_allclose(value, truth()[name], atol=1e-5, err_msg=name)
+
+
+@each_worker_deployment
+def test_losses_of_even_batches_are_means_over_all_workers(workers):
+    truth = fit_even_batches_with_averages(strategies.get("one device"))
+
+    for outcome in outcomes(workers):
+        history = outcome[fit_even_batches_with_averages]
+        assert history.keys() == truth.keys() >= {"loss", "loss (raw)"}
+        for name, values in history.items():
+            np.testing.assert_allclose(values, truth[name], atol=1e-5)
 
 
 @each_worker_deployment

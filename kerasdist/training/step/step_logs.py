@@ -156,8 +156,8 @@ def _on_replicas(strategy, read):
 
 def _mean(values, shares):
     values = [tf.cast(value, tf.float32) for value in values]
-    if len(shares) == 1 and isinstance(shares[0], float):
-        return values[0]
+    if len(shares) == 1 and isinstance(shares[0], float) and shares[0] == 1.0:
+        return values[0]  # The only replica of all.
     shares = [tf.cast(share, tf.float32) for share in shares]
     return tf.add_n([tf.math.multiply_no_nan(*pair) for pair in zip(values, shares, strict=True)])
 

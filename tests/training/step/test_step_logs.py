@@ -31,6 +31,12 @@ def test_replicas_count_by_their_examples_and_one_without_any_for_nothing():
     np.testing.assert_allclose(logs["parts"]["a"], 3.0, rtol=1e-6)
 
 
+def test_the_only_replica_of_a_worker_counts_by_its_share():
+    logs = mean_over_examples([{"loss": 3.0}], [0.5])
+
+    assert float(logs["loss"]) == 1.5
+
+
 @each_strategy
 def test_the_logs_of_the_last_step_are_read(strategy):
     logs = make_logs(strategy)
