@@ -96,35 +96,22 @@ def _in_range(value, dtype):
     return tf.cast(tf.clip_by_value(value, tf.float16.min, tf.float16.max), dtype)
 
 
-def states_of(model) -> list[tf.Variable]:
-    """Returns the variables of `model` that a step sets by its examples: metrics, statistics."""
-    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+def states_of_examples(model) -> list[tf.Variable]:
+    """Returns the variables that each replica sets by its own examples: metrics, statistics."""
     # A compiled metric is one of others, which have the same variables.
-    variables = {id(each): each for each in (*of_metrics, *model.non_trainable_weights)}.values()
-    return [variable.value for variable in variables]
+    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+    values = (*(each.value for each in of_metrics), *_statistics(model))
+    return list({id(value): value for value in values}.values())
 
 
-def states_of_replicas(model) -> list[tf.Variable]:
-    """Returns those of `states_of` that each replica sets by its own examples.
+def other_states(model) -> list[tf.Variable]:
+    """Returns the other variables that a step of `model` sets and its optimizer does not.
 
-    All but the statistics of synchronized layers.
+    Statistics of synchronized layers, states of layers of the user's own, what a program assigns.
     """
-    synchronized = {
-        id(variable.value)
-        for layer in keras_adapter.batch_normalizations_of(model)
-        if layer.synchronized
-        for variable in layer.variables
-    }
-    values = [value for value in states_of(model) if id(value) not in synchronized]
-    return [value for value in values if _is_of_replicas(value)]
-
-
-def _is_of_replicas(value) -> bool:
-    """Whether a replica's assignment to a variable of TensorFlow's stays its own."""
-    if not isinstance(value, tf.distribute.DistributedValues):
-        return False
-    is_read_as_one = value.synchronization == tf.VariableSynchronization.ON_READ
-    return is_read_as_one or value.aggregation == tf.VariableAggregation.NONE
+    known = {id(value) for value in states_of_examples(model)}
+    states = {id(each.value): each.value for each in model.non_trainable_weights}
+    return [value for key, value in states.items() if key not in known]
 
 
 @contextlib.contextmanager

@@ -84,6 +84,8 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
     # Made on the replica's device: TensorFlow asks for one.
     values = [tf.identity(step.riders[name]) for name in riders]
     summed = step.exchange(_sum_over_replicas, [*present, *values])
+    if step.dependence:
+        step.dependence.end_at(summed)
     step.sums.update(zip(riders, summed[len(present) :], strict=True))
     summed = iter(summed)
     return [None if gradient is None else next(summed) for gradient in gradients]

@@ -18,6 +18,10 @@ from kerasdist.training.step.step_logs import StepLogs, graph_function, mean_ove
 from kerasdist.training.step.step_times import StepTimes
 
 
+class StatesMadeError(Exception):
+    """A trace has made states that it ought to have put back: trace again, now that they exist."""
+
+
 class ModelStep:
     """A step of a model, traced over the replicas of its strategy.
 
@@ -93,14 +97,15 @@ class ModelStep:
             checks: Tensors that must be there before anything of the step runs.
             riders: See `replica_step.run`.
             counter: Variable that counts the examples, in place of `num_examples`.
+
+        Raises:
+            StatesMadeError: On several replicas, in a graph.
         """
+        states_of_examples = batch_statistics.states_of_examples(self._model)
         with contextlib.ExitStack() as stack:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(self.logs.watched())
-            states = batch_statistics.states_of_replicas
-            if self._may_discard:
-                states = batch_statistics.states_of
             result = replica_step.run(
                 self._strategy,
                 self._compiled(self._step_with_losses),
@@ -110,11 +115,16 @@ class ModelStep:
                 callbacks=self.callbacks,
                 is_quiet=self.is_quiet,
                 riders=riders,
-                states=states(self._model),
+                states_of_examples=states_of_examples,
+                other_states=batch_statistics.other_states(self._model),
                 may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
                 times=self.times,
             )
+        if self._may_be_empty(shares) and not tf.executing_eagerly():
+            num_states = len(batch_statistics.states_of_examples(self._model))
+            if num_states > len(states_of_examples):
+                raise StatesMadeError
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))
@@ -122,6 +132,9 @@ class ModelStep:
         if not self._returns_metrics:
             self.logs.keep([logs for logs, _ in result.outputs], result.shares)
         return result
+
+    def _may_be_empty(self, shares) -> bool:
+        return shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
 
     def _observe(self, losses, result):
         if not self._observers and not self._part_observers:

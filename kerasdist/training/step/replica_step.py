@@ -23,6 +23,7 @@ from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import delivery, late_variables, rare
+from kerasdist.training.step.dependence import Dependence
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -47,6 +48,7 @@ class ReplicaStep:
         callbacks: The update callbacks of the `fit` that runs.
         is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
         data: The batch of this replica.
+        dependence: The `Dependence` that follows it; None in a rehearsal.
         delivery: How the aggregated gradients reach the variables.
         exchange: Called as exchange(sum_up, tensors) for the messages between replicas.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
@@ -74,6 +76,7 @@ class ReplicaStep:
     callbacks: tuple = ()
     is_quiet: bool = False
     data: Any = None
+    dependence: Any = None
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     exchange: Callable = operator.call
     riders: dict = dataclasses.field(default_factory=dict)
@@ -185,6 +188,8 @@ def sum_over_replicas(tensors: list) -> list:
     if step and step.may_be_empty:
         flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
     summed = tensorflow_adapter.differentiable_sum(flat, _weigh_by(step))
+    if step and step.dependence:
+        step.dependence.end_at([summed])
     parts = tf.split(summed, [_size(each) for each in tensors])
     return [
         part if tensor.shape.rank == 1 else tf.reshape(part, tf.shape(tensor))
@@ -245,7 +250,8 @@ def run(
     callbacks=(),
     is_quiet=False,
     riders=(),
-    states=(),
+    states_of_examples=(),
+    other_states=(),
     may_discard=False,
     make_delivery=delivery.LocalDelivery,
     times=None,
@@ -262,10 +268,11 @@ def run(
         is_quiet: See `ReplicaStep.is_quiet`.
         riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
             workers together with the gradients.
-        states: Variables with a value for each replica (metrics, moving statistics), which a
-            replica without examples leaves as they are, and all of them do in a step that is
-            discarded.
-        may_discard: Whether a callback may discard the step.
+        states_of_examples: Variables that each replica sets by its own examples (metrics, moving
+            statistics), which one without examples leaves as they are.
+        other_states: Further ones that the step sets. A replica without examples leaves those as
+            they are of which the graph says the same.
+        may_discard: Whether a callback may discard the step, which then sets none of all of them.
         make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
         times: `StepTimes` that measure the messages between replicas, or None.
     """
@@ -275,7 +282,11 @@ def run(
     ]
     first, *_ = peers.local_replicas(strategy)
     keras_state = keras_adapter.thread_state()
-    states = [strategy.experimental_local_results(state) for state in states]
+    may_be_empty = shares.may_be_empty and not is_only_replica
+    groups = (states_of_examples, other_states) if may_be_empty or may_discard else ((), ())
+    of_examples, others = (
+        [strategy.experimental_local_results(state) for state in group] for group in groups
+    )
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
@@ -293,6 +304,7 @@ def run(
             callbacks=callbacks,
             is_quiet=is_quiet,
             data=data,
+            dependence=Dependence(data),
             delivery=make_delivery(),
             exchange=times.of_exchange if times and replica_id == first else operator.call,
             riders={
@@ -303,7 +315,11 @@ def run(
         with (
             entered(replica_step),
             after(data, checks),
-            _put_back([copies[replica_id - first] for copies in states], replica_step, may_discard),
+            _put_back(
+                [copies[replica_id - first] for copies in of_examples],
+                [copies[replica_id - first] for copies in others],
+                replica_step,
+            ),
         ):
             outputs = step_function(data)
         if callbacks and not replica_step.updates:
@@ -385,23 +401,24 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
 
 
 @contextlib.contextmanager
-def _put_back(states, step: ReplicaStep, may_discard: bool) -> Generator[None]:
-    """Lets what is traced inside leave `states` as they are where the step counts for nothing."""
-    may_be_empty = step.may_be_empty and not step.is_only_replica
-    if not may_be_empty and not may_discard:
-        yield
-        return
-    before = [state.read_value() for state in states]
+def _put_back(of_examples: list, others: list, step: ReplicaStep) -> Generator[None]:
+    """Lets what is traced inside leave states as they are where the step counts for nothing."""
+    before = {id(state): state.read_value() for state in (*of_examples, *others)}
     yield
 
-    def put_back():
-        for state, value in zip(states, before, strict=True):
-            state.assign(value)
+    def put_back_if(reason, states):
+        def put_back():
+            for state in states:
+                state.assign(before[id(state)])
 
-    reasons = [tf.equal(step.num_examples, 0)] if may_be_empty else []
-    reasons += step.discards
-    if reasons:
-        rare.cond(tf.reduce_any(reasons), put_back)
+        if states:
+            rare.cond(reason, put_back)
+
+    if step.discards:
+        put_back_if(tf.reduce_any(step.discards), [*of_examples, *others])
+    if step.may_be_empty and not step.is_only_replica:
+        is_empty = tf.equal(step.num_examples, 0)
+        put_back_if(is_empty, [*of_examples, *step.dependence.among(others)])
 
 
 def _is_discarded(step: ReplicaStep):

@@ -164,11 +164,14 @@ def check_equal_to_plain(result, name):
 @pytest.mark.thorough
 @each_model
 @each_strategy
-def test_the_first_step_makes_what_plain_keras_makes_in_one_trace(strategy, name):
+def test_the_first_step_makes_what_plain_keras_makes(strategy, name):
     result = train(strategy, name)
 
     check_equal_to_plain(result, name)
-    assert result["num_traces"] == strategy.num_replicas_in_sync
+    num_replicas = strategy.num_replicas_in_sync
+    # A trace that makes metrics cannot keep examples that do not count out of them.
+    makes_metrics = name == "calls itself" and num_replicas > 1
+    assert result["num_traces"] == num_replicas * (2 if makes_metrics else 1)
 
 
 def train_all(strategy) -> dict:

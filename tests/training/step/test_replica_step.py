@@ -73,7 +73,9 @@ def test_a_replica_without_examples_leaves_its_states_as_they_are():
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def run(batch):
         shares = batches.shares_of(batch, strategy)
-        replica_step.run(strategy, lambda data: state.assign_add(1.0), shares, states=[state])
+        replica_step.run(
+            strategy, lambda data: state.assign_add(1.0), shares, states_of_examples=[state]
+        )
 
     run(X[:2])
 

@@ -1,0 +1,92 @@
+"""Which variables a traced step sets by its batch."""
+
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.step.dependence import Dependence
+
+
+def copy(batch, variable, other):
+    variable.assign(tf.reduce_sum(batch))
+
+
+def count(batch, variable, other):
+    variable.assign_add(1.0)
+
+
+def follow(batch, variable, other):
+    other.assign(tf.reduce_sum(batch))
+    variable.assign(0.9 * variable + 0.1 * other)
+
+
+def decide(batch, variable, other):
+    tf.cond(tf.reduce_sum(batch) > 0, lambda: variable.assign_add(1.0), lambda: variable.value())
+
+
+def scale(batch, variable, other):
+    variable.assign_add(2.0 * tf.reduce_mean(tf.tanh(batch)))
+
+
+@pytest.mark.parametrize(
+    ("assign", "is_found"),
+    [(copy, True), (count, False), (follow, False), (decide, True), (scale, True)],
+)
+def test_what_is_computed_with_the_batch_is_found(assign, is_found):
+    variable, other = tf.Variable(0.0), tf.Variable(0.0)
+    found = []
+
+    @tf.function(autograph=False)
+    def step(batch):
+        dependence = Dependence({"x": batch})
+        assign(batch, variable, other)
+        found.extend(dependence.among([variable]))
+
+    step(tf.ones([3]))
+
+    assert [each is variable for each in found] == [True] * is_found
+
+
+def test_it_ends_where_all_replicas_have_the_same():
+    mine, all_of_them = tf.Variable(0.0), tf.Variable(0.0)
+    found = []
+
+    @tf.function(autograph=False)
+    def step(batch):
+        dependence = Dependence(batch)
+        total = tf.reduce_sum(batch)
+        dependence.end_at([total])
+        all_of_them.assign(total / 2)
+        mine.assign(tf.reduce_max(batch))
+        found.extend(dependence.among([mine, all_of_them]))
+
+    step(tf.ones([3]))
+
+    assert [each is mine for each in found] == [True]
+
+
+def test_in_loops_too():
+    variable = tf.Variable(0.0)
+    found = []
+
+    @tf.function(autograph=False)
+    def steps(batch):
+        def body(step):
+            row = batch[step]
+            dependence = Dependence(row)
+            variable.assign_add(row)
+            found.extend(dependence.among([variable]))
+            return step + 1
+
+        tf.while_loop(lambda step: step < 3, body, [0])
+
+    steps(tf.ones([3]))
+
+    assert found
+    assert variable.numpy() == 3.0
+
+
+def test_eager_steps_say_nothing():
+    variable = tf.Variable(0.0)
+    dependence = Dependence(tf.ones([3]))
+
+    assert dependence.among([variable]) == []
