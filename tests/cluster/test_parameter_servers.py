@@ -107,6 +107,41 @@ def labels_of_nan(strategy):
     return [str(each.message) for each in caught], int(model.optimizer.iterations.numpy())
 
 
+@on_two_workers
+def text_and_ragged_rows(strategy):
+    """Trains what Keras cannot build from shapes, so that the first step makes the optimizer."""
+    labels = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
+    texts = np.array([f"the cat number {index}" for index in range(NUM_EXAMPLES)])
+    rows = tf.ragged.constant([[1, 2], [3], [4, 5, 6]] * NUM_EXAMPLES)[:NUM_EXAMPLES]
+    counts = {}
+    for optimizer in ("adam", "sgd"):
+        with strategy.scope():
+            reader = keras.layers.TextVectorization(
+                output_sequence_length=5, vocabulary=["the", "cat", "number"]
+            )
+            inputs = keras.Input((), dtype="string")
+            of_texts = keras.Sequential([inputs, reader, keras.layers.Dense(1)])
+            models = {"texts": (of_texts, texts), "rows": (SumsRows(), rows)}
+        for name, (model, x) in models.items():
+            with strategy.scope():
+                model.compile(optimizer, "mse")
+            batches = tf.data.Dataset.from_tensor_slices((x, labels)).batch(BATCH_SIZE)
+            model.fit(batches, shuffle=False, verbose=0)
+            counts[f"{name}, {optimizer}"] = int(model.optimizer.iterations.numpy())
+    return counts
+
+
+class SumsRows(keras.Model):
+    """Adds up entries of a table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = self.add_weight(shape=(24, 1), name="table")
+
+    def call(self, rows):
+        return tf.reduce_sum(tf.gather(self.table, rows.to_tensor()), axis=1)
+
+
 def _counted_in_executions_of(steps_per_execution, strategy):
     model = make_model(
         strategy,
@@ -455,6 +490,10 @@ def test_labels_of_nan_are_named_and_trained():
 
     assert any("labels of the first batch hold NaN" in message for message in messages)
     assert iterations == NUM_STEPS
+
+
+def test_optimizers_that_the_first_step_makes_are_those_of_the_weights():
+    assert set(result_of(text_and_ragged_rows).values()) == {NUM_STEPS}
 
 
 def test_data_goes_on_over_short_epochs():

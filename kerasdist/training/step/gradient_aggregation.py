@@ -36,7 +36,8 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         rehearse([variable.path for variable in variables], gradients, step)
         return None
     if not optimizer.built:
-        with tf.init_scope():
+        # For the variables themselves, not for what stands in for them in the step.
+        with tf.init_scope(), step.delivery.updating(optimizer):
             keras_adapter.build(optimizer, list(trainable_variables or []))
     variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
     if is_aggregated():
