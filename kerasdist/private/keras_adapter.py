@@ -383,9 +383,33 @@ def stock_metric_names(model) -> set[str]:
     return {metric.name for metric in metrics if _is_stock(metric)}
 
 
-def has_own_layers(model) -> bool:
-    """Whether `model` has layers, or is a class, that Keras does not bring."""
-    return not all(_is_stock(layer) for layer in model._flatten_layers())
+def has_own_parts(model) -> bool:
+    """Whether `model` is or has something that may look at several examples, not Keras' own.
+
+    A layer or a function in one, operations between layers, an optimizer.
+    """
+    layers = list(model._flatten_layers())
+    return (
+        not all(_is_stock(layer) for layer in layers)
+        or any(_has_own_functions(layer) for layer in layers)
+        or not all(_is_stock(optimizer) for optimizer in optimizers_of(model))
+    )
+
+
+# Attributes of layers that may hold a function of the user's, of all examples.
+_FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")
+# Attributes of those operations of `keras.ops` that do not take each number by itself.
+_AXES = ("axis", "axes", "subscripts")
+
+
+def _has_own_functions(layer) -> bool:
+    functions = (getattr(layer, name, None) for name in _FUNCTIONS)
+    # In functional models, what stands between layers.
+    operations = (each for each in getattr(layer, "_operations", ()) if each is not layer)
+    return any(function is not None and not _is_stock(function) for function in functions) or any(
+        not isinstance(each, keras.Layer) and any(hasattr(each, name) for name in _AXES)
+        for each in operations
+    )
 
 
 def is_loss_all_own(model) -> bool:
@@ -395,6 +419,8 @@ def is_loss_all_own(model) -> bool:
         is_stock_step(model.train_step)
         and all(_is_stock(method) for method in methods)
         and all(_is_stock(layer) for layer in layers_of(model) if layer is not model)
+        and not any(_has_own_functions(layer) for layer in model._flatten_layers())
+        and all(_is_stock(optimizer) for optimizer in optimizers_of(model))
     )
 
 

@@ -63,7 +63,7 @@ def is_due(model) -> bool:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return False
-    return keras_adapter.has_own_layers(model) or not keras_adapter.has_stock_losses(model)
+    return keras_adapter.has_own_parts(model) or not keras_adapter.has_stock_losses(model)
 
 
 def warn_of_differences(model, step: Callable, batch) -> None:
@@ -278,5 +278,6 @@ def _describe(finding: Finding, num_replicas: int) -> str:
     return text + (
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
-        "A loss that compares examples with each other compares those of one replica only."
+        "A loss that compares examples with each other compares those of one replica only, and an "
+        "`apply` of an optimizer of your own sees their gradient: change it in `update_step`."
     )

@@ -125,6 +125,77 @@ def test_a_loss_function_is_looked_at_too(strategy):
     assert warnings_of_fit(model) == []  # Said once.
 
 
+def centered():
+    def center(hidden):
+        return hidden - keras.ops.mean(hidden, axis=0, keepdims=True)
+
+    return [layers.Lambda(center)]
+
+
+def softmax_over_examples():
+    return [layers.Dense(5, activation=lambda hidden: keras.ops.softmax(hidden, axis=0))]
+
+
+def regularized_by_the_mean():
+    def penalty(hidden):
+        return 3 * keras.ops.sum(keras.ops.square(keras.ops.mean(hidden, axis=0)))
+
+    return [layers.Dense(5, activity_regularizer=penalty)]
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("own", [centered, softmax_over_examples, regularized_by_the_mean])
+def test_functions_in_layers_of_keras_are_looked_at_too(strategy, own):
+    with strategy.scope():
+        parts = [layers.Dense(4, "tanh"), *own(), layers.Dense(2)]
+        model = keras.Sequential([keras.Input((3,)), *parts])
+        model.compile("sgd", "mse")
+
+    (message,) = warnings_of_fit(model)
+    assert "compares those of one replica only" in message
+
+
+@each_replicated_strategy
+def test_operations_between_layers_are_looked_at_too(strategy):
+    def fit(axis):
+        with strategy.scope():
+            inputs = keras.Input((3,))
+            hidden = layers.Dense(4, "tanh")(inputs)
+            hidden = hidden - keras.ops.mean(hidden, axis=axis, keepdims=True)
+            model = keras.Model(inputs, layers.Dense(2)(hidden))
+            model.compile("sgd", "mse")
+        return warnings_of_fit(model)
+
+    assert len(fit(axis=0)) == 1
+    assert fit(axis=1) == []
+
+
+class Normalizes(keras.optimizers.SGD):
+    """Divides gradients by their norms, before Keras sums them up."""
+
+    def apply(self, grads, trainable_variables=None):
+        grads = [grad / (keras.ops.norm(grad) + 1e-3) for grad in grads]
+        super().apply(grads, trainable_variables)
+
+
+class DecaysBySign(keras.optimizers.SGD):
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient + 0.1 * keras.ops.sign(variable), variable, learning_rate)
+
+
+@each_replicated_strategy
+def test_an_optimizer_that_changes_the_gradient_of_a_replica_is_named(strategy):
+    def fit(optimizer):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+            model.compile(optimizer(0.05), "mse")
+        return warnings_of_fit(model)
+
+    (message,) = fit(Normalizes)
+    assert "change it in `update_step`" in message
+    assert fit(DecaysBySign) == []
+
+
 class Remembers(layers.Layer):
     """A layer of the user's own, which counts its calls and keeps what it saw."""
 
@@ -221,6 +292,7 @@ def test_where_the_loss_alone_is_the_users_the_net_predicts_once(strategy, reduc
             predicted.append(values)
         return tf.tanh(values)
 
+    activation.__module__ = keras.activations.tanh.__module__  # One of Keras', not the user's own.
     with strategy.scope():
         inputs = keras.Input((3,))
         hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4, activation)(inputs))
