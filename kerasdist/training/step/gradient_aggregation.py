@@ -79,6 +79,7 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
     present = [gradient for gradient in gradients if gradient is not None]
     if not present:
         return gradients
+    have_each_row_once = [_has_each_row_once(gradient) for gradient in present]
     if not step.weighs_loss:
         present = [_weigh(gradient, step) for gradient in present]
     riders = [name for name in step.riders if name not in step.sums]
@@ -88,7 +89,10 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
     if step.dependence:
         step.dependence.end_at(summed)
     step.sums.update(zip(riders, summed[len(present) :], strict=True))
-    summed = iter(summed)
+    summed = iter(
+        _added_up(gradient) if has_each_row_once else gradient
+        for gradient, has_each_row_once in zip(summed, have_each_row_once, strict=False)
+    )
     return [None if gradient is None else next(summed) for gradient in gradients]
 
 
@@ -180,6 +184,26 @@ def _sum_over_replicas(tensors: list) -> list:
         for index, value in zip(positions, sums, strict=True):
             summed[index] = value
     return summed
+
+
+def _has_each_row_once(gradient) -> bool:
+    """Whether slices are those of rows that TensorFlow has looked up once each, as for sparse input.
+
+    Optimizers square each slice by itself: on one device it is that of all examples.
+    """
+    if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
+        return False
+    operation = gradient.indices.op
+    while operation.type in ("Reshape", "Identity", "Cast"):
+        operation = operation.inputs[0].op
+    return operation.type.startswith("Unique")
+
+
+def _added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Returns slices of several replicas with one for each row."""
+    rows, positions = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(rows))
+    return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
 def _scaled(gradient, factor):

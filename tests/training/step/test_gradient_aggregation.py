@@ -1,5 +1,6 @@
 """One sum of the gradients over the replicas, each weighed by its examples."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +8,7 @@ import tensorflow as tf
 from kerasdist.training.data import batches
 from kerasdist.training.step import gradient_aggregation, replica_step
 from tests import strategies
+from tests.plain import check_as_plain
 from tests.strategies import each_strategy
 
 X = np.arange(1, 6, dtype="float32")
@@ -67,3 +69,40 @@ def test_values_are_mapped_where_a_gradient_has_some():
     assert mapped.values.numpy().tolist() == [[2.0], [4.0]]
     assert mapped.indices is slices.indices
     assert gradient_aggregation.map_values(None, lambda values: values * 2) is None
+
+
+@each_strategy
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+def test_rows_that_are_looked_up_once_are_squared_as_sums_over_all_examples(strategy, optimizer):
+    x = np.random.default_rng(0).normal(size=(13, 4)).astype("float32")
+    x *= x > 0.5
+
+    def make():
+        inputs = keras.Input((4,), sparse=True)
+        model = keras.Sequential([inputs, keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        return model
+
+    def fit(model):
+        batches = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(x), x[:, :1])).batch(5)
+        return model.fit(batches, epochs=3, shuffle=False, verbose=0).history
+
+    check_as_plain(strategy, make, fit)
+
+
+@each_strategy
+def test_rows_that_are_looked_up_again_and_again_are_squared_one_by_one(strategy):
+    x = np.random.default_rng(0).integers(0, 4, size=(13, 3))
+
+    def make():
+        model = keras.Sequential(
+            [keras.Input((3,)), keras.layers.Embedding(4, 2), keras.layers.Flatten()]
+        )
+        model.compile("adam", "mse")
+        return model
+
+    def fit(model):
+        labels = np.ones((13, 6), "float32")
+        return model.fit(x, labels, batch_size=5, epochs=3, shuffle=False, verbose=0).history
+
+    check_as_plain(strategy, make, fit)
