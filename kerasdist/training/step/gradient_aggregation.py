@@ -9,6 +9,7 @@ communication and may stand inside a `tf.cond`.
 import contextlib
 import functools
 import threading
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -33,7 +34,9 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     gradients = list(gradients)
     if step.rehearsed is not None:
         variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
-        rehearse([variable.path for variable in variables], gradients, step)
+        pairs = zip(variables, gradients, strict=True)
+        pairs = [(variable.path, each) for variable, each in pairs if not _is_overwritten(variable)]
+        rehearse(*map(list, zip(*pairs, strict=True)), step)
         return None
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
@@ -45,7 +48,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         for callback in update_callback.of_step(step.callbacks):
             step.riders.update(callback.riders(gradients))
-    gradients = aggregate(gradients, step)
+    gradients = _aggregate_of(variables, gradients, step)
     with _local_updates(), step.delivery.updating(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
 
@@ -94,6 +97,29 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
         for gradient, has_each_row_once in zip(summed, have_each_row_once, strict=False)
     )
     return [None if gradient is None else next(summed) for gradient in gradients]
+
+
+def _aggregate_of(variables, gradients: list, step) -> list:
+    """Returns what `aggregate` does, and the largest value where it is to overwrite the variable.
+
+    So do the gradients of Keras' float8 layers, which are the largest inputs that they have seen.
+    """
+    overwrites = [_is_overwritten(variable) for variable in variables]
+    if step.is_only_replica or not any(overwrites):
+        return aggregate(gradients, step)
+    pairs = list(zip(gradients, overwrites, strict=True))
+    summed = iter(aggregate([gradient for gradient, overwrites in pairs if not overwrites], step))
+    return [_largest(gradient) if overwrites else next(summed) for gradient, overwrites in pairs]
+
+
+def _is_overwritten(variable) -> bool:
+    return getattr(variable, "overwrite_with_gradient", False)
+
+
+def _largest(value):
+    """Returns the largest values over the replicas: of the same shape."""
+    context: Any = tf.distribute.get_replica_context()
+    return tf.reduce_max(context.all_gather(value[tf.newaxis], axis=0), axis=0)
 
 
 def scale_loss(stock, optimizer, loss):
@@ -152,6 +178,9 @@ def _update(stock, optimizer, gradients, variables, step):
     scale = optimizer.loss_scale_factor or 1.0
 
     observers = update_callback.of_step(step.callbacks)
+    pairs = list(zip(gradients, variables, strict=True))
+    # Which are no gradients, and none of the callbacks' business.
+    overwriting = [pair for pair in pairs if _is_overwritten(pair[1])]
 
     def apply(pairs):
         for observer in observers:
@@ -160,14 +189,17 @@ def _update(stock, optimizer, gradients, variables, step):
 
     def update(pairs):
         if pairs:
-            scaled = [_scaled(gradient, scale) for gradient, _ in pairs]
-            updated = [variable for _, variable in pairs]
-            delivery.apply(stock, optimizer, scaled, updated)
+            scaled = [(_scaled(gradient, scale), variable) for gradient, variable in pairs]
+            values, updated = map(list, zip(*scaled, *overwriting, strict=True))
+            delivery.apply(stock, optimizer, values, updated)
         for callback in step.callbacks:
             callback.after_update(variables)
 
-    unscaled = [_scaled(gradient, 1 / scale) for gradient in gradients]
-    pairs = list(zip(unscaled, variables, strict=True))
+    pairs = [
+        (_scaled(gradient, 1 / scale), variable)
+        for gradient, variable in pairs
+        if not _is_overwritten(variable)
+    ]
     for observer in observers:
         observer.observe_gradients(pairs)
     update_callback.apply_in_order(step.callbacks, pairs, apply)
@@ -187,7 +219,7 @@ def _sum_over_replicas(tensors: list) -> list:
 
 
 def _has_each_row_once(gradient) -> bool:
-    """Whether slices are those of rows that TensorFlow has looked up once each, as for sparse input.
+    """Whether slices are of rows that TensorFlow has looked up once each, as for sparse inputs.
 
     Optimizers square each slice by itself: on one device it is that of all examples.
     """

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.callbacks import GradientClipping
+from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.step import gradient_aggregation, replica_step
 from tests import strategies
@@ -106,3 +108,34 @@ def test_rows_that_are_looked_up_again_and_again_are_squared_one_by_one(strategy
         return model.fit(x, labels, batch_size=5, epochs=3, shuffle=False, verbose=0).history
 
     check_as_plain(strategy, make, fit)
+
+
+def make_float8():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    for layer in model.layers:
+        layer.quantize("float8")
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+@each_strategy
+@pytest.mark.parametrize("clip", [(), (GradientClipping,)], ids=["", "clipped"])
+def test_what_overwrites_a_variable_is_the_largest_of_all_replicas(strategy, clip):
+    x = np.random.default_rng(0).normal(size=(29, 4)).astype("float32")
+
+    def fit(model):
+        is_ours = keras_adapter.strategy_of(model) is strategy
+        model.fit(
+            *(x, x.sum(axis=1, keepdims=True)),
+            **{"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0},
+            callbacks=[each(global_norm=1e6) for each in clip if is_ours],
+        )
+        return [
+            np.array(value)
+            for layer in model.layers
+            for value in (layer.inputs_amax_history, layer.inputs_scale, layer.kernel_amax_history)
+        ]
+
+    # Of 8 bits, 3 are digits: where the last bit of a float32 differs, one of them can.
+    tolerance = 0 if strategy.num_replicas_in_sync == 1 else 1e-3
+    check_as_plain(strategy, make_float8, fit, tolerance=tolerance)
