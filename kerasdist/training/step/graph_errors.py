@@ -48,6 +48,14 @@ def of_parts(error: Exception, model, step) -> Exception:
             f"that of one replica: train with batches of {number * size}, or make the model for "
             "parts."
         )
+    if "called while defining a new graph" in str(error):
+        return RuntimeError(
+            f"{step.__name__} of '{model.name}' calls `optimizer.apply` inside a `tf.cond`, a "
+            f"loop or a `tf.function`. There {number} replicas would add up their gradients, which "
+            "TensorFlow cannot do inside of one. Call it in every step: with gradients times 0.0 "
+            "or 1.0 where only some are to count, or with "
+            "`kerasdist.callbacks.GradientAccumulation(steps)`."
+        )
     if not keras_adapter.is_stock_step(step):
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "

@@ -103,3 +103,28 @@ def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(str
         model.fit(dataset, shuffle=False, verbose=0)
 
     assert "divided along the first axis" in caught.value.__notes__[-1]
+
+
+class UpdatesSometimes(keras.Model):
+    """Applies its gradients inside a condition."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        tf.cond(loss < 100, lambda: self.optimizer.apply(gradients, variables), lambda: None)
+        return {"loss": loss}
+
+
+@each_replicated_strategy
+def test_an_update_inside_a_condition_is_told_with_the_way_out(strategy):
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = UpdatesSometimes(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd")
+        model.optimizer.build(model.trainable_variables)
+
+    with pytest.raises(RuntimeError, match=r"inside a `tf\.cond`, a loop.*GradientAccumulation"):
+        model.fit(X[:12, :3, 0], Y[:12], batch_size=6, verbose=0)
