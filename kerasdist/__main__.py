@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     trace.add_argument(
         "file",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or its folder",
     )
@@ -110,9 +110,9 @@ def _parser() -> argparse.ArgumentParser:
         "a PNG, from their event files, and says what limited each.",
         allow_abbrev=False,
     )
-    show.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder of event files")
+    show.add_argument("runs", nargs="+", type=_path, metavar="RUN", help="a folder of event files")
     show.add_argument(
-        "--output", type=Path, default=Path("run.png"), metavar="PNG", help="default: run.png"
+        "--output", type=_path, default=Path("run.png"), metavar="PNG", help="default: run.png"
     )
     show.set_defaults(command=_show)
     launch = commands.add_parser(
@@ -127,6 +127,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch_arguments(launch)
     launch.set_defaults(command=_launch)
     return parser
+
+
+def _path(text: str) -> Path:
+    if not text:
+        # As a Path it would be the current folder, which nobody has named.
+        raise argparse.ArgumentTypeError(
+            "must not be empty. Received: ''. Name a file or a folder."
+        )
+    return Path(text)
 
 
 def _trace(parsed) -> int:

@@ -6,7 +6,6 @@ In a script, before `fit`:
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 from kerasdist.strategies.choice import Choice
@@ -57,7 +56,7 @@ class Plan:
         """Optimizer steps of an epoch, the smaller last one included; None if unknown."""
         if not self.num_examples or not self.global_batch_size:
             return None
-        return math.ceil(self.num_examples / self.global_batch_size)
+        return _rounded_up(self.num_examples, self.global_batch_size)
 
     def __str__(self) -> str:
         rows = [
@@ -181,7 +180,7 @@ def _batch(plan):
     num_replicas = plan.num_replicas_of_step
     if num_replicas == 1:
         return text
-    largest = math.ceil(plan.global_batch_size / num_replicas)
+    largest = _rounded_up(plan.global_batch_size, num_replicas)
     smallest = plan.global_batch_size // num_replicas
     each = f"{largest}" if largest == smallest else f"{smallest} or {largest}"
     return f"{text}{'' if plan.num_ps else ' (global)'}, {each} on each replica"
@@ -258,6 +257,10 @@ def _xla(model, num_replicas, cluster):
     if num_replicas > 1:
         return "off: it cannot compile a step that spans several devices"
     return "on"
+
+
+def _rounded_up(number: int, divisor: int) -> int:
+    return -(-number // divisor)  # Exact, where floats are not.
 
 
 def _number(value):

@@ -129,6 +129,9 @@ def test_a_program_without_make_strategy_cannot_be_examined(doctor):
         (["--clones=2"], "`--clones` needs a program to examine"),
         (["--only=x", "--", "python", "train.py"], "`--only` is for the table"),
         (["--quick", "--", "python", "train.py"], "`--quick` is for the table"),
+        (["--only=clipnorm", "--markdown=."], "Received: '.' (it is a folder)."),
+        (["--markdown=no/x.md"], "Received: 'no/x.md' (there is no folder no)."),
+        (["--markdown="], "`--markdown` must name a file that can be written. Received: ''"),
         (["--quick", "--only=Adagrad"], "`--only` matches no row. Received: 'Adagrad'. Rows: Adam"),
     ],
 )
@@ -138,9 +141,10 @@ def test_a_mistake_in_the_arguments_is_one_line(arguments, message, capsys, tmp_
 
     assert command.main(["doctor", *arguments]) == 2
 
-    printed = capsys.readouterr().err
-    assert printed.startswith("error: ")
-    assert message in printed
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
 
 
 def test_the_quick_rows_are_rows_of_the_table():

@@ -15,6 +15,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -155,6 +156,33 @@ def test_addresses_are_free_ports_of_this_machine_and_leave_the_seed_alone():
     assert all(re.fullmatch(r"127\.0\.0\.1:[12]\d{4}", address) for address in second.values())
     random.seed(0)
     assert random.random() == pytest.approx(0.8444218515250481)
+
+
+def test_there_are_as_many_addresses_as_ports_that_are_free(monkeypatch):
+    tasks = [Task("worker", index) for index in range(3)]
+    with socket.socket() as held:
+        held.bind(("", 0))
+        port = held.getsockname()[1]
+        monkeypatch.setattr(task_environment, "_PORTS", range(port, port + 1))
+        with pytest.raises(ValueError, match=rf"3 tasks need .* {port} to {port}, .* has 0\. End"):
+            task_environment.addresses_of(tasks)
+
+
+def test_many_addresses_need_no_open_files():
+    tasks = [Task("worker", index) for index in range(2000)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, limits[1]))
+    try:
+        assert len(set(task_environment.addresses_of(tasks).values())) == len(tasks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_more_tasks_than_this_process_may_open_files_for_are_refused(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
+
+    with pytest.raises(ValueError, match=r"80 tasks need 130 open files, .* 100\. Allow more"):
+        kerasdist.launch(["true"], num_workers=80)
 
 
 def test_what_a_shell_ignores_in_the_background_is_not_ignored_by_tasks():
@@ -1178,6 +1206,11 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         (TRACEBACK + "ValueError: a title\n\nand\n  more\n", "ValueError: a title"),
         (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
         ("usage: ...\nerror: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),
+        (
+            "FATAL Flags parsing error: Unknown command line flag 'x'\n"
+            "Pass --helpshort or --helpfull to see help on flags.\n",
+            "FATAL Flags parsing error: Unknown command line flag 'x'",
+        ),
         (TRACEBACK + "ValueError: old\n" + ATTEMPT + "new\n" + NOTE, "new"),
         ("old\n" + ATTEMPT, ""),
         ("", ""),
@@ -1323,6 +1356,8 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--grace-secs=-1", "--", "true"], "Received: grace_secs=-1.0."),
         (["--timeout-secs=nan", "--", "true"], "Received: timeout_secs=nan."),
         (["--log-dir=/dev/null/logs", "--", "true"], "log_dir='/dev/null/logs'"),
+        (["--log-dir=", "--", "true"], "`log_dir` must not be empty. Received: log_dir=''."),
+        (["--workers=5000", "--", "true"], "at most 1,000 tasks, which all run on this machine."),
         (["--", "no-such-program"], "Received: 'no-such-program'."),
         (["no_such.py"], "a script that does not exist. Received: 'no_such.py', looked for in "),
         (["--", sys.executable, "no_such.py", "--epochs=5"], "Received: 'no_such.py'"),

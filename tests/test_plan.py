@@ -59,6 +59,7 @@ def test_text_has_one_aligned_row_for_each_thing():
         (4, 33, "33 examples (global), 8 or 9 on each replica"),
         (4, 1, "1 example (global), 0 or 1 on each replica"),
         (4, 4096, "4,096 examples (global), 1024 on each replica"),
+        (3, 3 * 10**16 + 3, f"{3 * 10**16 + 3:,} examples (global), {10**16 + 1} on each replica"),
     ],
 )
 def test_batch_is_global_and_per_replica(num_replicas, global_batch_size, text):

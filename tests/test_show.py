@@ -60,6 +60,17 @@ def test_what_limits_a_run(share, limit):
     assert limit in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(["show", ""], "RUN"), (["show", "run", "--output="], "--output"), (["trace", ""], "FILE")],
+)
+def test_an_empty_path_is_named(arguments, name, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+    assert f"error: argument {name}: must not be empty. Received: ''." in capsys.readouterr().err
+
+
 def test_a_folder_without_numbers_is_one_line(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: There are no numbers in {tmp_path}. ")

@@ -8,6 +8,7 @@ ones, so that each row shows what its title says.
 """
 
 import dataclasses
+import os
 import platform
 import sys
 import time
@@ -63,12 +64,14 @@ def main(*, only: str = "", is_quick: bool = False, markdown: str | None = None)
         markdown: File that gets the table as well.
 
     Raises:
-        ValueError: No case has such a title.
+        ValueError: No case has such a title, or the file cannot be written.
     """
     titles = [case.name for case in parity.CASES if not is_quick or case.name in QUICK]
     cases = [case for case in parity.CASES if case.name in titles and only in case.name]
     if not cases:
         raise ValueError(f"`--only` matches no row. Received: {only!r}. Rows: {', '.join(titles)}.")
+    if markdown is not None:
+        _check_can_write(markdown)  # Now: the table takes minutes.
     start = time.perf_counter()
     print(f"{_versions()}\nLargest difference from one device, on two replicas:\n")
     print(_line("", "stock Keras", "kerasdist"))
@@ -80,10 +83,27 @@ def main(*, only: str = "", is_quick: bool = False, markdown: str | None = None)
     sick = [row.case for row in rows if not row.is_healthy]
     print(f"\n{len(rows) - len(sick)} of {len(rows)} rows of kerasdist equal one device", end=" ")
     print(f"({time.perf_counter() - start:.0f} s).")
-    if markdown:
+    if markdown is not None:
         Path(markdown).write_text(_markdown(rows))
         print(f"Written: {markdown}")
     return 1 if sick else 0
+
+
+def _check_can_write(markdown: str):
+    path = Path(markdown)
+    reason = ""
+    if not markdown:
+        reason = "it is empty"
+    elif path.is_dir():
+        reason = "it is a folder"
+    elif not path.parent.is_dir():
+        reason = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "writing there is not allowed"
+    if reason:
+        raise ValueError(
+            f"`--markdown` must name a file that can be written. Received: {markdown!r} ({reason})."
+        )
 
 
 def _strategies():

@@ -86,8 +86,8 @@ def launch(
 
     Raises:
         TypeError: An argument has the wrong type, or the function cannot go to another process.
-        ValueError: An argument is out of range, the command or its script is not found, or
-            `log_dir` cannot be written.
+        ValueError: An argument is out of range, the command or its script is not found,
+            `log_dir` cannot be written, or this machine cannot run so many tasks.
         LaunchError: A task of the function failed. It is a RuntimeError.
         TimeoutError: The function was not done within `timeout_secs`.
 

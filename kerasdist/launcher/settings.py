@@ -15,7 +15,7 @@ class Settings:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: A number is out of range, or `network` is unknown.
+        ValueError: A number is out of range, `log_dir` is empty, or `network` is unknown.
     """
 
     num_workers: int = 2
@@ -40,6 +40,11 @@ class Settings:
         check_secs("grace_secs", self.grace_secs)
         check_secs("timeout_secs", math.inf if self.timeout_secs is None else self.timeout_secs)
         check_secs("frozen_timeout_secs", self.frozen_timeout_secs)
+        if self.log_dir == "":
+            raise ValueError(
+                "`log_dir` must not be empty. Received: log_dir=''. Without it, logs are in "
+                "kerasdist_logs/<run id>."
+            )
         if self.network not in NETWORKS:
             raise ValueError(
                 f"`network` must be one of {', '.join(NETWORKS)}. "

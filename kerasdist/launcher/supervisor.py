@@ -44,7 +44,7 @@ class Supervisor:
         for_all: Whether a failed task leaves the others running until they end by themselves.
 
     Raises:
-        ValueError: The directory of the logs cannot be written.
+        ValueError: The directory of the logs cannot be written, or there are too many tasks.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """Which tasks a cluster has, their addresses, and what each finds in its environment."""
 
-import contextlib
+import itertools
 import json
 import os
 import random
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,22 +17,46 @@ from kerasdist.launcher.settings import Settings
 # Below those that Linux gives to outgoing connections: the tasks make many of these before the
 # last of them listens.
 _PORTS = range(15000, 30000)
-_MOST_TRIES = 1000
+_MOST_TASKS = 1000  # Far more than a machine has cores.
+_OTHER_FILES = 50  # Open in the launcher beside the log of each task.
 
 
 def tasks_of(settings: Settings) -> list[Task]:
-    """Returns the tasks in the order chief, workers, ps, evaluator."""
+    """Returns the tasks in the order chief, workers, ps, evaluator.
+
+    Raises:
+        ValueError: They are more than this machine can run.
+    """
     counts = {
         "chief": int(settings.has_chief),
         "worker": settings.num_workers,
         "ps": settings.num_ps,
         "evaluator": int(settings.evaluator),
     }
+    _check_room(sum(counts.values()))
     return [Task(job, index) for job, count in counts.items() for index in range(count)]
 
 
+def _check_room(num_tasks):
+    if num_tasks > _MOST_TASKS:
+        raise ValueError(
+            f"A launch has at most {_MOST_TASKS:,} tasks, which all run on this machine. "
+            f"Received: {num_tasks:,} tasks. Launch fewer."
+        )
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files != resource.RLIM_INFINITY and num_tasks + _OTHER_FILES > most_files:
+        raise ValueError(
+            f"{num_tasks:,} tasks need {num_tasks + _OTHER_FILES:,} open files, and this process "
+            f"may have {most_files:,}. Allow more (`ulimit -n`), or launch fewer tasks."
+        )
+
+
 def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
-    """Returns an address on this machine for each task of the cluster; an evaluator has none."""
+    """Returns an address on this machine for each task of the cluster; an evaluator has none.
+
+    Raises:
+        ValueError: There are fewer free ports than tasks.
+    """
     members = [task for task in tasks if task.job != "evaluator"]
     ports = _free_ports(len(members))
     return {task: f"127.0.0.1:{port}" for task, port in zip(members, ports, strict=True)}
@@ -97,18 +122,21 @@ def _quiet(settings: Settings) -> dict[str, str]:
 
 def _free_ports(count: int) -> list[int]:
     # A generator of its own: the user's seed must neither repeat the ports nor be used up.
-    numbers = random.Random()
-    ports: list[int] = []
-    with contextlib.ExitStack() as held:  # So that no port is found twice.
-        for _ in range(_MOST_TRIES + count):
-            if len(ports) == count:
-                return ports
-            port = numbers.choice(_PORTS)
-            listener = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind(("", port))  # Every interface, as TensorFlow's server does.
-                ports.append(port)
-    raise RuntimeError(
-        f"No {count} free ports from {_PORTS.start} to {_PORTS.stop - 1} on this machine. "
-        "End what holds them: `ss --listening --tcp --processes`."
-    )
+    numbers = random.Random().sample(_PORTS, len(_PORTS))
+    ports = list(itertools.islice(filter(_is_free, numbers), count))
+    if len(ports) < count:
+        raise ValueError(
+            f"{count:,} tasks need as many free ports from {_PORTS.start} to {_PORTS.stop - 1}, "
+            f"and this machine has {len(ports):,}. End what holds the others "
+            "(`ss --listening --tcp --processes`), or launch fewer tasks."
+        )
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("", port))  # Every interface, as TensorFlow's server does.
+        except OSError:
+            return False
+    return True

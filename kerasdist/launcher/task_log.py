@@ -16,6 +16,8 @@ from pathlib import Path
 from kerasdist.launcher import tracebacks
 from kerasdist.launcher.foreign_lines import is_foreign
 
+# What absl.app says after the error, of a flag that it does not know.
+_HINT_OF_ABSL = "Pass --helpshort or --helpfull to see help on flags."
 _MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
 _TAIL_BYTES = 1 << 16
 RESTART_MARK = "--- restart"  # Between what two attempts have written.
@@ -124,6 +126,7 @@ def error_of(path: Path) -> str:
     marks = [number for number, line in enumerate(lines) if line.startswith(both)]
     lines = lines[marks[-1] + 1 :] if marks else lines
     said = [line for line in lines if line and not tracebacks.is_inside(line)]
+    said = [line for line in said if line != _HINT_OF_ABSL]
     if tracebacks.BEGIN in said:
         # The first line of the last exception's message, which may have many.
         return next(iter(said[len(said) - said[::-1].index(tracebacks.BEGIN) :]), "")
