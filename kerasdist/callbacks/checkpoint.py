@@ -102,7 +102,7 @@ class Checkpoint(UpdateCallback):
     class MismatchError(ValueError):
         """The checkpoint is of another model, optimizer or batch size."""
 
-    # The others count from the step at which training goes on.
+    # The others count from the step at which training goes on, and change what is saved.
     encloses_training = True
 
     def __init__(
@@ -166,6 +166,7 @@ class Checkpoint(UpdateCallback):
         self._callbacks = self._training.callbacks
         self._batch_size = self._training.batch_size  # Validation comes with one of its own.
         self._pending: Saved | None = None
+        self._begun: Saved | None = None  # The same, if it is of the middle of its epoch.
         self._first_epoch: int | None = None
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
         self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
@@ -189,18 +190,25 @@ class Checkpoint(UpdateCallback):
             self._first_epoch = epoch
         self._num_resumed = None
         if self._pending is not None:
-            self._num_steps = self._pending.record["step"]
-            self._num_resumed = self._num_steps or None
-            self._restore_rest(self._pending)
-            self._pending = None
-            # A later `fit` begins with the epoch that it is told.
-            keras_adapter.begin_at(self.model, None)
+            saved, self._pending = self._pending, None
+            self._go_on(saved)
         elif self._is_due or (self._counter is None and self._num_epochs_here):
             self._save(epoch, 0, beside=self.every_secs is not None)
         self._num_epochs_here += 1
         self._num_logged = histories.lengths_of(self._history)
-        if self._has_to_leave():
+        # In the middle of an epoch after its next step: what is saved is of an epoch that begins.
+        if self._num_resumed is None and self._has_to_leave():
             self._leave(epoch, 0)
+
+    def on_epoch_begun(self, epoch):
+        """Hears that `on_epoch_begin` of all callbacks is over.
+
+        A checkpoint of the middle of an epoch has what they had changed, which they have changed
+        once more by now: a learning rate that is halved in each epoch would be halved twice.
+        """
+        if self._begun is not None:
+            self._restore(self._begun)
+            self._begun = None
 
     def on_test_begin(self, logs=None):
         super().on_test_begin(logs)
@@ -240,6 +248,7 @@ class Checkpoint(UpdateCallback):
         keras_adapter.begin_at(self.model, None)
         _num_fits[self.model][self._key()] += 1
         if self._pending is not None:  # Nothing was left to train.
+            self._restore_weights(self._pending)  # Callbacks may change them as in a new training.
             histories.extend(self._history, self._pending.record["history"])
         elif self._cut is not None:
             self._save(self._epoch, self._num_steps, is_finished=True)
@@ -353,32 +362,45 @@ class Checkpoint(UpdateCallback):
                 "batch size, use another folder, or take the weights alone with "
                 "weights_if_changed=True."
             )
-        with saved.weights() as path, keras_adapter.without_optimizers(self.model):
-            self.model.load_weights(path)
+        with keras_adapter.without_optimizers(self.model):
+            self._load_weights(saved)
         self._say(f"Weights taken from {saved.path}; the rest is of another training: {shown}.")
 
     def _restore_weights(self, saved):
-        with saved.weights() as path:
-            self.model.load_weights(path)
+        self._load_weights(saved)
         if any(name.startswith("global seed/") for name in saved.arrays):
             keras_adapter.make_global_seed_generator()
-        self._write_variables(saved)
-
-    def _write_variables(self, saved):
         named = variables.variables_of(self.model)
         if saved.record["step"] == 0:  # An epoch begins: its metrics are new.
             named = {name: each for name, each in named.items() if not name.startswith("metric/")}
         variables.write(self.model.distribute_strategy, named, saved.arrays)
 
-    def _restore_rest(self, saved):
-        """Restores what `fit` and the callbacks have set anew since it began."""
-        self._write_variables(saved)  # Metrics, and what reading the data has drawn.
-        callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
+    def _load_weights(self, saved):
+        with saved.weights() as path:
+            self.model.load_weights(path)
+        then, now = saved.record["variables"], variables.signature_of(self.model)
+        if not variables.differences(*map(_weights_in, (then, now))):
+            named = variables.weights_of(self.model)
+            variables.write(self.model.distribute_strategy, named, saved.arrays)
+
+    def _go_on(self, saved):
+        """Restores in the epoch of a checkpoint, before other callbacks hear that it begins."""
         record = saved.record
-        if record["step"]:  # Which can turn out to be the last one of its epoch.
+        self._num_steps = record["step"]
+        self._num_resumed = self._num_steps or None
+        self._restore(saved)
+        histories.extend(self._history, record["history"], lengths=record.get("num_logged"))
+        self._begun = saved if self._num_resumed else None
+        # A later `fit` begins with the epoch that it is told.
+        keras_adapter.begin_at(self.model, None)
+
+    def _restore(self, saved):
+        """Restores also what `fit`, reading the data and the callbacks have changed meanwhile."""
+        self._restore_weights(saved)
+        callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
+        if saved.record["step"]:  # Which can turn out to be the last one of its epoch.
             results = self.model.get_metrics_result().items()
             self._logs_before = {name: float(each) for name, each in results if np.ndim(each) == 0}
-        histories.extend(self._history, record["history"], lengths=record.get("num_logged"))
 
     # Saving.
 
@@ -392,7 +414,8 @@ class Checkpoint(UpdateCallback):
             step = num_done if step else 0  # Workers are ahead of it.
         self._is_due = False
         # All workers: replicas have values of their own.
-        arrays = variables.read(strategy, variables.variables_of(self.model))
+        apart = variables.weights_apart(self.model)
+        arrays = variables.read(strategy, apart | variables.variables_of(self.model))
         if is_cut:
             arrays |= self._cut
         updates = updates_of(self.model)
@@ -488,6 +511,10 @@ def _state_of_data(saved: Saved) -> tuple[int, bytes] | None:
     if _DATA_STATE not in saved.arrays:
         return None
     return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
+
+
+def _weights_in(signature: list[list]) -> list[list]:
+    return [each for each in signature if each[0] == "weight"]
 
 
 def _mode_of(monitor: str) -> str:

@@ -115,8 +115,9 @@ class Folder:
             with open(os.path.join(local, STATE), "wb") as file:
                 np.savez(file, **arrays)
             sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
+            about = {"files": sums, "dtypes": _foreign_dtypes(arrays)}
             # As it is read: with text for the keys of all dicts.
-            record = json.loads(json.dumps({**record, "files": sums}))
+            record = json.loads(json.dumps({**record, **about}))
             with open(os.path.join(local, RECORD), "w") as file:
                 json.dump({**record, "crc32": _sum_of_record(record)}, file, indent=1)
             for name in (WEIGHTS, STATE, RECORD):
@@ -144,7 +145,8 @@ class Folder:
                 tf.io.gfile.GFile(os.path.join(path, STATE), "rb") as file,
                 np.load(file, allow_pickle=False) as arrays,
             ):
-                return Saved(path=path, record=record, arrays=dict(arrays.items()))
+                arrays = {**arrays, **_viewed(arrays, record.get("dtypes", {}))}
+                return Saved(path=path, record=record, arrays=arrays)
         except (OSError, ValueError, KeyError, TypeError, tf.errors.OpError) as error:
             raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
 
@@ -208,6 +210,18 @@ def saver_of_copy(save_weights: Callable[[Any], None]) -> Callable[[Any], None]:
 class _InMemory(io.BytesIO):
     def __str__(self) -> str:
         return WEIGHTS  # Keras looks at how it ends.
+
+
+def _foreign_dtypes(arrays: Mapping) -> dict[str, str]:
+    """Returns by name the dtypes, as bfloat16, of which NumPy's files keep the size alone."""
+    return {name: each.dtype.name for name, each in arrays.items() if each.dtype.kind == "V"}
+
+
+def _viewed(arrays: Mapping, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Returns arrays that were read, with what `_foreign_dtypes` has returned."""
+    return {
+        name: arrays[name].view(tf.as_dtype(dtype).as_numpy_dtype) for name, dtype in dtypes.items()
+    }
 
 
 def _is_local(path: str) -> bool:

@@ -37,6 +37,26 @@ def variables_of(model) -> dict[str, tf.Variable]:
     return named
 
 
+def weights_of(model) -> dict[str, tf.Variable]:
+    """Returns the weights, by names as `variables_of`."""
+    return {f"weight/{index}": each.value for index, each in enumerate(model.weights)}
+
+
+def weights_apart(model) -> dict[str, tf.Variable]:
+    """Returns those of `weights_of` that Keras does not save as they are.
+
+    A layer with LoRA saves its kernel with the product of two small matrices added, and loading
+    sets these to zero, from where they never learn again. Layers of users may leave weights out.
+    """
+    saved = set()
+    for layer in keras_adapter.layers_of(model):
+        store: dict = {}
+        layer.save_own_variables(store)
+        saved |= {id(each) for each in store.values() if isinstance(each, keras.Variable)}
+    is_apart = [id(each) not in saved for each in model.weights]
+    return dict(itertools.compress(weights_of(model).items(), is_apart))
+
+
 def signature_of(model) -> list[list]:
     """Returns [what it is, its path, shape, dtype] of all that is trained, and of the optimizer."""
     optimizer = model.optimizer

@@ -5,6 +5,7 @@ step. A callback that overrides a batch hook gets logs that turn into numbers wh
 """
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Generator
 
@@ -35,6 +36,9 @@ class CallbackList(keras.callbacks.CallbackList):
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
+        # What is saved is of a moment between two steps.
+        self._listeners["on_train_batch_begin"].sort(key=_is_inner)
+        self._listeners["on_train_batch_end"].sort(key=_is_outer)
 
     def on_train_begin(self, logs=None):
         with self._sorted(_is_inner):
@@ -43,6 +47,13 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_train_end(self, logs=None):
         with self._sorted(_is_outer):
             super().on_train_end(logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        with self._sorted(_is_inner):
+            super().on_epoch_begin(epoch, logs)
+        for callback in self.callbacks:
+            if hasattr(callback, "on_epoch_begun"):  # Of ours: Keras has no such hook.
+                callback.on_epoch_begun(epoch)
 
     @contextlib.contextmanager
     def _sorted(self, key) -> Generator[None]:
@@ -57,8 +68,7 @@ class CallbackList(keras.callbacks.CallbackList):
             callback.on_train_batch_begin(batch, logs=logs or {})
 
     def on_train_batch_end(self, batch, logs=None):
-        for callback in self._listeners["on_train_batch_end"]:
-            _call_with_view(callback.on_train_batch_end, batch, _logs_for(callback, logs))
+        self._share("on_train_batch_end", batch, logs)
         if not self._is_alone:
             self._hold_stop()
 
@@ -76,8 +86,33 @@ class CallbackList(keras.callbacks.CallbackList):
             callback.on_test_batch_begin(batch, logs=logs or {})
 
     def on_test_batch_end(self, batch, logs=None):
-        for callback in self._listeners["on_test_batch_end"]:
-            _call_with_view(callback.on_test_batch_end, batch, logs)
+        self._share("on_test_batch_end", batch, logs)
+
+    def _share(self, hook: str, batch, logs):
+        """Calls a hook of the callbacks, where each sees what those before it wrote into the logs.
+
+        They share a copy, as with Keras: what they write is not in the logs of the epoch. It is
+        read at once where one of them keeps it: read in a later step, it would hold the numbers of
+        that step.
+        """
+        if not self._listeners[hook]:
+            return
+        if not isinstance(logs, LazyLogs):
+            self._call(hook, batch, logs)
+            return
+        # Not every worker has the same callbacks, so numbers of all workers cannot be had here.
+        logs = logs.of_worker
+        shared = LazyLogs(lambda: logs.data)
+        reference = weakref.ref(shared)
+        with _read_before_change(logs, self.model):
+            self._call(hook, batch, shared)
+        del shared
+        if reference() is not None:
+            _ = logs.data
+
+    def _call(self, hook: str, batch, logs):
+        for callback in self._listeners[hook]:
+            getattr(callback, hook)(batch, logs=_logs_for(callback, hook, logs))
 
     def _hold_stop(self):
         """Lets a stop in the middle of an epoch wait until all workers know of it.
@@ -106,31 +141,36 @@ def _is_inner(callback) -> bool:
     return not _is_outer(callback)
 
 
-def _logs_for(callback, logs):
+def _logs_for(callback, hook, logs):
     """Returns the logs, or None for a TensorBoard that reads them in every step and writes none."""
-    if type(callback).on_train_batch_end is not keras.callbacks.TensorBoard.on_train_batch_end:
+    if getattr(type(callback), hook) is not keras.callbacks.TensorBoard.on_train_batch_end:
         return logs
     # A writer and a condition that an interrupted TensorBoard left behind must not count here.
     writes = callback.update_freq != "epoch" and tf.summary.should_record_summaries()
     return logs if writes else None
 
 
-def _call_with_view(hook, batch, logs):
-    """Calls a hook with logs of its own; reads them at once where the callback keeps them.
+@contextlib.contextmanager
+def _read_before_change(logs: LazyLogs, model) -> Generator[None]:
+    """Reads the logs of a step before a callback has the model change what they are read from.
 
-    Read in a later step, they would hold the numbers of that step.
+    The methods are those of this model alone, so that a subclass may have its own.
     """
-    if not isinstance(logs, LazyLogs):
-        hook(batch, logs=logs)
-        return
-    # Not every worker has the same callbacks, so numbers of all workers cannot be had here.
-    logs = logs.of_worker
-    view = LazyLogs(lambda: logs.data)
-    reference = weakref.ref(view)
-    hook(batch, logs=view)
-    del view
-    if reference() is not None:
-        _ = logs.data
+    attributes = vars(model)  # Keras' __setattr__ would look for state to track.
+    own = {name: attributes[name] for name in _CHANGING_METRICS if name in attributes}
+    for name in _CHANGING_METRICS:
+        attributes[name] = functools.partial(_read_first, logs, getattr(model, name))
+    try:
+        yield
+    finally:
+        for name in _CHANGING_METRICS:
+            del attributes[name]
+        attributes.update(own)
+
+
+def _read_first(logs, method, *args, **kwargs):
+    _ = logs.data
+    return method(*args, **kwargs)
 
 
 def is_overridden(callback, hook: str) -> bool:
@@ -150,3 +190,6 @@ _BATCH_HOOKS = (
     "on_test_batch_begin",
     "on_test_batch_end",
 )
+
+# `fit` and `evaluate` begin with the first.
+_CHANGING_METRICS = ("reset_metrics", "train_on_batch", "test_on_batch", "compile")

@@ -2,8 +2,11 @@
 
 import sys
 import time
+from typing import Any
 
 import keras
+
+from kerasdist.training.step.lazy_logs import LazyLogs
 
 
 class ProgressBar(keras.callbacks.ProgbarLogger):
@@ -22,6 +25,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._last_redraw = 0.0
         self._is_in_fit = False
         self._first_step: tuple[float, int] | None = None
+        self._train_function: Any = None
+        self._not_shown: dict = {}
 
     def set_params(self, params):
         verbose = params["verbose"]
@@ -32,12 +37,15 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
         self._first_step = None
+        self._not_shown = {}
 
     def on_train_batch_end(self, batch, logs=None):
+        # A callback that compiles the model in its last step leaves it without one.
+        self._train_function = self.model.train_function or self._train_function
         if self._first_step is None:
             self._first_step = time.perf_counter(), self._num_examples()
         self.seen = batch + 1
-        if self._is_due():
+        if self._is_due(logs):
             self._show_rate()
             super().on_train_batch_end(batch, logs)
 
@@ -49,8 +57,11 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         if self._is_in_fit:
             return
         self.seen = batch + 1
-        if self._is_due():
+        if self._is_due(logs):
             super().on_test_batch_end(batch, logs)
+
+    def on_test_end(self, logs=None):
+        super().on_test_end({**self._not_shown, **(logs or {})})
 
     def on_epoch_end(self, epoch, logs=None):
         self._show_rate()
@@ -58,15 +69,20 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         if target is not None:
             # An epoch that was stopped says how far it came.
             self.target = min(target, self.seen)
-        super().on_epoch_end(epoch, logs)
+        super().on_epoch_end(epoch, {**self._not_shown, **(logs or {})})
         if target is not None:
             self.target = target
 
-    def _is_due(self) -> bool:
+    def _is_due(self, logs) -> bool:
+        """Whether to redraw with the logs of a step; if not, keeps what the last line may show."""
+        if self.verbose != 1:
+            return False
         now = time.perf_counter()
-        if self.verbose != 1 or now - self._last_redraw < self.redraw_secs:
+        if now - self._last_redraw < self.redraw_secs:
+            self._not_shown = _what_was_read(logs) or self._not_shown
             return False
         self._last_redraw = now
+        self._not_shown = {}
         return True
 
     def _show_rate(self):
@@ -75,8 +91,13 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         start, num_examples = self._first_step
         secs = time.perf_counter() - start
         num_examples = self._num_examples() - num_examples
-        if num_examples:
+        if num_examples > 0:  # A `fit` in a callback begins to count anew.
             self.progbar.unit_name = f"step - {num_examples / secs:.0f} examples/s"
 
     def _num_examples(self) -> int:
-        return int(self.model.train_function.num_examples)
+        return int(self._train_function.num_examples) if self._train_function else 0
+
+
+def _what_was_read(logs) -> dict:
+    """Returns the logs where another callback has read them, and may have written into them."""
+    return dict(logs) if isinstance(logs, LazyLogs) and logs.is_read else {}

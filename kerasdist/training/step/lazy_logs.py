@@ -46,6 +46,11 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
     def data(self) -> dict:
         return dict(self._read())
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the numbers are there, so that to look at them costs nothing."""
+        return "data" in vars(self)
+
     @functools.cached_property
     def of_worker(self) -> "LazyLogs":
         """The logs of this worker alone."""

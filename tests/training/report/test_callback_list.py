@@ -1,5 +1,7 @@
 """Callbacks get floats in every step where they look, and cost nothing where they do not."""
 
+import contextlib
+import itertools
 from typing import Any
 
 import keras
@@ -113,6 +115,112 @@ def test_logs_that_were_kept_hold_the_numbers_of_their_step():
     fit(make_model(strategies.get("2 replicas")), keep)
 
     assert [logs["loss"] for logs in kept] == pytest.approx(truth.train, abs=1e-5)
+
+
+CHANGES_OF_METRICS = {
+    "evaluate": lambda model: model.evaluate(X[:5], Y[:5], verbose=0),
+    "test_on_batch": lambda model: model.test_on_batch(X[:5], Y[:5]),
+    "train_on_batch": lambda model: model.train_on_batch(X[:5], Y[:5]),
+    "fit": lambda model: model.fit(X[:5], Y[:5], verbose=0),
+    "reset_metrics": lambda model: model.reset_metrics(),
+}
+
+
+class Changing(Reader):
+    """Changes the metrics, in each step in another way, and reads the logs only then."""
+
+    def __init__(self, *changes):
+        super().__init__()
+        self.changes = itertools.cycle(changes)
+
+    def on_train_batch_end(self, batch, logs=None):
+        CHANGES_OF_METRICS[next(self.changes)](self.model)
+        super().on_train_batch_end(batch, logs)
+
+
+@each_strategy
+def test_what_a_callback_does_to_the_metrics_changes_no_logs_of_its_step(strategy):
+    def logs_of(model):
+        changing, reader = Changing(*CHANGES_OF_METRICS), Reader()
+        history = fit(model, changing, reader, epochs=2).history
+        assert changing.train == reader.train
+        return [*reader.train, *history["loss"]]
+
+    assert logs_of(make_model(strategy)) == pytest.approx(logs_of(make_model()), abs=1e-5)
+
+
+@each_strategy
+def test_logs_of_evaluate_survive_a_change_of_the_metrics_too(strategy):
+    class Resetting(Reader):
+        def on_test_batch_end(self, batch, logs=None):
+            self.model.reset_metrics()
+            super().on_test_batch_end(batch, logs)
+
+    truth, resetting = Resetting(), Resetting()
+    make_model().evaluate(X, Y, batch_size=8, verbose=0, callbacks=[truth])
+    make_model(strategy).evaluate(X, Y, batch_size=8, verbose=0, callbacks=[resetting])
+
+    assert resetting.test == pytest.approx(truth.test, abs=1e-5)
+
+
+@each_strategy
+def test_an_epoch_ends_with_the_logs_of_an_own_step_before_a_callback_evaluates(strategy):
+    class Own(keras.Model):
+        def train_step(self, data):
+            return super().train_step(data) | {"steps": self.optimizer.iterations}
+
+    def history_of(scope):
+        keras.utils.set_random_seed(2)
+        with scope:
+            inputs = keras.Input((3,))
+            model = Own(inputs, keras.layers.Dense(1)(inputs))
+            model.compile("sgd", "mse")
+        return fit(model, Changing("evaluate")).history
+
+    truth, history = map(history_of, (contextlib.nullcontext(), strategy.scope()))
+
+    assert history["steps"] == truth["steps"]
+    assert history["loss"] == pytest.approx(truth["loss"], abs=1e-5)
+
+
+def test_a_callback_leaves_the_methods_of_the_model_as_they_were():
+    model = make_model(strategies.get("2 replicas"))
+    own = model.__dict__["reset_metrics"] = lambda: calls.append(1)
+    calls = []
+
+    fit(model, Changing("reset_metrics"))
+
+    assert vars(model)["reset_metrics"] is own
+    assert len(calls) == NUM_STEPS + 1
+    assert not {"compile", "train_on_batch", "test_on_batch"} & set(vars(model))
+
+
+class Writer(keras.callbacks.Callback):
+    """Writes into the logs of every step."""
+
+    def on_train_batch_end(self, batch, logs: Any = None):
+        logs["rate"] = batch + 0.5
+        logs["loss"] *= 2
+
+    def on_test_batch_end(self, batch, logs: Any = None):
+        logs["loss"] *= 3
+
+
+@each_strategy
+def test_what_a_callback_writes_into_the_logs_is_seen_by_those_after_it(strategy):
+    def logs_of(model):
+        before, after, rates = Reader(), Reader(), []
+        noting = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: rates.append(logs.get("rate"))
+        )
+        history = fit(
+            model, before, Writer(), after, noting, epochs=2, validation_data=(X[:12], Y[:12])
+        ).history
+        assert rates == [0.5, 1.5, 2.5, 3.5] * 2
+        assert sorted(history) == ["loss", "val_loss"]
+        return [*before.train, *after.train, *before.test, *after.test, *history["loss"]]
+
+    assert logs_of(make_model(strategy)) == pytest.approx(logs_of(make_model()), abs=1e-5)
 
 
 def test_several_readers_share_one_read(reads):

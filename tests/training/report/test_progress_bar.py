@@ -12,6 +12,7 @@ from kerasdist.training.report import progress_bar
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
 from tests import strategies
+from tests.strategies import each_strategy
 
 X = np.ones((32, 3), "float32")
 Y = X[:, :1]
@@ -54,6 +55,19 @@ def run_steps(bar, clock, *, num_steps, secs, batch_size=8):
 @pytest.mark.parametrize(("secs", "num_redraws"), [(0.04, 9), (0.2, 25), (0.001, 1)])
 def test_logs_are_read_for_a_redraw_only(clock, secs, num_redraws):
     assert run_steps(make_bar(25), clock, num_steps=25, secs=secs) == num_redraws
+
+
+def test_the_last_line_shows_what_a_callback_wrote_in_the_last_step(clock, capsys):
+    bar = make_bar(2)
+    for step, rate in enumerate([0.25, 0.125]):  # The bar is drawn in the first step alone.
+        logs = LazyLogs(lambda: {"loss": 0.5})
+        logs["rate"] = rate
+        bar.on_train_batch_end(step, logs)
+    bar.on_epoch_end(0, {"loss": 0.5})
+
+    drawn = capsys.readouterr().out
+    assert "rate: 0.2500" in drawn
+    assert re.search(r"loss: 0\.5000 - rate: 0\.1250\s*$", drawn)
 
 
 @pytest.mark.parametrize("verbose", [0, 2])
@@ -104,6 +118,41 @@ def test_auto_is_a_bar_where_a_person_looks(
         monkeypatch.setitem(sys.modules, "ipykernel", sys)
 
     assert make_bar(1, "auto").verbose == verbose
+
+
+@each_strategy
+@pytest.mark.parametrize("verbose", [1, 2])
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_batch_end"])
+def test_a_callback_may_compile_the_model_when_its_last_step_is_done(
+    hook, verbose, strategy, capsys
+):
+    def compile_anew(step, logs):
+        if hook == "on_epoch_end" or step == 3:
+            model.compile("sgd", "mae")
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    compiling = keras.callbacks.LambdaCallback(**{hook: compile_anew})
+    model.fit(X, Y, batch_size=8, verbose=verbose, callbacks=[compiling])
+
+    assert re.search(r" - \d+ examples/s - loss: ", capsys.readouterr().out)
+
+
+@each_strategy
+def test_a_fit_in_a_callback_leaves_no_rate_below_zero(strategy, capsys):
+    def fit_again(batch, logs):
+        if batch == 3:
+            model.fit(X[:4], Y[:4], verbose=0)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    nested = keras.callbacks.LambdaCallback(on_train_batch_end=fit_again)
+    model.fit(X, Y, batch_size=8, verbose=2, callbacks=[nested])
+
+    assert not re.search(r"-\d+ examples/s", capsys.readouterr().out)
+    assert model.optimizer.iterations.numpy() == 5
 
 
 def fit(*, data=None, **arguments):

@@ -70,6 +70,7 @@ def test_nothing_is_read_before_the_first_use():
 
     assert isinstance(logs, dict)
     assert logs is not None
+    assert not logs.is_read
     assert not reads
 
 
@@ -79,6 +80,7 @@ def test_logs_are_used_like_a_dict_and_read_once(use):
 
     assert USES[use](logs) == EXPECTED[use]
     assert USES[use](logs) == EXPECTED[use]
+    assert logs.is_read
     assert len(reads) == 1
 
 
