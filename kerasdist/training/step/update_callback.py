@@ -22,8 +22,8 @@ class UpdateCallback(keras.callbacks.Callback):
 
     Attributes:
         prepared_for: Returns the model whose variables it holds, or None. Not to be changed.
-        encloses_training: Whether it hears of the begin of `fit` before all others, and of the end
-            after them.
+        encloses_training: Whether it hears of the begin of `fit`, of an epoch and of a step before
+            all others, and of the end of a step and of `fit` after them.
 
     Example:
         class Halve(UpdateCallback):

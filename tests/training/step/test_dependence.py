@@ -82,7 +82,7 @@ def test_in_loops_too():
     steps(tf.ones([3]))
 
     assert found
-    assert variable.numpy() == 3.0
+    assert float(tf.convert_to_tensor(variable)) == 3.0
 
 
 def test_eager_steps_say_nothing():
