@@ -10,21 +10,19 @@ import tensorflow as tf
 
 
 class Dependence:
-    """Follows a replica's batch through the operations that are traced from now on.
+    """Knows in the graph that is traced what depends on a replica's batch.
 
     Args:
         data: The batch, a structure of tensors.
     """
 
     def __init__(self, data):
-        self._graph: Any = tf.compat.v1.get_default_graph()
-        self._num_before = 0 if tf.executing_eagerly() else len(self._graph.get_operations())
-        self._begin = _names_of(data)
-        self._end: set[str] = set()
+        self._of_batch = _names_of(data)
+        self._of_all: set[str] = set()
 
     def end_at(self, tensors) -> None:
         """Says of tensors that they are the same on all replicas: sums over these."""
-        self._end |= _names_of(tensors)
+        self._of_all |= _names_of(tensors)
 
     def among(self, variables: list) -> list:
         """Returns those variables to which something is assigned that depends on the batch.
@@ -33,19 +31,27 @@ class Dependence:
         """
         if tf.executing_eagerly():
             return []
-        reached = self._inputs_reached()
-        places = {id(outer): inner.name for outer, inner in self._graph.captures}
-        return [each for each in variables if places.get(id(each.handle)) in reached]
+        graph: Any = tf.compat.v1.get_default_graph()
+        handles = {id(outer): inner for outer, inner in graph.captures}
+        return [each for each in variables if self._is_set_by_batch(handles.get(id(each.handle)))]
 
-    def _inputs_reached(self) -> set[str]:
-        """Returns the inputs of all operations that something of the batch goes into."""
-        followed, reached = set(self._begin), set()
-        for operation in self._graph.get_operations()[self._num_before :]:
-            inputs = {tensor.name for tensor in operation.inputs}
-            if not followed.isdisjoint(inputs):
-                reached |= inputs
-                followed |= {tensor.name for tensor in operation.outputs} - self._end
-        return reached
+    def _is_set_by_batch(self, handle) -> bool:
+        if handle is None:  # The step has nothing to do with it.
+            return False
+        users = handle.consumers()
+        return self._depend([each for user in users for each in user.inputs if each is not handle])
+
+    def _depend(self, tensors: list) -> bool:
+        """Whether one of some tensors is computed with something of the batch."""
+        seen: set[str] = set()
+        while tensors:
+            tensor = tensors.pop()
+            if tensor.name in self._of_batch:
+                return True
+            if tensor.name not in seen and tensor.name not in self._of_all:
+                tensors.extend(tensor.op.inputs)
+            seen.add(tensor.name)
+        return False
 
 
 def _names_of(structure) -> set[str]:
