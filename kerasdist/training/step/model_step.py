@@ -101,7 +101,7 @@ class ModelStep:
         Raises:
             StatesMadeError: On several replicas, in a graph.
         """
-        states_of_examples = batch_statistics.states_of_examples(self._model)
+        states = self._states()
         with contextlib.ExitStack() as stack:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
@@ -115,16 +115,14 @@ class ModelStep:
                 callbacks=self.callbacks,
                 is_quiet=self.is_quiet,
                 riders=riders,
-                states_of_examples=states_of_examples,
-                other_states=batch_statistics.other_states(self._model),
+                **states,
                 may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
                 times=self.times,
             )
-        if self._may_be_empty(shares) and not tf.executing_eagerly():
-            num_states = len(batch_statistics.states_of_examples(self._model))
-            if num_states > len(states_of_examples):
-                raise StatesMadeError
+        may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
+        if may_be_empty and not tf.executing_eagerly() and _count(self._states()) > _count(states):
+            raise StatesMadeError
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))
@@ -133,8 +131,12 @@ class ModelStep:
             self.logs.keep([logs for logs, _ in result.outputs], result.shares)
         return result
 
-    def _may_be_empty(self, shares) -> bool:
-        return shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
+    def _states(self) -> dict[str, list]:
+        """Returns what steps set so far, as arguments of `replica_step.run`."""
+        return {
+            "states_of_examples": batch_statistics.states_of_examples(self._model),
+            "other_states": batch_statistics.other_states(self._model),
+        }
 
     def _observe(self, losses, result):
         if not self._observers and not self._part_observers:
@@ -185,6 +187,10 @@ class ModelStep:
             return outputs
 
         return run
+
+
+def _count(states: dict[str, list]) -> int:
+    return sum(map(len, states.values()))
 
 
 def _warn_of_differences(model):
