@@ -58,6 +58,8 @@ def kept_objects_are_left_alone():
 def pytest_configure():
     """Looks for garbage less often: tracing makes objects by the million, and few are garbage."""
     gc.set_threshold(50_000, 20, 50)
+    # Where it is set, as in many containers, every process would compile kerasdist anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture

@@ -1,14 +1,18 @@
 """Runs the promises in one environment."""
 
 import dataclasses
+import functools
 import json
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from tests.versions.environment import ROOT, Environment
-from tests.versions.plugin import PATHS
+from tests.versions.plugin import GROUPS, PROMISES
 
+_WHICH = ("passed", "failed")
 VERSIONS = "import keras, tensorflow as tf; print(f'{keras.__version__}, {tf.__version__}')"
 
 
@@ -65,14 +69,32 @@ def examine(environment: Environment) -> Result:
     versions = _run(environment, "-c", VERSIONS).stdout.strip()
     lines = _run(environment, "-m", "tests.versions.private_names")
     moved = [json.loads(line) for line in lines.stdout.splitlines() if line.startswith("{")]
+    with ThreadPoolExecutor(len(GROUPS)) as pool:
+        found = list(pool.map(functools.partial(_outcomes_of, environment), GROUPS))
+    output = "".join([lines.stderr, *(output for _, output in found)])
+    outcomes = merged([outcomes for outcomes, _ in found])
+    return Result(versions=versions, moved=moved, outcomes=outcomes, output=output)
+
+
+def merged(parts: list[dict]) -> dict:
+    """Returns the outcomes of all groups of tests; {} where one of them did not end."""
+    if not all(parts):
+        return {}
+    return {
+        name: {which: [*chain(*(part[name][which] for part in parts))] for which in _WHICH}
+        for name in PROMISES
+    }
+
+
+def _outcomes_of(environment: Environment, paths: tuple[str, ...]) -> tuple[dict, str]:
+    """Runs a group of tests; returns its outcomes, {} where it did not end, and its output."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "promises"
         # Those who write the plugins of the whole suite are not in every environment.
         options = ["-p", "tests.versions.plugin", f"--promises={path}", "--quiet", "--tb=short"]
-        result = _run(environment, "-m", "pytest", *options, *PATHS)
+        result = _run(environment, "-m", "pytest", *options, *paths)
         outcomes = json.loads(path.read_text()) if path.exists() else {}
-    output = lines.stderr + result.stdout + result.stderr
-    return Result(versions=versions, moved=moved, outcomes=outcomes, output=output)
+    return outcomes, result.stdout + result.stderr
 
 
 def _run(environment: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:

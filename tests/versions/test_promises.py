@@ -6,7 +6,7 @@ import pytest
 
 from tests.versions import environment
 from tests.versions.plugin import PROMISES, promise_of
-from tests.versions.promises import Result
+from tests.versions.promises import Result, merged
 
 CASE = "tests/parity/test_cases.py::test_equals_one_device"
 ALL_HOLD = {name: {"passed": ["a test"], "failed": []} for name in PROMISES}
@@ -45,6 +45,17 @@ def test_a_promise_holds_where_tests_of_it_ran_and_passed():
     assert not result(callbacks={"passed": ["a"], "failed": ["b"]}).holds
     assert not result(callbacks={"passed": [], "failed": []}).holds
     assert not Result(versions="", moved=[], outcomes={}, output="").holds
+
+
+def test_groups_of_tests_are_counted_together_and_one_that_did_not_end_counts_as_none():
+    nothing = {name: {"passed": [], "failed": []} for name in PROMISES}
+    failed = nothing | {"callbacks": {"passed": ["a"], "failed": ["b"]}}
+
+    assert merged([nothing, failed, failed])["callbacks"] == {
+        "passed": ["a", "a"],
+        "failed": ["b", "b"],
+    }
+    assert merged([nothing, {}]) == {}
 
 
 def test_the_table_counts_and_the_details_name():
