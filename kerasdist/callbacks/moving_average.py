@@ -23,7 +23,8 @@ class MovingAverage(StepCallback):
     After each update n the average moves to `decay * average + (1 - decay) * variable`, with the
     decay min(decay, (1 + n) / (10 + n)), so that it follows quickly at first. Averages start at the
     values that the variables have when the first `fit` begins, and live on in the callback: give
-    the same one to the next `fit`.
+    the same one to the next `fit`. Those of layers that are unfrozen later start then; where layers
+    are frozen, they go on towards what the weights are.
 
     Args:
         decay: Largest decay per update, from 0 to less than 1.
@@ -125,17 +126,18 @@ class MovingAverage(StepCallback):
                 f"There is nothing to average in model '{model.name}'. Received: trainable="
                 f"{self.trainable}, batch_statistics={self.batch_statistics}."
             )
-        if [id(variable) for variable, _ in self._averages] == [id(each) for each in variables]:
-            return
-        if self._averages:
+        held = [variable for variable, _ in self._averages]
+        if not _ids_of(held) <= _ids_of(model.variables):
             raise ValueError(
-                "This MovingAverage holds the averages of other variables: of another model, or "
-                f"before layers were frozen. Make a new one for model '{model.name}'."
+                "This MovingAverage holds the averages of another model. Make a new one for model "
+                f"'{model.name}'."
             )
-        self._trained = {id(variable) for variable in model.trainable_variables}
-        self._averages = [
+        self._trained = _ids_of(model.trainable_variables)
+        # Layers may be frozen and unfrozen meanwhile.
+        variables = held + [each for each in variables if id(each) not in _ids_of(held)]
+        self._averages += [
             (variable, self._make_average(variable, name))
-            for name, variable in patterns.by_unique_path(variables).items()
+            for name, variable in list(patterns.by_unique_path(variables).items())[len(held) :]
         ]
 
     def after_update(self, variables):
@@ -188,9 +190,9 @@ class MovingAverage(StepCallback):
         return list({id(variable): variable for variable in variables}.values())
 
     def _make_average(self, variable, name):
-        value = (
-            _checked(self._restored, name, variable) if self._restored else _read(variable.value)
-        )
+        # One that is averaged later than others begins with what it is, unless a state has it.
+        is_restored = name in self._restored if self._averages else bool(self._restored)
+        value = _checked(self._restored, name, variable) if is_restored else _read(variable.value)
         arguments = {
             "trainable": False,
             "dtype": variable.dtype,
@@ -212,8 +214,8 @@ class MovingAverage(StepCallback):
         return dict(zip(names, self._averages, strict=True))
 
     def _check_knows(self, model):
-        known = {id(variable) for variable, _ in self._averages}
-        if not known or not known <= {id(variable) for variable in model.variables}:
+        known = _ids_of(variable for variable, _ in self._averages)
+        if not known or not known <= _ids_of(model.variables):
             raise RuntimeError(
                 f"There are no averages of model '{model.name}' yet. Give this callback to its "
                 "`fit` first."
@@ -225,6 +227,10 @@ class MovingAverage(StepCallback):
             value = _read(variable.value)
             variable.assign(_read(average))
             average.assign(value)
+
+
+def _ids_of(variables) -> set[int]:
+    return {id(variable) for variable in variables}
 
 
 def _move_towards(average, value, share) -> None:

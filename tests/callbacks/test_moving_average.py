@@ -394,6 +394,36 @@ def test_averages_move_once_per_step_of_two_optimizers():
     hand_loop.assert_same(state_of(average), expected)
 
 
+class Unfreeze(keras.callbacks.Callback):
+    """Trains the first layer from the second epoch on."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.layers[0].trainable = epoch > 0
+        self.model.make_train_function(force=True)
+
+
+@each_strategy
+def test_layers_may_be_unfrozen_in_the_middle(strategy):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        model.compile("sgd", "mse")
+        model.optimizer.build(model.trainable_variables)
+    average = MovingAverage(0.5, num_updates=False)
+    begun = model.layers[0].get_weights()
+    arguments = {"batch_size": 16, "shuffle": False, "verbose": 0}
+
+    model.fit(*examples(16), epochs=2, callbacks=[Unfreeze(), average], **arguments)
+
+    expected = [(a + b) / 2 for a, b in zip(begun, model.layers[0].get_weights(), strict=True)]
+    found = [average.get_state()[each.path] for each in model.layers[0].weights]
+    hand_loop.assert_same(found, expected)
+    assert len(average.get_state()) == len(model.weights)
+    with average.applied(model):
+        hand_loop.assert_same(model.layers[0].get_weights(), expected)
+
+
 def test_a_second_model_is_refused():
     average = MovingAverage()
     train(strategies.get("one device"), average, epochs=1)
