@@ -128,7 +128,7 @@ def test_the_chief_beside_parameter_servers_is_killed(outcome):
     assert len(found["history"]["loss"]) == 3
 
 
-@of(killed, "worker 1", "--workers=2", at=5, number=signal.SIGTERM)
+@of(killed, "worker 1", "--workers=2", at=6, number=signal.SIGTERM)
 def test_term_of_which_the_others_hear_in_the_last_step_of_an_epoch(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
     assert "step-00000007: step 7, epoch 2 of 3, after 0 of its steps" in outcome.outputs[0]
