@@ -405,7 +405,7 @@ _AXES = ("axis", "axes", "subscripts")
 def _has_own_functions(layer) -> bool:
     functions = (getattr(layer, name, None) for name in _FUNCTIONS)
     # In functional models, what stands between layers.
-    operations = (each for each in getattr(layer, "_operations", ()) if each is not layer)
+    operations = getattr(layer, "operations", ())
     return any(function is not None and not _is_stock(function) for function in functions) or any(
         not isinstance(each, keras.Layer) and any(hasattr(each, name) for name in _AXES)
         for each in operations

@@ -36,7 +36,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
         pairs = zip(variables, gradients, strict=True)
         pairs = [(variable.path, each) for variable, each in pairs if not _is_overwritten(variable)]
-        rehearse(*map(list, zip(*pairs, strict=True)), step)
+        rehearse([path for path, _ in pairs], [each for _, each in pairs], step)
         return None
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
