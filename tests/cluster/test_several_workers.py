@@ -168,6 +168,25 @@ def fit_with_decisions(strategy) -> dict:
     ).history
 
 
+class CompilesAtTheEnd(keras.callbacks.Callback):
+    """Compiles and stops in the last step of an epoch, as those do that train in stages."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.model.compile("sgd", "mse")
+            self.model.stop_training = True
+
+
+def fit_in_stages(strategy) -> dict:
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = models.regression()
+    arguments = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    first = model.fit(*data(16), callbacks=[CompilesAtTheEnd()], epochs=2, **arguments)
+    second = model.fit(*data(16), **arguments)
+    return {"first": first.history["loss"], "second": second.history["loss"]}
+
+
 def fit_with_an_accumulated_mask(strategy) -> list:
     """Trains with a mask of which every batch, and every replica, has another part; the weights."""
     keras.utils.set_random_seed(3)
@@ -220,6 +239,7 @@ CHECKS = [
     fit_from_a_function,
     fit_without_synchronized_statistics,
     fit_with_decisions,
+    fit_in_stages,
     fit_with_an_accumulated_mask,
     collectives_of_a_step,
     predict_on_the_second_alone,
@@ -268,16 +288,6 @@ def test_a_worker_without_data_waits_for_the_others(workers):
 
 
 @each_worker_deployment
-def test_a_function_makes_the_part_of_each_worker(workers):
-    truth = fit_from_a_function(strategies.get("one device"))
-
-    for outcome in outcomes(workers):
-        assert outcome[fit_from_a_function].keys() == truth.keys()
-        for name, values in outcome[fit_from_a_function].items():
-            np.testing.assert_allclose(values, truth[name], atol=1e-5, err_msg=name)
-
-
-@each_worker_deployment
 def test_different_data_is_an_error_on_every_worker(workers):
     for outcome in outcomes(workers):
         assert "read different first batches" in outcome[fit_differently]
@@ -291,6 +301,17 @@ def test_moving_statistics_are_the_same_on_all_workers(workers):
     assert len(first) == 5
     for ours, theirs in zip(first, second, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@each_worker_deployment
+@pytest.mark.parametrize("training", [fit_from_a_function, fit_in_stages])
+def test_training_equals_one_device(workers, training):
+    truth = training(strategies.get("one device"))
+
+    for outcome in outcomes(workers):
+        assert outcome[training].keys() == truth.keys()
+        for name, values in outcome[training].items():
+            np.testing.assert_allclose(values, truth[name], atol=1e-5, err_msg=name)
 
 
 @each_worker_deployment

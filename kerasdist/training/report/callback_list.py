@@ -121,6 +121,8 @@ class CallbackList(keras.callbacks.CallbackList):
         also be that of a `Checkpoint` that was told to end, and leaves when the epoch is over.
         """
         step = self.model.train_function
+        if step is None:  # A callback has compiled the model: no step follows in this epoch.
+            return
         if step.is_stop_requested:
             self._agree_on_stop()
         elif self.model.stop_training:
