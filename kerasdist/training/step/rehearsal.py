@@ -185,16 +185,22 @@ def _touched(batch):
 
 
 def _some_of(batch, number: int):
-    """Returns the first examples of a batch, so many that the replicas' shares are not equal."""
+    """Returns the first examples of a batch, so many that the replicas' shares are not equal.
 
-    def some(leaf):
-        return (
-            leaf
-            if getattr(leaf, "shape", None) is None or leaf.shape.rank == 0
-            else (batches.rows(leaf, 0, min(number, batches.num_examples(leaf))))
-        )
+    Two batches in one, such as 12 examples without labels and 4 with, have their proportion on
+    every replica as a whole only.
+    """
+    sizes = {batches.num_examples(leaf) for leaf in tf.nest.flatten(batch) if _has_examples(leaf)}
+    if len(sizes) > 1:
+        return batch
+    return tf.nest.map_structure(
+        lambda leaf: batches.rows(leaf, 0, min(number, *sizes)) if _has_examples(leaf) else leaf,
+        batch,
+    )
 
-    return tf.nest.map_structure(some, batch)
+
+def _has_examples(leaf) -> bool:
+    return getattr(leaf, "shape", None) is not None and leaf.shape.rank != 0
 
 
 @contextlib.contextmanager

@@ -110,6 +110,32 @@ def test_means_are_no_news_whatever_is_random(strategy, reduce):
     assert warnings_of_fit(model) == []
 
 
+class SemiSupervised(keras.Model):
+    """A model that learns from examples with labels and from others, of another batch size."""
+
+    def train_step(self, data):
+        unlabeled, (x, y) = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y)) + tf.reduce_mean(
+                tf.square(self(unlabeled))
+            )
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+
+@each_replicated_strategy
+def test_two_batches_in_one_are_rehearsed_in_their_proportion(strategy):
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = SemiSupervised(inputs, layers.Dense(2)(inputs))
+        model.compile("sgd")
+    unlabeled, labeled = map(tf.data.Dataset.from_tensor_slices, (X, (X, Y)))
+    data = tf.data.Dataset.zip(unlabeled.batch(24), labeled.batch(6)).take(2)
+
+    model.fit(data, shuffle=False, verbose=0)  # A warning is an error here.
+
+
 @each_replicated_strategy
 def test_a_loss_function_is_looked_at_too(strategy):
     def masked(y, predictions):
