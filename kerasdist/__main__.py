@@ -157,6 +157,9 @@ def _inspect(parsed) -> int:
 
 
 def _show(parsed) -> int:
+    for run in parsed.runs:
+        if not run.is_dir():  # Said before TensorFlow is loaded, which takes seconds.
+            raise ValueError(f"There is no folder {run}. Name that of a run's event files.")
     from kerasdist.show import show
 
     print(show(parsed.runs, parsed.output))

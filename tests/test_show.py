@@ -74,3 +74,5 @@ def test_an_empty_path_is_named(arguments, name, capsys):
 def test_a_folder_without_numbers_is_one_line(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: There are no numbers in {tmp_path}. ")
+    assert main(["show", str(tmp_path), str(tmp_path / "other")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: There is no folder {tmp_path / 'other'}. ")
