@@ -82,12 +82,18 @@ class Prediction:
 
 
 class Output:
-    """A tensor that a worker computes: TensorFlow and numpy take it for one, and then wait.
+    """A tensor that a worker computes: whatever is done with it waits for it, and keeping it not.
+
+    Callbacks do with it what they do with the tensors of plain Keras: `logs["outputs"].shape`,
+    `logs["outputs"][0]`, `logs["outputs"] > 0.5`.
 
     Args:
         prediction: Of the batch.
         position: Of the tensor in its outputs.
     """
+
+    __array_priority__ = 100  # As a tensor's: `array + output` asks the output.
+    __hash__ = object.__hash__
 
     def __init__(self, prediction: Prediction, position: int):
         self._prediction = prediction
@@ -97,8 +103,37 @@ class Output:
         """Returns the array, once it is there."""
         return self._prediction.fetch()[self._position]
 
+    @functools.cached_property
+    def _tensor(self) -> tf.Tensor:
+        return tf.convert_to_tensor(self.numpy())
+
     def __array__(self, dtype=None, copy=None):
         return self.numpy().astype(dtype or self.numpy().dtype)
 
     def __tf_tensor__(self, dtype=None, name=None):
         return tf.convert_to_tensor(self.numpy(), dtype=dtype, name=name)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):  # What TensorFlow and numpy look for, to know what this is.
+            raise AttributeError(name)
+        return getattr(self._tensor, name)
+
+    def __format__(self, spec):
+        return format(self._tensor, spec)
+
+    def __reduce__(self):
+        return tf.convert_to_tensor, (self.numpy(),)
+
+
+def _operator(name):
+    def operate(self, *others):
+        others = (each._tensor if isinstance(each, Output) else each for each in others)
+        return getattr(self._tensor, name)(*others)
+
+    return operate
+
+
+# Python looks for these in the class, and never asks `__getattr__`.
+_CONVERSIONS = ("bool", "complex", "float", "index", "int", "iter", "len", "repr", "round", "str")
+for _name in (*tf.Tensor.OVERLOADABLE_OPERATORS, *(f"__{name}__" for name in _CONVERSIONS)):
+    setattr(Output, _name, _operator(_name))
