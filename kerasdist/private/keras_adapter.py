@@ -445,13 +445,17 @@ def metrics_of(model) -> list[keras.metrics.Metric]:
     return list({id(metric): metric for metric in (*metrics, *inner)}.values())
 
 
-def logs_of_batch(logs: dict, *, is_eager: bool = False) -> dict:
+def logs_of_batch(logs: Any, *, is_eager: bool = False) -> dict:
     """Returns the logs of a step in the form that `train_on_batch` and `test_on_batch` expect.
 
     Keras 3.12 and 3.13 make an array of each, with a function that sees plain dicts alone.
+
+    Args:
+        logs: A dict of numbers, of which `nested()` has the dicts that the step returned.
+        is_eager: Whether the step ran eagerly.
     """
     if names.KERAS >= (3, 14):
-        return logs
+        return logs.nested()
     return {name: np.asarray(log, None if is_eager else "float32") for name, log in logs.items()}
 
 

@@ -118,6 +118,54 @@ def test_predictions_of_one_batch_in_every_form(strategy, is_eager):
         np.testing.assert_allclose(prediction, predict(None, form), atol=1e-6)
 
 
+class Spread(keras.metrics.Metric):
+    """Has a result of three numbers, whose names lie around those of Keras."""
+
+    def __init__(self):
+        super().__init__(name="dm")
+        self.sum = self.add_weight(name="sum", initializer="zeros")
+
+    def update_state(self, y, predictions, sample_weight=None):
+        self.sum.assign_add(keras.ops.sum(predictions))
+
+    def result(self):
+        return {"tot": self.sum.value, "avg": self.sum / 10, "cnt": 1 + 0 * self.sum}
+
+
+class DeepLogs(keras.Model):
+    """Returns dicts in a dict from its train_step."""
+
+    def call(self, inputs):
+        return keras.ops.sum(inputs, axis=1, keepdims=True)
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {"z": {"b": {"q": logs["loss"]}, "a": logs["loss"]}, "x": logs["loss"]}
+
+
+def names_in_order(scope, make_model):
+    recorder = HookRecorder()
+    with scope:
+        model = make_model()
+        model.compile("sgd", "mse", metrics=[Spread(), "mae"])
+    given = {"batch_size": 4, "verbose": 0, "callbacks": [recorder]}
+    history = model.fit(X, Y, validation_data=(X, Y), **given).history
+    batch = model.train_on_batch(X, Y, return_dict=True)
+    measured = model.evaluate(X, Y, return_dict=True, **given)
+    return list(history), list(batch), list(measured), recorder.seen
+
+
+@pytest.mark.parametrize(
+    "make_model", [lambda: keras.Sequential([keras.layers.Dense(1)]), DeepLogs]
+)
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+@each_strategy
+def test_results_that_are_dicts_keep_keras_order(strategy, make_model):
+    names = names_in_order(strategy.scope(), make_model)
+
+    assert names == names_in_order(contextlib.nullcontext(), make_model)
+
+
 class Structured(keras.Model):
     """Predicts a dict with a sparse, a ragged and a dense part."""
 

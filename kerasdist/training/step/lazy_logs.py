@@ -23,7 +23,7 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
             must call it, since the numbers are added up over them.
         read_of_worker: Returns the logs of this worker alone, which needs nobody else. Defaults to
             `read`.
-        nesting: The names that are in a dict of the step's own logs, by the name of that dict.
+        nesting: The names of the step's logs as `nesting_of` gives them; may be filled by `read`.
 
     Example:
         logs = LazyLogs(lambda: as_numbers(model.get_metrics_result()))   # nothing is computed
@@ -35,12 +35,12 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
         read: Callable[[], dict],
         *,
         read_of_worker: Callable | None = None,
-        nesting: Mapping[str, tuple[str, ...]] | None = None,
+        nesting: Mapping[str, Any] | None = None,
     ):
         dict.__setitem__(self, "", None)  # json.dumps looks there whether there is anything.
         self._read = read
         self._read_of_worker = read_of_worker
-        self._nesting = nesting or {}
+        self._nesting = {} if nesting is None else nesting
 
     @functools.cached_property
     def data(self) -> dict:
@@ -61,10 +61,10 @@ class LazyLogs(collections.UserDict, dict):  # ty: ignore[incompatible-method-ov
         return self._nest(self)
 
     def _nest(self, numbers):
-        inner = {name for names in self._nesting.values() for name in names}
-        return {name: value for name, value in numbers.items() if name not in inner} | {
-            outer: {name: numbers[name] for name in names} for outer, names in self._nesting.items()
-        }
+        numbers = dict(numbers)  # Read before `nesting` is looked at.
+        nested, used = _nested(numbers, self._nesting)
+        # Callbacks may have added some.
+        return nested | {name: each for name, each in numbers.items() if name not in used}
 
     def __bool__(self) -> bool:
         return True  # `logs or {}` reads nothing.
@@ -98,7 +98,7 @@ class RecentLogs(LazyLogs):
         read: Callable[[], dict],
         *,
         read_exact: Callable[[], dict],
-        nesting: Mapping[str, tuple[str, ...]] | None = None,
+        nesting: Mapping[str, Any] | None = None,
     ):
         super().__init__(read, nesting=nesting)
         self._read_exact = read_exact
@@ -121,3 +121,24 @@ def as_numbers(logs: Mapping) -> dict:
             array = keras.ops.convert_to_tensor(value).numpy()
             numbers[name] = float(array.item()) if array.size == 1 else array
     return numbers
+
+
+def nesting_of(logs: Mapping) -> dict:
+    """Returns the names of nested logs: None for each number, a dict like this one for a dict."""
+    return {
+        name: nesting_of(value) if isinstance(value, Mapping) else None
+        for name, value in logs.items()
+    }
+
+
+def _nested(numbers: Mapping, nesting: Mapping) -> tuple[dict, set[str]]:
+    """Returns the numbers that `nesting` names in its dicts, and the names of those numbers."""
+    nested, used = {}, set()
+    for name, inner in nesting.items():
+        if inner is not None:
+            nested[name], used_inside = _nested(numbers, inner)
+            used |= used_inside
+        elif name in numbers:
+            nested[name] = numbers[name]
+            used.add(name)
+    return nested, used

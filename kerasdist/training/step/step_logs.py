@@ -20,12 +20,17 @@ class StepLogs:
         model: The model whose metrics are read.
         returns_metrics: Whether the step returns the model's metrics and nothing of its own.
         callbacks: The update callbacks that change the logs, in list order.
+
+    Attributes:
+        nesting: The names in what was read, as `lazy_logs.nesting_of` gives them: Keras sorts the
+            numbers of each dict by themselves. Empty before the first read.
     """
 
     def __init__(self, model, *, returns_metrics: bool, callbacks=()):
         self._strategy = model.distribute_strategy
         self._runs_eagerly = model.run_eagerly
         self._callbacks = update_callback.of_step(callbacks)
+        self.nesting: dict = {}
         self._own_logs = None
         self._results_in_logs: dict | None = None
         with tf.device("CPU:0"):
@@ -78,12 +83,6 @@ class StepLogs:
             self._read_metrics = graph_function(self._read_metrics)
             self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
 
-    @property
-    def nesting(self) -> dict[str, tuple[str, ...]]:
-        """The names in a dict that the step returns in its dict, by the name of that dict."""
-        own_logs = self._own_logs if isinstance(self._own_logs, dict) else {}
-        return {name: tuple(each) for name, each in own_logs.items() if isinstance(each, dict)}
-
     def read(self) -> dict:
         """Returns the logs of the last step as numbers; all workers must call it."""
         own_logs = self._map_own_logs(
@@ -110,6 +109,7 @@ class StepLogs:
             metrics = keras.tree.pack_sequence_as(
                 own_logs, [results.get(path, leaf) for path, leaf in leaves]
             )
+        self.nesting.update(lazy_logs.nesting_of(metrics))
         logs = lazy_logs.as_numbers(metrics)
         for callback in self._callbacks:
             logs = callback.change_logs(logs)

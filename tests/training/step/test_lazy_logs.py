@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers
+from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
 from tests import strategies
 
 USES = {
@@ -117,3 +117,12 @@ def test_the_usual_default_reads_nothing():
     logs = logs or {}
 
     assert not reads
+
+
+def test_numbers_are_put_back_into_the_dicts_of_the_step():
+    step = {"loss": 1, "parts": {"loss": 1, "deeper": {"a": 2}}}
+
+    logs = LazyLogs(lambda: {"a": 2, "loss": 1}, nesting=nesting_of(step))
+    logs["rate"] = 3
+
+    assert logs.nested() == {**step, "rate": 3}
