@@ -4,9 +4,9 @@ On several replicas a loss counts as a mean over its examples. A program that su
 something of its own or compares examples with each other means something else, and nothing in its
 code says so. Before the first step that is not all Keras', some examples go through it twice,
 operation by operation: all of them on every replica, and divided over the replicas. Random numbers
-are made alike, and nothing that is assigned stays. Where the gradients differ, and by more than
-rounding explains, a warning says so. Where nothing but the loss is the user's own, the net predicts
-once, and the loss alone goes through it.
+are made alike, and nothing that is assigned stays, no variable and no attribute. Where the
+gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
+is the user's own, the net predicts once, and the loss alone goes through it.
 """
 
 import contextlib
@@ -26,7 +26,12 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import batch_statistics, gradient_aggregation, replica_step
+from kerasdist.training.step import (
+    batch_statistics,
+    gradient_aggregation,
+    own_attributes,
+    replica_step,
+)
 
 # Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
 # many predictions do, where those are enough.
@@ -220,6 +225,7 @@ def _without_traces(model) -> Generator[None]:
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             tf.summary.record_if(False),
+            own_attributes.kept(model),
         ):
             warnings.simplefilter("ignore")
             yield

@@ -258,6 +258,57 @@ def test_it_leaves_no_trace(strategy, steps_per_execution, data):
     check_as_plain(strategy, make, run)
 
 
+class Collects(keras.metrics.Metric):
+    """A metric that counts examples in a list of Python's."""
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.sizes = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.sizes.append(len(y_true))
+
+    def result(self):
+        return float(sum(self.sizes))
+
+    def reset_state(self):
+        self.sizes = []
+
+
+class Notes(keras.Model):
+    """A model that notes in Python what its train_step has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(2)
+        self.sizes = []
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        self.sizes.append(len(data[0]))
+        return super().train_step(data)
+
+
+@each_replicated_strategy
+# One that is not built yet is rehearsed in its second step.
+@pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
+def test_it_leaves_no_trace_in_python(strategy, is_built):
+    def make():
+        model = Notes()
+        if is_built:
+            model(X)
+        model.compile("sgd", "mse", metrics=[Collects("examples")], run_eagerly=True)
+        return model
+
+    def run(model):
+        history = model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+        return history, sum(model.sizes)
+
+    check_as_plain(strategy, make, run)
+
+
 class Amplifies(layers.Layer):
     """A layer that makes much of the last bits of its inputs, as a deep net with few examples."""
 

@@ -1,0 +1,154 @@
+"""What the user's own models, layers and metrics keep in Python: counts, lists, arrays.
+
+A rehearsal runs their methods, and what they note meanwhile did not happen. Variables get their
+values back from `tensorflow_adapter.assignments_undone`; attributes do so here.
+
+    with own_attributes.kept(model):
+        model.train_step(data)
+"""
+
+import collections
+import contextlib
+import functools
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+
+# What Keras keeps lists of, as soon as an attribute holds it.
+_TRACKED = (
+    *(tf.Variable, keras.Variable, keras.layers.Layer, keras.metrics.Metric),
+    keras.optimizers.Optimizer,
+)
+_CONTAINERS = (list, dict, set, collections.deque)
+# What is larger is data, which a step reads: a copy may be more than the memory holds.
+_LARGEST_ARRAY_BYTES = 2**26
+
+
+@contextlib.contextmanager
+def kept(model) -> Generator[None]:
+    """Puts back what steps inside change in the attributes of what is the user's own in `model`.
+
+    Numbers, strings and other values, and the contents of lists, dicts, sets and arrays. What other
+    objects hold is theirs.
+    """
+    before = [_Kept(part) for part in _own_parts_of(model)]
+    try:
+        yield
+    finally:
+        for each in before:
+            each.put_back()
+
+
+class _Kept:
+    """The attributes of an object as they are now, without those of Keras' base classes."""
+
+    def __init__(self, owner):
+        self._owner = owner
+        self._attributes = _own_attributes(owner)
+        self._made = _made_by(owner)
+        self._contents = [
+            (each, _copy(each))
+            for each in _values_in(self._attributes.values())
+            if _is_changed_in_place(each)
+        ]
+
+    def put_back(self) -> None:
+        # Variables stay, so what says that they are made must stay too, or they were made twice.
+        if _made_by(self._owner) != self._made:
+            return
+        attributes = vars(self._owner)  # Without Keras' own way, which tracks what it is given.
+        for name in _own_attributes(self._owner).keys() - self._attributes.keys():
+            del attributes[name]
+        attributes.update(self._attributes)
+        for held, content in self._contents:
+            _refill(held, content)
+
+
+def _own_parts_of(model) -> list:
+    metrics = keras_adapter.metrics_of(model)
+    parts = [
+        *keras_adapter.layers_of(model),
+        *metrics,
+        # Until the first step, those given to `compile` wait in a metric of Keras'.
+        *_instances_in(metrics, keras.metrics.Metric),
+        *_instances_in([model], keras.losses.Loss),
+        *keras_adapter.optimizers_of(model),
+    ]
+    return [part for part in {id(each): each for each in parts}.values() if _is_own(part)]
+
+
+def _instances_in(owners: list, kind: type) -> list:
+    """Returns the instances of a class in the attributes of `owners`."""
+    return [
+        value
+        for owner in owners
+        for value in _values_in(vars(owner).values())
+        if isinstance(value, kind)
+    ]
+
+
+def _is_own(part) -> bool:
+    return type(part).__module__.partition(".")[0] != "keras"
+
+
+def _own_attributes(owner) -> dict[str, Any]:
+    return {name: held for name, held in vars(owner).items() if name not in _names_of_keras()}
+
+
+@functools.cache
+def _names_of_keras() -> frozenset[str]:
+    """Returns the names of the attributes that Keras gives every model, layer, metric and loss."""
+    examples = (
+        # Keras counts those without a name, which later ones would show.
+        *(keras.Model(name="any"), keras.Sequential(name="any"), keras.layers.Layer(name="any")),
+        *(keras.metrics.Metric(name="any"), keras.losses.Loss(name="any")),
+    )
+    return frozenset(name for each in examples for name in vars(each))
+
+
+def _made_by(owner) -> tuple:
+    """Returns what is there once only: whether `owner` is built, and what Keras tracks in it."""
+    tracked = {id(each) for each in _values_in(vars(owner).values()) if isinstance(each, _TRACKED)}
+    return getattr(owner, "built", None), tracked
+
+
+def _values_in(values: Iterable) -> Iterator:
+    """Yields values and what is inside of those that are containers, at any depth."""
+    seen = set()
+    remaining = list(values)
+    while remaining:
+        value = remaining.pop()
+        yield value
+        if isinstance(value, (*_CONTAINERS, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            remaining.extend(value.values() if isinstance(value, dict) else value)
+
+
+def _is_changed_in_place(value) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.flags.writeable and value.nbytes <= _LARGEST_ARRAY_BYTES
+    return issubclass(type(value), _CONTAINERS)
+
+
+def _copy(held):
+    if isinstance(held, np.ndarray):
+        return held.copy()
+    return dict(held) if isinstance(held, dict) else list(held)
+
+
+def _refill(held, content) -> None:
+    if isinstance(held, np.ndarray):
+        held[...] = content
+        return
+    # Python's own methods: those of Keras' containers track anew what they are given.
+    kind: Any = next(
+        each for each in type(held).__mro__ if each.__module__ in ("builtins", "collections")
+    )
+    kind.clear(held)
+    fill = kind.extend if hasattr(kind, "extend") else kind.update
+    fill(held, content)
