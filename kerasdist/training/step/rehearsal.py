@@ -275,10 +275,9 @@ def _norm(array: np.ndarray) -> float:
 
 
 def _describe(finding: Finding, num_replicas: int) -> str:
-    by = f"{finding.difference:.0%}" if math.isfinite(finding.difference) else "NaN"
     text = (
         f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
-        f"one device: it differs by {by} (of '{finding.variable}'). Each "
+        f"one device: it differs by {_percent(finding.difference)} (of '{finding.variable}'). Each "
         "replica computes the loss of its own examples, which counts as a mean over them. "
     )
     if finding.is_sum:
@@ -290,6 +289,14 @@ def _describe(finding: Finding, num_replicas: int) -> str:
     return text + (
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
-        "A loss that compares examples with each other compares those of one replica only, and an "
-        "`apply` of an optimizer of your own sees their gradient: change it in `update_step`."
+        "A loss that compares examples with each other compares those of one replica only. What a "
+        "train_step, or an `apply` of your own, makes of a gradient, such as its norm, is of one "
+        "replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
+        "`update_step` of the optimizer, where it is that of the whole batch."
     )
+
+
+def _percent(fraction: float) -> str:
+    if not math.isfinite(fraction):
+        return "NaN"
+    return f"{fraction:.0%}" if fraction >= 0.1 else f"{fraction:.1%}"

@@ -222,6 +222,46 @@ def test_an_optimizer_that_changes_the_gradient_of_a_replica_is_named(strategy):
     assert fit(DecaysBySign) == []
 
 
+class Clips(keras.Model):
+    """A model whose train_step clips gradients before the optimizer has them."""
+
+    def train_step(self, data):
+        x, y = data
+        variables = self.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 1e-3)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+@each_replicated_strategy
+def test_a_step_that_changes_the_gradient_of_a_replica_is_told_what_sees_all(strategy):
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = Clips(inputs, layers.Dense(2)(inputs))
+        model.compile("sgd")
+
+    (message,) = warnings_of_fit(model)
+
+    assert "clip with `kerasdist.callbacks.GradientClipping`" in message
+
+
+@each_replicated_strategy
+def test_a_small_difference_is_said_with_its_digits(strategy):
+    def with_a_small_sum(y, predictions):
+        losses = tf.reduce_mean(tf.square(y - predictions), axis=-1)
+        return tf.reduce_mean(losses) + 0.0003 * tf.reduce_sum(losses)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+        model.compile("sgd", with_a_small_sum)
+
+    (message,) = warnings_of_fit(model)
+
+    assert re.search(r"differs by 0\.[1-9]% ", message)
+
+
 class Remembers(layers.Layer):
     """A layer of the user's own, which counts its calls and keeps what it saw."""
 
