@@ -102,6 +102,8 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
     num_replicas = strategy.num_replicas_in_sync
     is_short = model.compute_dtype in ("float16", "bfloat16")
     tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
+    # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
+    weighs_loss = keras_adapter.is_stock_step(step)
     with _without_traces(model):
         some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
         predictions = _predict(model, some) if keras_adapter.is_loss_all_own(model) else None
@@ -112,8 +114,9 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
             step = functools.partial(_differentiate_loss, model, predictions)
             batch = touched = (some, tf.range(batches.num_examples(some)))
         expected, rounded = _rehearse_whole(strategy, step, batch, touched)
+        shares = batches.shares_of(batch, strategy)
         found, *_ = replica_step.rehearse(
-            strategy, step, batches.shares_of(batch, strategy), is_whole=False
+            strategy, step, shares, is_whole=False, weighs_loss=weighs_loss
         )
     finding = _compare(expected, found, tolerance, num_replicas)
     if finding is None:
@@ -141,7 +144,7 @@ def _predict(model, batch):
 
 
 def _differentiate_loss(model, predictions, data):
-    """Stands for a train_step where only the loss can differ: the gradient by the predictions.
+    """Stands for Keras' train_step where only the loss can differ: the gradient by predictions.
 
     Args:
         model: A model of which the loss alone is not Keras'.
@@ -155,6 +158,7 @@ def _differentiate_loss(model, predictions, data):
         tape.watch(predictions)
         own = tf.nest.map_structure(lambda each: tf.gather(each, positions), predictions)
         loss = keras_adapter.compute_loss(model, x, y, own, sample_weight)
+        loss *= tf.cast(replica.share, loss.dtype)  # As `scale_loss` does.
     leaves = tf.nest.flatten(predictions)
     paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
     gradients = tape.gradient(loss, [*leaves, *variables])

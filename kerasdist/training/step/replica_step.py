@@ -356,7 +356,9 @@ def inlined(step_function, strategy):
     return inlined_step
 
 
-def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool) -> list:
+def rehearse(
+    strategy, step_function, shares: batches.Shares, *, is_whole: bool, weighs_loss: bool = False
+) -> list:
     """Runs `step_function` on every replica and returns what it would have updated.
 
     Random numbers are alike for all examples, and what is assigned gets its value back.
@@ -366,6 +368,7 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
         step_function: Called as `step_function(data)` in replica context.
         shares: What each replica gets.
         is_whole: Whether that is the whole batch, as on one device.
+        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
 
     Returns:
         For each replica of this worker and each update: paths of the variables and their gradients
@@ -386,7 +389,7 @@ def rehearse(strategy, step_function, shares: batches.Shares, *, is_whole: bool)
             share=1.0 if is_whole else _fraction(count, shares.total),
             is_only_replica=is_whole,
             may_be_empty=shares.may_be_empty,
-            weighs_loss=False,
+            weighs_loss=weighs_loss,
             keras_state=keras_state,
             rehearsed=[],
         )

@@ -196,6 +196,37 @@ def test_operations_between_layers_are_looked_at_too(strategy):
     assert fit(axis=1) == []
 
 
+@tf.custom_gradient
+def clipped(values):
+    """Returns `values`, and lets no large gradient through."""
+    return tf.identity(values), lambda gradient: tf.clip_by_value(gradient, -0.01, 0.01)
+
+
+def clipped_in_a_layer():
+    middle = layers.Lambda(clipped, output_shape=(4,))
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4), middle, layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def clipped_in_the_loss():
+    def loss(y, predictions):
+        return tf.reduce_mean(tf.square(y - clipped(predictions)), axis=-1)
+
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    return model
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("make", [clipped_in_a_layer, clipped_in_the_loss])
+def test_a_gradient_that_clips_sees_what_it_sees_on_one_device(strategy, make):
+    def run(model):  # A warning is an error here.
+        return model.fit(X, Y, batch_size=16, epochs=3, shuffle=False, verbose=0).history
+
+    check_as_plain(strategy, make, run)
+
+
 class Normalizes(keras.optimizers.SGD):
     """Divides gradients by their norms, before Keras sums them up."""
 
