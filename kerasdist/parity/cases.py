@@ -272,4 +272,5 @@ CASES = (
     Case(name="own train_step, even batches", model=models.with_own_train_step, fit=_first(EVEN)),
     Case(name="own train_step, a tf.function", model=models.with_function_as_train_step),
     Case(name="own train_step, two optimizers", model=models.with_two_optimizers),
+    Case(name="own train_step, reads weights first", model=models.reading_first),
 )

@@ -217,6 +217,14 @@ def with_two_optimizers():
     return model
 
 
+def reading_first():
+    """Returns a model whose train_step asks for weights and losses, and makes them after that."""
+    model = ReadsFirst()
+    # Plain Keras cannot make an optimizer's slots so late; without momentum there are none.
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
 def _sgd():
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
@@ -332,6 +340,23 @@ class HasFunctionAsStep(HasTrainStep):
         if tf.shape(data[0])[1] < 2:
             tf.print("Too few features.")
         return super().train_step(data)
+
+
+class ReadsFirst(Subclassed):
+    """A model that asks for what its layers make before it calls them for the first time."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden.kernel_regularizer = keras.regularizers.L2(0.1)
+
+    def train_step(self, data):
+        x, y = data[:2]
+        variables = self.trainable_variables
+        with tf.GradientTape() as tape:
+            penalty = keras.ops.sum(self.losses)
+            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y)) + penalty
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss, "penalty": penalty}
 
 
 class HasTwoOptimizers(keras.Model):

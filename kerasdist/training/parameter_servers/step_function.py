@@ -24,7 +24,7 @@ from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.step import graph_errors
 from kerasdist.training.step.lazy_logs import RecentLogs
-from kerasdist.training.step.model_step import ModelStep
+from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 from kerasdist.training.step.step_logs import graph_function
 
 # Age of the logs at which they are read again: that takes milliseconds.
@@ -196,8 +196,9 @@ class WorkerStepFunction:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
             self._strategy.step_watch.expect_trace()
-            function = coordinator_adapter.concrete_function(self._coordinator, run, arguments)
-            self._concrete[run] = function
+            self._concrete[run] = _twice_if_asked(
+                coordinator_adapter.concrete_function, self._coordinator, run, arguments
+            )
         return self._concrete[run]
 
     def _schedule_batch(self, batch, position, done=None):
@@ -212,9 +213,10 @@ class WorkerStepFunction:
 
     def _schedule_once(self, run, arguments):
         attempt = self._ledger.attempt(self._forget_place)
-        return coordinator_adapter.schedule_once(
-            self._coordinator, run, arguments, attempt
-        ), attempt
+        result = _twice_if_asked(
+            coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
+        )
+        return result, attempt
 
     def _end(self, call: Call) -> int:
         """Waits for a call; returns how many steps it had batches for."""
@@ -433,6 +435,12 @@ class WorkerStepFunction:
         with self._ledger.at_step(step), held as fetched:
             self.times.begin_step([batch, fetched], self._optimizers)
             self._step.run(batch, shares, checks=checks, counter=num_examples)
+
+
+def _twice_if_asked(trace, *arguments):
+    with contextlib.suppress(TraceAgainError):
+        return trace(*arguments)
+    return trace(*arguments)
 
 
 def _repeat(num_steps, run):

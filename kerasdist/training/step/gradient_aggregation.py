@@ -32,6 +32,8 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         scope_checks.check_optimizer_scope(optimizer)
         return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
     gradients = list(gradients)
+    if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
+        return stock(optimizer, gradients, trainable_variables)
     if step.rehearsed is not None:
         variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
         pairs = zip(variables, gradients, strict=True)

@@ -6,7 +6,7 @@ keeps what came of it until somebody reads the logs.
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
@@ -18,8 +18,13 @@ from kerasdist.training.step.step_logs import StepLogs, graph_function, mean_ove
 from kerasdist.training.step.step_times import StepTimes
 
 
-class StatesMadeError(Exception):
-    """A trace has made states that it ought to have put back: trace again, now that they exist."""
+class TraceAgainError(Exception):
+    """A trace has made variables that it ought to have known of before: trace again, they exist.
+
+    Plain Keras traces such a step twice, too. What a train_step reads before it calls the model
+    (`trainable_variables`, `losses`, `built`) is that of a model without weights in the first trace
+    only, and on the first replica only.
+    """
 
 
 class ModelStep:
@@ -68,6 +73,7 @@ class ModelStep:
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.is_quiet = False
+        self._is_first_trace = True
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
@@ -99,10 +105,11 @@ class ModelStep:
             counter: Variable that counts the examples, in place of `num_examples`.
 
         Raises:
-            StatesMadeError: On several replicas, in a graph.
+            TraceAgainError: In the first trace, where the step has made weights of the model, or
+                states that a replica without examples has to put back.
         """
         states = self._states()
-        with contextlib.ExitStack() as stack:
+        with self._traced_again_if_made(states, shares), contextlib.ExitStack() as stack:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(self.logs.watched())
@@ -120,9 +127,6 @@ class ModelStep:
                 make_delivery=self._make_delivery,
                 times=self.times,
             )
-        may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
-        if may_be_empty and not tf.executing_eagerly() and _count(self._states()) > _count(states):
-            raise StatesMadeError
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))
@@ -130,6 +134,27 @@ class ModelStep:
         if not self._returns_metrics:
             self.logs.keep([logs for logs, _ in result.outputs], result.shares)
         return result
+
+    @contextlib.contextmanager
+    def _traced_again_if_made(self, states, shares) -> Generator[None]:
+        if tf.executing_eagerly() or not self._is_first_trace:
+            yield
+            return
+        self._is_first_trace = False
+        num_replicas = self._strategy.num_replicas_in_sync
+        num_weights = len(self._model.weights)
+        try:
+            yield
+        except Exception as error:
+            # The second replica finds weights where the first had none, and they part ways.
+            if len(self._model.weights) > num_weights:
+                raise TraceAgainError from error
+            raise
+        may_be_empty = shares.may_be_empty and num_replicas > 1
+        if len(self._model.weights) > num_weights or (
+            may_be_empty and _count(self._states()) > _count(states)
+        ):
+            raise TraceAgainError
 
     def _states(self) -> dict[str, list]:
         """Returns what steps set so far, as arguments of `replica_step.run`."""

@@ -4,6 +4,7 @@ It takes global batches, runs the model's own train_step (or test_step) on every
 returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
 """
 
+import contextlib
 import functools
 import time
 import types
@@ -25,7 +26,7 @@ from kerasdist.training.step import (
     update_callback,
 )
 from kerasdist.training.step.lazy_logs import LazyLogs
-from kerasdist.training.step.model_step import ModelStep, StatesMadeError
+from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 from kerasdist.training.step.step_logs import graph_function
 
 
@@ -145,11 +146,10 @@ class StepFunction:
 
     def _make_and_call(self, key, method, arguments, *inputs):
         self._graphs[key] = graph_function(method, **arguments)
-        try:
+        with contextlib.suppress(TraceAgainError):
             return self._graphs[key](*inputs)
-        except StatesMadeError:
-            self._graphs[key] = graph_function(method, **arguments)
-            return self._graphs[key](*inputs)
+        self._graphs[key] = graph_function(method, **arguments)
+        return self._graphs[key](*inputs)
 
     def _run_batch(self, batch) -> None:
         self._compiled(self._one_step, reduce_retracing=True)(batch)
