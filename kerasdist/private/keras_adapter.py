@@ -344,6 +344,16 @@ def know_parts(optimizer, variable) -> None:
         indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
 
 
+def is_overridden(model, name: str) -> bool:
+    """Whether a method of `model` is another one than Keras', which is routed.
+
+    Args:
+        model: A Keras model.
+        name: Of the method, in `ROUTABLE`.
+    """
+    return getattr(getattr(model, name), "__func__", None) is not getattr(*ROUTABLE[name])
+
+
 def is_stock_step(step: Any) -> bool:
     """Whether a `train_step` or `test_step` of a model is Keras' own.
 

@@ -28,6 +28,7 @@ from kerasdist.training.step import (
     batch_statistics,
     global_loss,
     gradient_aggregation,
+    own_functions,
     randomness,
     reduction_notes,
     replica_step,
@@ -141,6 +142,7 @@ def _make_train_function(stock, model, force=False):
             is_rehearsed=True,
         )
     model.train_function.restart()
+    own_functions.note_ours(model.train_function)
     return model.train_function
 
 
@@ -173,6 +175,7 @@ def _make_test_function(stock, model, force=False):
             weighs_loss=False,
         )
     model.test_function.restart()
+    own_functions.note_ours(model.test_function)
     return model.test_function
 
 
@@ -189,7 +192,9 @@ def _outside_scopes(stock, model, *args, **kwargs):
     Counters, logs and what callbacks make would be variables of the strategy in a scope, which all
     workers must make, and which are no plain numbers.
     """
-    with tensorflow_adapter.outside_scopes() if _is_ours(model) else contextlib.nullcontext():
+    if not _is_ours(model):
+        return stock(model, *args, **kwargs)
+    with tensorflow_adapter.outside_scopes(), own_functions.adapted(model):
         return stock(model, *args, **kwargs)
 
 
@@ -283,8 +288,14 @@ def _make_variables(model, element_spec):
         replica_step.run(strategy, step, shares, make_delivery=make_delivery)
 
     traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext
-    with traced(strategy):
-        graph_function(run).get_concrete_function(spec)
+    num_weights = len(model.weights)
+    try:
+        with traced(strategy):
+            graph_function(run).get_concrete_function(spec)
+    except Exception:
+        # With the weights, the step may do something else, or show this again.
+        if len(model.weights) == num_weights:
+            raise
 
 
 def _epoch_logs(stock, model, logs):

@@ -60,9 +60,9 @@ class MetricResults:
         self._results = {id(metric): (metric, {}) for metric in metrics}
         with contextlib.ExitStack() as stack:
             for metric, results in self._results.values():
-                stack.enter_context(_replaced(metric, "result", _note, results))
+                stack.enter_context(replaced(metric, "result", _note, results))
                 for name in ("update_state", "reset_state"):
-                    stack.enter_context(_replaced(metric, name, _forget, results))
+                    stack.enter_context(replaced(metric, name, _forget, results))
             yield
 
     def among(self, logs: dict) -> dict[tuple, Result]:
@@ -106,18 +106,26 @@ class MetricResults:
 
 
 @contextlib.contextmanager
-def _replaced(metric, name, watcher, results) -> Generator[None]:
-    """Gives one metric, and not its class, a method that calls its own and tells `watcher`."""
-    own = vars(metric).get(name)
+def replaced(owner, name, function, *arguments) -> Generator[None]:
+    """Gives one metric or model, and not its class, another method for what is inside.
+
+    Args:
+        owner: The metric or model.
+        name: Of the method.
+        function: Called with the method, with `arguments`, and with what the method is given.
+        *arguments: See `function`.
+    """
+    own = vars(owner).get(name)
     # Keras' __setattr__ would look for state to track.
-    object.__setattr__(metric, name, functools.partial(watcher, getattr(metric, name), results))
+    method = functools.partial(function, getattr(owner, name), *arguments)
+    object.__setattr__(owner, name, method)
     try:
         yield
     finally:
         if own is None:
-            object.__delattr__(metric, name)
+            object.__delattr__(owner, name)
         else:
-            object.__setattr__(metric, name, own)
+            object.__setattr__(owner, name, own)
 
 
 def _note(method, results: dict) -> Any:

@@ -64,7 +64,7 @@ def check_outsider(model) -> None:
 
 
 def check_optimizer_scope(optimizer) -> None:
-    """Checks that an optimizer of ours is not applied to a model outside our strategies.
+    """Checks that an optimizer of ours is not applied outside of its strategy.
 
     Raises:
         RuntimeError: It is.
@@ -72,8 +72,10 @@ def check_optimizer_scope(optimizer) -> None:
     strategy = keras_adapter.strategy_of(optimizer)
     if tensorflow_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy:
         raise RuntimeError(
-            f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and the model "
-            "that it trains was not. Create it inside the same `with strategy.scope():` block."
+            f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and is applied "
+            "outside of it. Create the model inside the same `with strategy.scope():` block, and "
+            "make the step a `train_step` of the model, which `fit` runs "
+            '(docs/training.md, "A loop of your own").'
         )
 
 

@@ -139,3 +139,12 @@ def test_gradients_applied_outside_of_the_replicas_are_one_error(strategy):
 
         with pytest.raises(RuntimeError, match=r"`optimizer.apply` is called .*`train_step`"):
             optimizer.apply([tf.constant([1.0])], [weight])
+
+
+def test_an_optimizer_that_is_applied_outside_of_its_scope():
+    with strategies.get("2 replicas").scope():
+        optimizer = keras.optimizers.SGD(0.1)
+    weight = keras.Variable([1.0])
+
+    with pytest.raises(RuntimeError, match=r"'sgd.*' was created inside .* applied outside of it"):
+        optimizer.apply([tf.constant([1.0])], [weight])

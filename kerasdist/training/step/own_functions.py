@@ -1,0 +1,136 @@
+"""Functions that a model makes in the place of Keras': `make_train_function` overridden.
+
+Keras' fit calls `make_train_function` and then, for each step, what that left in `train_function`.
+An override that goes on to `super().make_train_function()` gets a step of ours, whatever it wraps
+around it. One that does not runs its own step, which knows of no replicas: it works where there is
+one device, and here it is made to look like a step of ours to the progress bar and to callbacks.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import running_call, traits
+from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
+from kerasdist.training.step.metric_results import replaced
+from kerasdist.training.step.step_times import StepTimes
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def adapted(model) -> Generator[None]:
+    """Looks, inside, at what overridden `make_train_function` and `make_test_function` make.
+
+    Args:
+        model: A model of one of our strategies.
+    """
+    with contextlib.ExitStack() as stack:
+        for kind in ("train", "test"):
+            name = f"make_{kind}_function"
+            if keras_adapter.is_overridden(model, name):
+                stack.enter_context(replaced(model, name, _make, model, kind))
+        yield
+
+
+def note_ours(function) -> None:
+    """Notes a function of ours, which an override may be about to wrap."""
+    _local.ours = function
+
+
+def _make(method: Callable, model, kind: str, *args, **kwargs):
+    name = f"{kind}_function"
+    callbacks = running_call.update_callbacks_of(model) if kind == "train" else ()
+    if getattr(getattr(model, name), "callbacks", callbacks) != callbacks:
+        args, kwargs = (), {"force": True}
+    _local.ours = None
+    method(*args, **kwargs)
+    function = getattr(model, name)
+    if _local.ours is not None:
+        function = function if function is _local.ours else Wrapper(function, _local.ours)
+    elif hasattr(function, "restart"):  # Of the `fit` before.
+        function.restart()
+    else:
+        _check(model, kind, callbacks)
+        function = OwnFunction(function, model.distribute_strategy)
+    setattr(model, name, function)
+    return function
+
+
+def _check(model, kind: str, callbacks):
+    strategy = model.distribute_strategy
+    number, is_remote = strategy.num_replicas_in_sync, traits.has_remote_variables(strategy)
+    what = (
+        f"Model '{model.name}' overrides `make_{kind}_function` without a call of "
+        f"`super().make_{kind}_function()`"
+    )
+    # One device computes what a test_step does for all replicas.
+    if is_remote or (kind == "train" and number > 1):
+        where = "worker" if is_remote else "replica"
+        raise RuntimeError(
+            f"{what}, so that no {where} of {number} gets its part of the batch. Override "
+            f"`{kind}_step`, which runs on each, and leave `make_{kind}_function` as it is."
+        )
+    if callbacks:
+        names = ", ".join(type(callback).__name__ for callback in callbacks)
+        raise RuntimeError(
+            f"{what}, where {names} would take part in the update. Override `train_step` instead, "
+            "and leave `make_train_function` as it is."
+        )
+
+
+class Wrapper:
+    """What an override has made around a function of ours, with all that is asked of ours.
+
+    Args:
+        function: Of the user's own.
+        ours: The train or test function inside.
+    """
+
+    def __init__(self, function: Callable, ours):
+        self._function = function
+        self._ours = ours
+
+    def __call__(self, data) -> dict:
+        return self._function(data)
+
+    def __getattr__(self, name):
+        return getattr(self._ours, name)
+
+
+class OwnFunction:
+    """A train or test function of the user's own, with what is asked of ours (`TrainFunction`).
+
+    Args:
+        function: Takes an iterator over batches, and returns the logs of a step.
+        strategy: Of the model.
+    """
+
+    callbacks = ()
+    may_have_discarded = False
+    num_examples = 0  # Nobody counts them.
+
+    def __init__(self, function: Callable, strategy):
+        self._function = function
+        # The optimizer makes its variables in there. In that of several replicas, what computes
+        # would have to be on one of them.
+        is_one = strategy.num_replicas_in_sync == 1
+        self._scope = strategy.scope if is_one else contextlib.nullcontext
+        self.times = StepTimes(is_on=False)
+
+    def restart(self) -> None:
+        """Does nothing: there is no state."""
+
+    def __call__(self, data) -> dict:
+        if not isinstance(data, GlobalBatches):
+            return self._call(data)
+        # An iterator of tf.data's: a tf.function would be traced anew for each other object.
+        logs = self._call(data.iterator)
+        data.answer(data.num_steps)
+        return LazyLogs(lambda: as_numbers(logs), nesting=nesting_of(logs))
+
+    def _call(self, iterator) -> dict:
+        with self._scope():
+            return self._function(iterator)
