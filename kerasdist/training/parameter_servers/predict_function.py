@@ -127,7 +127,9 @@ class Output:
 
 def _operator(name):
     def operate(self, *others):
-        others = (each._tensor if isinstance(each, Output) else each for each in others)
+        others = (
+            tf.convert_to_tensor(each) if isinstance(each, Output) else each for each in others
+        )
         return getattr(self._tensor, name)(*others)
 
     return operate
