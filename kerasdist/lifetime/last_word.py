@@ -7,7 +7,6 @@ chief puts there at its end: nothing where all is done, or what went wrong.
     cause = hear(server.target, cluster.task)       # On the others. "" where the job is done.
 """
 
-import atexit
 import contextlib
 import threading
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import process_end
 from kerasdist.lifetime.sessions import session
 from kerasdist.preflight.tensorflow_server import find_problem
 
@@ -49,7 +49,7 @@ class LastWord:
         ]
         for thread in self._threads:
             thread.start()
-        atexit.register(self.tell)
+        process_end.at_end(self.tell)
 
     def tell(self, cause: str = "") -> None:
         """Tells what ended the job, and returns when all have heard it or some seconds have passed.

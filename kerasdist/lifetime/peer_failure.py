@@ -70,11 +70,18 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
     if isinstance(previous, functools.partial) and previous.func is _hook:
         previous = previous.keywords["previous"]  # Of a strategy before: one of ours is enough.
     sys.excepthook = functools.partial(
-        _hook, previous=previous, cluster=cluster, tell=tell or tell_others
+        _hook,
+        previous=previous,
+        cluster=cluster,
+        tell=tell or tell_others,
+        process_id=os.getpid(),
     )
 
 
-def _hook(error_class, error, traceback, *, previous, cluster, tell):
+def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id):
+    if os.getpid() != process_id:  # A child that was forked, whose end is not that of the task.
+        previous(error_class, error, traceback)
+        return
     lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
     if lost is None:
         launch_note.leave(launch_note.FAILED)  # Its end may take longer than that of the others.

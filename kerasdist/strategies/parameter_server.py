@@ -1,6 +1,5 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
-import atexit
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
+from kerasdist.lifetime import process_end
 from kerasdist.lifetime.chief_watch import ChiefWatch
 from kerasdist.lifetime.worker_watch import WorkerWatch
 from kerasdist.private import coordinator_adapter
@@ -57,7 +57,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.reason = reason
         self.coordinator = _Coordinator(self)
         coordinator_adapter.copy_results_first(self.coordinator)
-        atexit.register(coordinator_adapter.stop, self.coordinator)
+        process_end.at_end(coordinator_adapter.stop, self.coordinator)
         self.watch = WorkerWatch(
             cluster,
             self.coordinator,

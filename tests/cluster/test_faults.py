@@ -1,5 +1,6 @@
 """What happens when a worker dies, halts, fails or ends alone: real processes, real TensorFlow."""
 
+import os
 import re
 import sys
 
@@ -418,3 +419,15 @@ def test_an_error_is_reported_once_however_many_strategies_were_made(monkeypatch
 
     assert len(printed) == 1
     assert told == ["worker 0 (a:1) failed: ValueError: no data"]
+
+
+def test_an_error_of_a_forked_child_is_not_one_of_the_task(monkeypatch):
+    cluster = Cluster(jobs={"worker": ["a:1", "b:2"]}, task=Task("worker", 0))
+    printed, told = [], []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: printed.append(error))
+    peer_failure.handle(cluster, tell=told.append)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+    sys.excepthook(ValueError, ValueError("no data"), None)
+
+    assert (len(printed), told) == (1, [])
