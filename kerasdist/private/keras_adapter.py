@@ -171,11 +171,21 @@ def strategy_of(model_or_optimizer):
 
 def adopt(optimizer, strategy) -> None:
     """Takes an optimizer from outside into the scope of a strategy, with all that it holds."""
-    with tensorflow_adapter.outside_scopes(), strategy.scope():
-        for variable in optimizer.variables:
-            variable._initialize(variable.numpy())
+    adopt_variables(optimizer.variables, strategy)
     for each in [optimizer, *optimizers_of(optimizer)]:
         each._distribution_strategy = strategy
+
+
+def adopt_variables(variables: list[keras.Variable], strategy) -> None:
+    """Takes variables from outside, with their values, into the scope of a strategy."""
+    with tensorflow_adapter.outside_scopes(), strategy.scope():
+        for variable in variables:
+            variable._initialize(variable.numpy())
+
+
+def adopt_model(model, strategy) -> None:
+    """Makes a model from outside one of a strategy; its variables stay as they are."""
+    names.overwrite(model, "_distribute_strategy", strategy)
 
 
 def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:

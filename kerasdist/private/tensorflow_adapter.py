@@ -84,6 +84,14 @@ def adapt(strategy, *, is_local_update: Callable[[], bool], create: Callable) ->
     extended._create_variable = functools.partial(create, extended._create_variable)
 
 
+def owner_of(variable):
+    """Returns the strategy in whose scope a variable was created; None outside of scopes.
+
+    TensorFlow's public `variable_created_in_scope` asks one strategy.
+    """
+    return getattr(variable, "_distribute_strategy", None)
+
+
 def parsed_profile(content: bytes):
     """Returns the profile of `tf.profiler.experimental.stop`, an XSpace message.
 

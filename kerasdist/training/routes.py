@@ -180,6 +180,8 @@ def _make_test_function(stock, model, force=False):
 
 
 def _compile(stock, model, *args, **kwargs):
+    if isinstance(model, keras.Model) and keras_adapter.strategy_of(model) is None:
+        scope_checks.adopt_if_inside(model)
     if not _is_ours(model):
         return stock(model, *args, **kwargs)
     with tensorflow_adapter.outside_scopes(), model.distribute_strategy.scope():
@@ -233,7 +235,12 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
                 stack.enter_context(callback.validating(model))
         stack.enter_context(running_call.entered("evaluate", model))
         stack.enter_context(peers.watched(keras_adapter.strategy_of(model)))
-        return _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
+        results = _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
+        if _is_ours(model) and model.test_function is not None:
+            data_checks.check_equal_lengths(
+                model.distribute_strategy, model.test_function.num_examples
+            )
+        return results
 
 
 def _predict(stock, model, *args, **kwargs):
@@ -303,6 +310,9 @@ def _epoch_logs(stock, model, logs):
         return stock(model, logs)
     if isinstance(logs, RecentLogs):
         return stock(model, logs.exact())
+    watch = peers.step_watch(model.distribute_strategy)
+    if watch is not None and running_call.is_fit():
+        watch.end_epoch()
     callbacks = update_callback.of_step(running_call.update_callbacks_of(model))
     averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
     batch_statistics.synchronize_workers(model, averages)

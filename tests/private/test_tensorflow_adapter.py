@@ -181,3 +181,13 @@ def test_the_batch_size_of_a_dataset_is_found():
     assert tensorflow_adapter.batch_size_of(rows.batch(4).unbatch().batch(3)) == 3
     for unknown in (rows, tf.data.Dataset.zip(rows.batch(2), rows.batch(2)), [1], None):
         assert tensorflow_adapter.batch_size_of(unknown) is None
+
+
+@pytest.mark.parametrize("deployment", ["one device", "2 replicas"])
+def test_a_variable_knows_the_strategy_that_it_was_created_in(deployment):
+    strategy = strategies.get(deployment)
+    with strategy.scope():
+        inside = tf.Variable(1.0)
+
+    assert tensorflow_adapter.owner_of(inside) is strategy
+    assert tensorflow_adapter.owner_of(tf.Variable(1.0)) is None

@@ -30,20 +30,37 @@ def check(model) -> None:
 def check_variables(model) -> None:
     """Checks that all variables of `model` belong to its strategy.
 
+    One device takes in what was made outside of its scope, where nothing can differ.
+
     Raises:
         RuntimeError: One was created outside `strategy.scope()` or in another one's; names it.
     """
     strategy = model.distribute_strategy
+    variables = [*model.variables, *model.metrics_variables]
+    owners = [(variable, tensorflow_adapter.owner_of(variable.value)) for variable in variables]
     if strategy.num_replicas_in_sync == 1:
+        outside = [variable for variable, owner in owners if owner is None]
+        keras_adapter.adopt_variables(outside, strategy)
         return
-    for variable in [*model.variables, *model.metrics_variables]:
-        owner = getattr(variable.value, "distribute_strategy", None)
+    for variable, owner in owners:
         if owner is not strategy:
             where = "in the scope of another strategy" if owner else "outside its strategy's scope"
             raise RuntimeError(
                 f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
-                "layers, metrics and the model inside the same `with strategy.scope():` block."
+                "layers, metrics and the model inside the same `with strategy.scope():` block, and "
+                "call there what makes variables later: `add`, `adapt`, `enable_lora`, `quantize`."
             )
+
+
+def adopt_if_inside(model) -> None:
+    """Makes a model from outside, as one of a trained model's layers, that of its variables' scope.
+
+    It stays outside where none of its variables was created in a scope of ours.
+    """
+    owners = [tensorflow_adapter.owner_of(variable.value) for variable in model.variables]
+    strategy = next(filter(tensorflow_adapter.is_adapted, filter(None, owners)), None)
+    if strategy is not None:
+        keras_adapter.adopt_model(model, strategy)
 
 
 def check_outsider(model) -> None:

@@ -97,7 +97,7 @@ def test_layers_from_another_strategys_scope(strategy, method):
         model = keras.Sequential([layer])
         model.compile("sgd", "mse")
 
-    with pytest.raises(RuntimeError, match=r"'dense.*/kernel' .* outside its strategy's scope"):
+    with pytest.raises(RuntimeError, match=r"'dense.*/kernel' .* in the scope of another"):
         METHODS.get(method, lambda model: getattr(model, method)(X))(model)
 
 
@@ -148,3 +148,63 @@ def test_an_optimizer_that_is_applied_outside_of_its_scope():
 
     with pytest.raises(RuntimeError, match=r"'sgd.*' was created inside .* applied outside of it"):
         optimizer.apply([tf.constant([1.0])], [weight])
+
+
+def train_and_change(scope, change):
+    """Trains a model, has `change` make another one of it outside the scope, and trains that."""
+    keras.utils.set_random_seed(1)
+    with scope:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+        model.compile("adam", "mse")
+    model.fit(X, Y, verbose=0)
+    changed = change(model) or model
+    changed.compile("adam", "mse")
+    history = changed.fit(X, Y, epochs=2, verbose=0).history["loss"]
+    return history, changed.predict(X, verbose=0).tolist()
+
+
+def add_layer(model):
+    model.pop()
+    model.add(keras.layers.Dense(3))
+
+
+CHANGES = {
+    "enable_lora": lambda model: model.layers[0].enable_lora(2),
+    "add": add_layer,
+    "quantize": lambda model: model.layers[0].quantize("int8"),
+    "a new head": lambda model: keras.Sequential([model, keras.layers.Dense(1)]),
+}
+each_change = pytest.mark.parametrize("change", CHANGES)
+
+
+@each_change
+def test_what_is_made_outside_after_training_trains_on_one_device(change):
+    trained = train_and_change(strategies.get("one device").scope(), CHANGES[change])
+
+    assert repr(trained) == repr(train_and_change(contextlib.nullcontext(), CHANGES[change]))
+
+
+@each_change
+@each_replicated_strategy
+def test_what_is_made_outside_after_training_is_one_error_on_several(strategy, change):
+    with pytest.raises(RuntimeError, match=r"outside its strategy's scope.*`add`, `adapt`, `enab"):
+        train_and_change(strategy.scope(), CHANGES[change])
+
+
+def train_inner(scope):
+    keras.utils.set_random_seed(1)
+    with scope:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    model.fit(X, Y, verbose=0)
+    inner = keras.Model(model.inputs, model.layers[0].output)
+    inner.compile(keras.optimizers.Adam(0.1), "mse")
+    return inner, inner.fit(X, Y, epochs=2, verbose=0).history["loss"]
+
+
+@each_strategy
+def test_a_model_of_trained_layers_belongs_to_their_scope(strategy):
+    model, history = train_inner(strategy.scope())
+
+    assert model.distribute_strategy is strategy
+    np.testing.assert_allclose(history, train_inner(contextlib.nullcontext())[1], atol=1e-5)
