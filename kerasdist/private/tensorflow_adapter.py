@@ -31,6 +31,7 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import (
+    collective_ops,
     gen_random_ops,
     gen_resource_variable_ops,
     gen_state_ops,
@@ -90,6 +91,38 @@ def owner_of(variable):
     TensorFlow's public `variable_created_in_scope` asks one strategy.
     """
     return getattr(variable, "_distribute_strategy", None)
+
+
+@contextlib.contextmanager
+def wide_broadcasts() -> Generator[None]:
+    """Lets several workers make variables of all dtypes of numbers.
+
+    TensorFlow sends the first value from the chief, and cannot send bfloat16 or int8, for example:
+    these are sent as a wider one, which keeps every value.
+    """
+    send, receive = collective_ops.broadcast_send, collective_ops.broadcast_recv
+
+    def send_wide(value, shape, dtype, *args):
+        wide = _sendable(dtype)
+        return send(value if wide == dtype else tf.cast(value, wide), shape, wide, *args)
+
+    def receive_wide(shape, dtype, *args):
+        wide = _sendable(dtype)
+        value = receive(shape, wide, *args)
+        return value if wide == dtype else tf.cast(value, dtype)
+
+    replaced = {
+        (collective_ops, "broadcast_send"): send_wide,
+        (collective_ops, "broadcast_recv"): receive_wide,
+    }
+    with names.replaced(replaced):
+        yield
+
+
+def _sendable(dtype: tf.DType) -> tf.DType:
+    if dtype.size >= 4 or dtype == tf.float16 or dtype == tf.bool:
+        return dtype
+    return tf.float32 if dtype.is_floating else tf.int32
 
 
 def parsed_profile(content: bytes):

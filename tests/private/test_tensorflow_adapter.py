@@ -6,7 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute import parameter_server_strategy_v2
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    parameter_server_strategy_v2,
+)
+from tensorflow.python.ops import collective_ops
 
 from kerasdist.private import tensorflow_adapter
 from tests import strategies
@@ -181,6 +185,31 @@ def test_the_batch_size_of_a_dataset_is_found():
     assert tensorflow_adapter.batch_size_of(rows.batch(4).unbatch().batch(3)) == 3
     for unknown in (rows, tf.data.Dataset.zip(rows.batch(2), rows.batch(2)), [1], None):
         assert tensorflow_adapter.batch_size_of(unknown) is None
+
+
+def test_several_workers_get_first_values_through_the_functions_that_are_replaced():
+    source = inspect.getsource(collective_all_reduce_strategy.CollectiveAllReduceExtended)
+
+    assert "collective_ops.broadcast_send(" in source
+    assert "collective_ops.broadcast_recv(" in source
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "int8", "uint8", "int16", "float32", "int64", "bool"]
+)
+def test_what_is_broadcast_comes_in_its_own_dtype(monkeypatch, dtype):
+    sent = []
+    monkeypatch.setattr(collective_ops, "broadcast_send", lambda value, *args: sent.append(value))
+    monkeypatch.setattr(collective_ops, "broadcast_recv", lambda *args: sent[0])
+    value = tf.cast([0, 1, 100], dtype)
+
+    with tensorflow_adapter.wide_broadcasts():
+        collective_ops.broadcast_send(value, value.shape, value.dtype, 2, 1, 1)
+        received = collective_ops.broadcast_recv(value.shape, value.dtype, 2, 1, 1)
+
+    assert sent[0].dtype in (tf.bool, tf.float32, tf.int32, tf.int64)
+    assert received.dtype == value.dtype
+    assert np.array_equal(received, value)
 
 
 @pytest.mark.parametrize("deployment", ["one device", "2 replicas"])

@@ -210,14 +210,27 @@ def _update(stock, optimizer, gradients, variables, step):
 
 def _sum_over_replicas(tensors: list) -> list:
     """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
+    given, tensors = tensors, [_sendable(tensor) for tensor in tensors]
     summed = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         group = [tensors[index] for index in positions]
         sums = tensorflow_adapter.sum_over_replicas(group)
         for index, value in zip(positions, sums, strict=True):
-            summed[index] = value
+            summed[index] = _cast(value, given[index].dtype)
     return summed
+
+
+def _sendable(tensor):
+    """Returns slices of bfloat16 as float32: TensorFlow cannot gather them over several workers."""
+    is_sliced = isinstance(tensor, tf.IndexedSlices)
+    return _cast(tensor, tf.float32) if is_sliced and tensor.dtype == tf.bfloat16 else tensor
+
+
+def _cast(tensor, dtype):
+    if tensor.dtype == dtype:
+        return tensor
+    return map_values(tensor, lambda values: tf.cast(values, dtype))
 
 
 def _has_each_row_once(gradient) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 
 
 def creator_for(strategy) -> Callable:
@@ -34,7 +34,8 @@ def _create_on_workers(stock, next_creator, **kwargs):
         kwargs["aggregation"] = tf.VariableAggregation.NONE
     # Moving statistics stay one value per replica: to read their mean, all workers would have to.
     try:
-        return stock(next_creator, **kwargs)
+        with tensorflow_adapter.wide_broadcasts():
+            return stock(next_creator, **kwargs)
     except tf.errors.OpError as error:
         told = _as_disagreement(error, _name_of(kwargs))
         if told is None:

@@ -1,9 +1,13 @@
 """Variables of a strategy read and are updated as training needs it."""
 
+import contextlib
+
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tests import strategies
+from tests.strategies import each_worker_deployment
 
 
 def test_step_counters_and_learning_rates_need_no_broadcast():
@@ -21,3 +25,37 @@ def test_moving_statistics_read_as_the_mean_over_the_replicas():
     assert layer.moving_mean.value.synchronization == tf.VariableSynchronization.ON_READ
     assert layer.moving_mean.value.aggregation == tf.VariableAggregation.MEAN
     assert layer.gamma.value.synchronization != tf.VariableSynchronization.ON_READ
+
+
+def train_narrow(strategy=None):
+    """Trains with variables of bfloat16 and, in an embedding, slices; then makes some of int8."""
+    rows = np.arange(24).reshape(12, 2) % 7
+    keras.utils.set_random_seed(1)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = keras.Sequential(
+            [
+                keras.Input((2,), dtype="int32"),
+                keras.layers.Embedding(7, 4, dtype="bfloat16"),
+                keras.layers.Flatten(),
+                keras.layers.Dense(3, dtype="bfloat16"),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        losses = model.fit(rows, rows[:, :1] / 7, batch_size=6, epochs=4, verbose=0).history["loss"]
+        model.layers[-1].quantize("int8")
+    return losses, model.predict(rows, verbose=0)
+
+
+@each_worker_deployment
+def test_workers_train_with_dtypes_that_tensorflow_cannot_send(workers):
+    (losses, predictions), *others = strategies.run_on_workers(train_narrow, workers)
+    expected_losses, expected_predictions = train_narrow()
+
+    # bfloat16 keeps 8 bits.
+    np.testing.assert_allclose(losses, expected_losses, rtol=2**-6)
+    np.testing.assert_allclose(predictions, expected_predictions, atol=2**-6)
+    assert losses[-1] < 0.9 * losses[0]
+    for other_losses, other_predictions in others:
+        assert other_losses == losses
+        np.testing.assert_array_equal(other_predictions, predictions)
