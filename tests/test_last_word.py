@@ -17,7 +17,7 @@ CLUSTER = Cluster(
 
 @pytest.fixture(autouse=True)
 def not_at_exit(monkeypatch):
-    monkeypatch.setattr(last_word.atexit, "register", lambda function: None)
+    monkeypatch.setattr(last_word.process_end, "at_end", lambda function: None)
 
 
 @pytest.fixture

@@ -363,6 +363,14 @@ def test_logs_that_exist_are_continued_and_errors_are_those_of_the_last_launch()
     assert error_of(log) == ""
 
 
+def test_what_a_program_prints_after_an_error_of_ours_is_not_its_error():
+    program = "print('error: worker 0 ends because of it.'); print('saved'); sys.exit(1)"
+
+    kerasdist.launch(python(program), num_workers=1, log_dir="logs")
+
+    assert error_of(Path("logs/worker-0.log")) == "error: worker 0 ends because of it."
+
+
 def test_a_full_disk_is_named(monkeypatch):
     monkeypatch.setattr(task_log, "is_full", lambda folder: folder == Path("logs"))
 

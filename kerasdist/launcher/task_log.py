@@ -127,10 +127,17 @@ def error_of(path: Path) -> str:
     lines = lines[marks[-1] + 1 :] if marks else lines
     said = [line for line in lines if line and not tracebacks.is_inside(line)]
     said = [line for line in said if line != _HINT_OF_ABSL]
-    if tracebacks.BEGIN in said:
-        # The first line of the last exception's message, which may have many.
-        return next(iter(said[len(said) - said[::-1].index(tracebacks.BEGIN) :]), "")
-    return said[-1] if said else ""
+    ends = [n for n, line in enumerate(said) if line == tracebacks.BEGIN or _is_ours(line)]
+    if not ends:
+        return said[-1] if said else ""
+    # The first line of an exception's message, which may have many.
+    last = said[ends[-1] :]
+    return last[0] if _is_ours(last[0]) else next(iter(last[1:]), "")
+
+
+def _is_ours(line: str) -> bool:
+    """Whether a line is an error that kerasdist says in words, such as that of a late worker."""
+    return line.startswith("error: ")
 
 
 def _visible(line: bytes) -> str:

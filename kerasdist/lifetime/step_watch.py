@@ -44,11 +44,13 @@ class Place:
         num_calls: The calls of the step function that it has begun.
         num_batches: The batches that it has read.
         is_between: Whether it has ended the last of these calls, and not begun another one.
+        has_ended: Whether the data of its epoch has.
     """
 
     num_calls: int
     num_batches: int
     is_between: bool
+    has_ended: bool = False
 
     @property
     def order(self) -> tuple[int, bool, int]:
@@ -92,7 +94,7 @@ class StepWatch:
         self._clock = clock
         self._num_active = self._num_calls = self._num_batches = 0
         self._count_batches: Callable[[], int] = int
-        self._is_in_call = self._is_tracing = False
+        self._is_in_call = self._is_tracing = self._has_ended = False
         self._changed_at = clock()
         self._lasted: deque[float] = deque(maxlen=_NUM_STEPS)
         self._is_noted = self._has_shown_stacks = False
@@ -128,13 +130,17 @@ class StepWatch:
         self._go_on(is_step=self._num_calls > 0)
         self._count_batches = count_batches
         self._num_calls += 1
-        self._is_in_call, self._is_tracing = True, is_first
+        self._is_in_call, self._is_tracing, self._has_ended = True, is_first, False
         try:
             yield
         finally:
             is_step = not self._is_tracing
             self._is_in_call = self._is_tracing = False
             self._go_on(is_step=is_step)
+
+    def end_epoch(self) -> None:
+        """Notes that the data of an epoch has ended here, and that the others are waited for."""
+        self._has_ended = True
 
     def expect_trace(self) -> None:
         """Notes that the call that runs traces a function, which takes longer than a step."""
@@ -161,17 +167,25 @@ class StepWatch:
         if not self._num_active or secs < _NOTE_SECS:
             self._withdraw()
             return
-        own = Place(self._num_calls, num_batches, not self._is_in_call)
+        own = Place(self._num_calls, num_batches, not self._is_in_call, self._has_ended)
         if not self._is_noted:
             self._note(json.dumps(dataclasses.asdict(own)))
             self._is_noted = True
         if secs < min(self._limit_secs, max(self._late_secs() + _SETTLE_SECS, self._say_at)):
             return
+        if short := ended_early({**self._places_of_others(), self._cluster.task: own}):
+            self._end(self._describe_early(short), self._cluster.task in short)
+            return
         late, description = self._judge(own)
         is_late = self._cluster.task in late
         # The one that is late ends first, and tells the others.
         if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
-            cause = f"no step has ended for {self._limit_secs:g} s. {description}"
+            cause = (
+                f"no step has ended for {self._limit_secs:g} s. {description} Mend what it waits "
+                "for, or give it longer: make_strategy(step_timeout_secs=...)."
+            )
+            if is_late:
+                self._show_stacks()
             self._end(cause, is_late)
         elif secs >= self._say_at:
             self._say_at = 2 * secs
@@ -227,15 +241,22 @@ class StepWatch:
             for task in sorted(late, key=str)
         )
 
+    def _describe_early(self, places: Mapping[Task, Place]) -> str:
+        told = " and ".join(
+            f"on {self._cluster.describe(task)} after {place.num_batches} batches"
+            for task, place in sorted(places.items(), key=str)
+        )
+        return (
+            f"the data of an epoch has ended {told}, and other workers have more of it. All must "
+            "read the same number of batches: look at what differs between the workers, such as "
+            "files, filters, and random numbers without a seed."
+        )
+
     def _end_process(self, cause: str, is_late: bool) -> None:
         if not is_late:
             peer_failure.end(cause, self._cluster)
-        self._show_stacks()
         who = self._cluster.describe(self._cluster.task)
-        self._say(
-            f"error: {who} ends because {cause} Mend what it waits for, or give it longer: "
-            "make_strategy(step_timeout_secs=...)."
-        )
+        self._say(f"error: {who} ends because {cause}")
         launch_note.leave(launch_note.FAILED)
         peer_failure.tell_others(f"{who} failed: {cause}")
         sys.stdout.flush()
@@ -246,6 +267,16 @@ def late_ones(places: Mapping[Task, Place]) -> set[Task]:
     """Returns the workers that are behind others; none where all are at the same place."""
     orders = [place.order for place in places.values()]
     return {task for task, place in places.items() if place.order == min(orders) < max(orders)}
+
+
+def ended_early(places: Mapping[Task, Place]) -> dict[Task, Place]:
+    """Returns the workers whose epoch has ended where others read further batches of it."""
+    farthest = max((each.num_batches for each in places.values() if not each.has_ended), default=0)
+    return {
+        task: place
+        for task, place in places.items()
+        if place.has_ended and place.num_batches < farthest
+    }
 
 
 def _doing(task: Task, places: Mapping[Task, Place]) -> str:

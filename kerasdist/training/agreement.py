@@ -5,17 +5,22 @@ import hashlib
 import inspect
 import itertools
 import json
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kerasdist.training import peers
 
 # Arguments of `fit` that say how many steps there are.
 _ARGUMENTS = ("batch_size", "epochs", "initial_epoch", "steps_per_epoch", "validation_steps")
 _MOST_SHOWN = 4
+# Of a number: far above what machines of other kinds may round.
+_DRIFT = 1e-4
+_NEGLIGIBLE = 1e-6
 
 
 def check_fit(model, callbacks, arguments: inspect.BoundArguments) -> None:
@@ -32,6 +37,50 @@ def check_fit(model, callbacks, arguments: inspect.BoundArguments) -> None:
     strategy = model.distribute_strategy
     if peers.count(strategy) > 1:
         _check(strategy, _facts(model, callbacks, arguments))
+
+
+def warn_of_drift(model, epoch: int) -> bool:
+    """Warns where the workers train from other weights, or at another rate, than each other.
+
+    All of them get the same updates, so only their own programs can make them differ. All workers
+    must call it.
+
+    Args:
+        model: That is trained.
+        epoch: The one that is over, from 0.
+
+    Returns:
+        Whether they differ.
+    """
+    strategy = model.distribute_strategy
+    numbers = _numbers(model)
+    rows = _gathered(strategy, np.array(list(numbers.values())))
+    scales = np.maximum(np.abs(rows).max(axis=0), _NEGLIGIBLE)
+    apart = np.nan_to_num(np.ptp(rows, axis=0) / scales) > _DRIFT
+    if not apart.any():
+        return False
+    names = [name for name, is_apart in zip(numbers, apart, strict=True) if is_apart]
+    told = f"{', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
+    warnings.warn(
+        f"The workers have drifted apart: after epoch {epoch + 1} they differ in {told}. Whatever "
+        "changes weights or the learning rate, such as a callback, must do the same on all "
+        "workers: decide by the logs of `on_epoch_end`, which are those of all workers (those of "
+        "`on_train_batch_end` are of one), not by the clock, and draw random numbers from one "
+        "seed.",
+        stacklevel=2,
+    )
+    return True
+
+
+def _numbers(model) -> dict[str, float]:
+    """Returns numbers that differ where the state of the training does, by its name."""
+    numbers = {
+        f"'{variable.path}'": float(tf.norm(tf.cast(variable.value, tf.float32)))
+        for variable in model.trainable_variables
+    }
+    with contextlib.suppress(Exception):  # An optimizer of the user's own need not have a rate.
+        numbers["the learning rate"] = float(model.optimizer.learning_rate)
+    return numbers
 
 
 def _facts(model, callbacks, arguments) -> dict[str, str]:

@@ -89,7 +89,8 @@ def sum_over(strategy, numbers) -> np.ndarray:
     if count(strategy) == 1:
         return numbers
     if strategy not in _sums:
-        _sums[strategy] = tf.function(sum_in_graph, autograph=False)
+        # A partial has no code by which TensorFlow would count, and warn of, traces of new shapes.
+        _sums[strategy] = tf.function(functools.partial(sum_in_graph), autograph=False)
     return _sums[strategy](strategy, tf.constant(numbers)).numpy()
 
 

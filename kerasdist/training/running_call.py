@@ -91,6 +91,11 @@ def reads_whole_data() -> bool:
     return bool(_calls()) and _calls()[-1].method == "predict"
 
 
+def is_fit() -> bool:
+    """Whether the innermost call that runs is `fit`."""
+    return bool(_calls()) and _calls()[-1].method == "fit"
+
+
 def training_of(model) -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
     fits = (call for call in _calls() if call.method == "fit" and call.model is model)

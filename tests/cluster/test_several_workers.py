@@ -3,6 +3,7 @@
 import csv
 import functools
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -99,6 +100,51 @@ def fit_differently(strategy) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+class LearnsByItself(keras.callbacks.Callback):
+    """Sets a learning rate of its own on each worker, like one that looks at its own logs."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        strategy = self.model.distribute_strategy
+        self.model.optimizer.learning_rate = 0.01 * (1 + strategy.cluster.task.index)
+
+
+def fit_apart(strategy) -> list[str]:
+    """Returns the warnings of a `fit` whose workers go their own ways."""
+    with strategy.scope():
+        model = models.regression()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*data(), epochs=3, verbose=0, callbacks=[LearnsByItself()])
+    return [str(each.message) for each in caught]
+
+
+def fit_what_differs_later(strategy) -> str:
+    """Fits data that each worker shuffles for itself, but for the first epoch."""
+    passes = itertools.count()
+
+    def examples():
+        order = np.arange(NUM_EXAMPLES)
+        if next(passes):
+            np.random.default_rng(strategy.cluster.task.index).shuffle(order)
+        return zip(*(array[order] for array in data()), strict=True)
+
+    spec = (tf.TensorSpec((6,)), tf.TensorSpec((1,)))
+    with strategy.scope():
+        model = models.regression()
+    dataset = tf.data.Dataset.from_generator(examples, output_signature=spec).batch(8)
+    with pytest.raises(ValueError) as caught:
+        model.fit(dataset, epochs=3, shuffle=False, verbose=0)
+    return str(caught.value)
+
+
+def evaluate_differently(strategy) -> str:
+    with strategy.scope():
+        model = models.regression()
+    with pytest.raises(ValueError) as caught:
+        model.evaluate(*data(20 + 8 * strategy.cluster.task.index), batch_size=8, verbose=0)
+    return str(caught.value)
 
 
 def fit_pipelines_of_different_length(strategy) -> dict:
@@ -235,6 +281,9 @@ CHECKS = [
     fit_even_batches_with_averages,
     fit_shuffled_without_a_seed,
     fit_differently,
+    fit_apart,
+    fit_what_differs_later,
+    evaluate_differently,
     fit_pipelines_of_different_length,
     fit_from_a_function,
     fit_without_synchronized_statistics,
@@ -292,6 +341,20 @@ def test_different_data_is_an_error_on_every_worker(workers):
     for outcome in outcomes(workers):
         assert "read different first batches" in outcome[fit_differently]
         assert "keras.utils.set_random_seed" in outcome[fit_differently]
+
+
+@each_worker_deployment
+def test_workers_that_drift_apart_are_told_once(workers):
+    for outcome in outcomes(workers):
+        (warning,) = outcome[fit_apart]
+        assert "after epoch 1 they differ in the learning rate. " in warning
+
+
+@each_worker_deployment
+def test_data_that_differs_later_is_an_error_on_every_worker(workers):
+    for outcome in outcomes(workers):
+        assert "read different first batches" in outcome[fit_what_differs_later]
+        assert "different length: 20 on worker 0, 28 on worker 1." in outcome[evaluate_differently]
 
 
 @each_worker_deployment

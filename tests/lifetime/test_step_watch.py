@@ -202,11 +202,36 @@ def test_late_worker_ends_first_and_the_others_after_it(job):
             ONE: (
                 True,
                 "no step has ended for 30 s. worker 1 (b:1) is late: between two steps, in a "
-                "callback or elsewhere in its program.",
+                "callback or elsewhere in its program. Mend what it waits for, or give it longer: "
+                "make_strategy(step_timeout_secs=...).",
             )
         }
         job.look_for(3)
         assert not job.ended[ZERO][0]
+
+
+def test_job_whose_data_has_ended_on_one_worker_ends(job):
+    job.take_steps(3)
+    with job.call(ONE):  # Which found no further batch.
+        pass
+    job.watches[ONE].end_epoch()
+    with job.call(ZERO):
+        job.num_batches[ZERO] += 1
+        job.look_for(30)
+
+    (is_late, cause), (is_also_late, same) = job.ended[ONE], job.ended[ZERO]
+    assert (is_late, is_also_late) == (True, False)
+    assert cause == same
+    assert "ended on worker 1 (b:1) after 3 batches, and other workers have more of it" in cause
+
+
+def test_job_whose_workers_are_at_the_end_of_their_epoch_goes_on(job):
+    job.take_steps(3)
+    for watch in job.watches.values():
+        watch.end_epoch()
+    job.look_for(60)
+
+    assert job.ended == {}
 
 
 def test_job_that_is_not_in_fit_is_not_watched(job):

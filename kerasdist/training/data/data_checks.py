@@ -92,7 +92,7 @@ def digest(batch):
 
 
 def check_equal_batches(strategy, digest_of_worker: float) -> None:
-    """Checks that all workers read the same first batch; all of them must call it.
+    """Checks that all workers read the same first batch of an epoch; all of them must call it.
 
     Raises:
         ValueError: They did not.
@@ -102,11 +102,37 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
     digests = peers.sum_over(strategy, digests)
     if not np.allclose(digests, digests[0], rtol=1e-9, atol=0, equal_nan=True):
         raise ValueError(
-            "The workers read different first batches. Every worker reads the whole data in the "
-            "same order and takes its part of each batch, so shuffling must be the same on all: "
-            "give `shuffle` a seed, or call `keras.utils.set_random_seed` before the data is made. "
-            "Data that each worker reads for itself goes through "
+            "The workers read different first batches in an epoch. Every worker reads the whole "
+            "data in the same order and takes its part of each batch, so shuffling must be the "
+            "same on all: give `shuffle` a seed, or call `keras.utils.set_random_seed` before the "
+            "data is made. Data that each worker reads for itself goes through "
             "`strategy.distribute_datasets_from_function`."
+        )
+
+
+def check_equal_lengths(strategy, num_examples: int) -> None:
+    """Checks that all workers evaluated the same data; all of them must call it.
+
+    Args:
+        strategy: A strategy of ours.
+        num_examples: That all of them have evaluated together, as this one knows it.
+
+    Raises:
+        ValueError: They did not.
+    """
+    if peers.count(strategy) == 1:
+        return
+    row = np.zeros(peers.count(strategy))
+    row[peers.index_of(strategy)] = num_examples
+    numbers = peers.sum_over(strategy, row).astype(int)
+    if len(set(numbers)) > 1:
+        told = ", ".join(
+            f"{number} on {task}"
+            for number, task in zip(numbers, peers.tasks(strategy), strict=True)
+        )
+        raise ValueError(
+            f"The workers evaluate data of different length: {told}. Every worker reads the whole "
+            "data and takes its part of each batch, so give the same examples to all of them."
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.training import peers
+from kerasdist.training import agreement, peers
 from kerasdist.training.report import chief
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
@@ -32,7 +32,7 @@ class CallbackList(keras.callbacks.CallbackList):
             callbacks = [*callbacks, ProgressBar()]
         self._strategy = getattr(model, "distribute_strategy", None)
         self._is_alone = peers.count(self._strategy) == 1
-        self._wants_stop = False
+        self._wants_stop = self._has_warned = False
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
@@ -51,6 +51,8 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch, logs=None):
         with self._sorted(_is_inner):
             super().on_epoch_begin(epoch, logs)
+        if not self._is_alone and self.model.train_function is not None:
+            self.model.train_function.look_again()
         for callback in self.callbacks:
             if hasattr(callback, "on_epoch_begun"):  # Of ours: Keras has no such hook.
                 callback.on_epoch_begun(epoch)
@@ -76,6 +78,7 @@ class CallbackList(keras.callbacks.CallbackList):
         super().on_epoch_end(epoch, logs)
         if not self._is_alone:
             self._agree_on_stop()
+            self._has_warned = self._has_warned or agreement.warn_of_drift(self.model, epoch)
 
     def _agree_on_stop(self):
         wants_stop = self._wants_stop or self.model.stop_training

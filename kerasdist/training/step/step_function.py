@@ -65,6 +65,7 @@ class StepFunction:
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._is_digest_due = tf.Variable(True, trainable=False)
             self._num_read: Any = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._watch = peers.step_watch(self._strategy)
         self._is_alone = peers.count(self._strategy) == 1
@@ -73,7 +74,7 @@ class StepFunction:
         self._ran: set[bool] = set()  # Whether these were quiet.
         self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
-        self._is_first_call = True
+        self._is_first_call = self._is_comparison_due = True
         self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
 
     def restart(self):
@@ -83,6 +84,12 @@ class StepFunction:
         self._num_stop_requests.assign(0)
         self._news = None
         self._is_first_call = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Compares the next batch of the workers, too, as that of a new epoch."""
+        self._is_digest_due.assign(True)
+        self._is_comparison_due = True
 
     def request_stop(self) -> None:
         """Tells the other workers, with the next gradients, that this one wants to stop."""
@@ -177,7 +184,10 @@ class StepFunction:
             raise
         if self._is_first_call:
             self._is_first_call = False
-            self._check_first_batch()
+            self._step.warn_of_infinite()
+        if self._is_comparison_due and not self._is_alone:
+            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
+        self._is_comparison_due = False
         self.times.add_call(time.perf_counter() - start)
         logs = LazyLogs(
             self._step.logs.read,
@@ -187,11 +197,6 @@ class StepFunction:
         if isinstance(data, GlobalBatches):
             return logs
         return keras_adapter.logs_of_batch(logs, is_eager=self._model.run_eagerly)
-
-    def _check_first_batch(self):
-        if not self._is_alone:
-            data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
-        self._step.warn_of_infinite()
 
     def _run(self, data):
         if data.next_size is not None:
@@ -237,11 +242,12 @@ class StepFunction:
     def _one_step(self, batch) -> _News:
         """Runs a step with a global batch."""
         batch = without_optionals(batch)
-        is_first = tf.equal(self.num_examples, 0)
-        checks = self._step.look_at(batch, is_first=is_first)
+        checks = self._step.look_at(batch, is_first=tf.equal(self.num_examples, 0))
         if not self._is_alone:
-            digest = tf.cond(is_first, lambda: data_checks.digest(batch), self._digest.read_value)
-            checks = [*checks, self._digest.assign(digest)]
+            is_due = self._is_digest_due.read_value()
+            digest = tf.cond(is_due, lambda: data_checks.digest(batch), self._digest.read_value)
+            with tf.control_dependencies([self._digest.assign(digest)]):
+                checks = [*checks, self._is_digest_due.assign(False)]
         shares = batches.shares_of(batch, self._strategy)
         result = self._run_shares(batch, shares, checks=checks)
         return _News(result.num_examples, result.sums.get(_STOP), result.is_discarded)

@@ -39,6 +39,10 @@ class TrainFunction(Protocol):
 class LockstepFunction(TrainFunction, Protocol):
     """A train function of workers that make each step together, and so can stop together."""
 
+    def look_again(self) -> None:
+        """Compares the next batch of the workers, too, as that of a new epoch."""
+        ...
+
     def request_stop(self) -> None:
         """Tells the other workers, with the next gradients, that this one wants to stop."""
         ...
