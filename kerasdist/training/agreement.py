@@ -5,22 +5,17 @@ import hashlib
 import inspect
 import itertools
 import json
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from kerasdist.training import peers
 
 # Arguments of `fit` that say how many steps there are.
 _ARGUMENTS = ("batch_size", "epochs", "initial_epoch", "steps_per_epoch", "validation_steps")
 _MOST_SHOWN = 4
-# Of a number: far above what machines of other kinds may round.
-_DRIFT = 1e-4
-_NEGLIGIBLE = 1e-6
 
 
 def check_fit(model, callbacks, arguments: inspect.BoundArguments) -> None:
@@ -37,50 +32,6 @@ def check_fit(model, callbacks, arguments: inspect.BoundArguments) -> None:
     strategy = model.distribute_strategy
     if peers.count(strategy) > 1:
         _check(strategy, _facts(model, callbacks, arguments))
-
-
-def warn_of_drift(model, epoch: int) -> bool:
-    """Warns where the workers train from other weights, or at another rate, than each other.
-
-    All of them get the same updates, so only their own programs can make them differ. All workers
-    must call it.
-
-    Args:
-        model: That is trained.
-        epoch: The one that is over, from 0.
-
-    Returns:
-        Whether they differ.
-    """
-    strategy = model.distribute_strategy
-    numbers = _numbers(model)
-    rows = _gathered(strategy, np.array(list(numbers.values())))
-    scales = np.maximum(np.abs(rows).max(axis=0), _NEGLIGIBLE)
-    apart = np.nan_to_num(np.ptp(rows, axis=0) / scales) > _DRIFT
-    if not apart.any():
-        return False
-    names = [name for name, is_apart in zip(numbers, apart, strict=True) if is_apart]
-    told = f"{', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
-    warnings.warn(
-        f"The workers have drifted apart: after epoch {epoch + 1} they differ in {told}. Whatever "
-        "changes weights or the learning rate, such as a callback, must do the same on all "
-        "workers: decide by the logs of `on_epoch_end`, which are those of all workers (those of "
-        "`on_train_batch_end` are of one), not by the clock, and draw random numbers from one "
-        "seed.",
-        stacklevel=2,
-    )
-    return True
-
-
-def _numbers(model) -> dict[str, float]:
-    """Returns numbers that differ where the state of the training does, by its name."""
-    numbers = {
-        f"'{variable.path}'": float(tf.norm(tf.cast(variable.value, tf.float32)))
-        for variable in model.trainable_variables
-    }
-    with contextlib.suppress(Exception):  # An optimizer of the user's own need not have a rate.
-        numbers["the learning rate"] = float(model.optimizer.learning_rate)
-    return numbers
 
 
 def _facts(model, callbacks, arguments) -> dict[str, str]:
@@ -119,12 +70,12 @@ def _is_plain(value) -> bool:
 
 def _check(strategy, facts: dict[str, str]) -> None:
     text = json.dumps(facts, sort_keys=True).encode()
-    digests = _gathered(strategy, np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
+    digests = peers.gather(strategy, np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
     if (digests == digests[0]).all():
         return
     # Padded to one length: what is gathered has one shape on all workers.
-    length = int(_gathered(strategy, np.array([len(text)])).max())
-    rows = _gathered(strategy, np.frombuffer(text.ljust(length), np.uint8))
+    length = int(peers.gather(strategy, np.array([len(text)])).max())
+    rows = peers.gather(strategy, np.frombuffer(text.ljust(length), np.uint8))
     every = [json.loads(row.astype(np.uint8).tobytes()) for row in rows]
     told = [
         _told(name, [each.get(name, "nothing") for each in every], strategy)
@@ -136,13 +87,6 @@ def _check(strategy, facts: dict[str, str]) -> None:
         f"The workers are about to train different things: {shown}. Run the same program with the "
         "same arguments on all of them, and build the model in the same way."
     )
-
-
-def _gathered(strategy, row: np.ndarray) -> np.ndarray:
-    """Returns the rows of all workers, [workers, size]."""
-    rows = np.zeros((peers.count(strategy), len(row)))
-    rows[peers.index_of(strategy)] = row
-    return peers.sum_over(strategy, rows)
 
 
 def _told(name: str, values: list[str], strategy) -> str:

@@ -94,6 +94,18 @@ def sum_over(strategy, numbers) -> np.ndarray:
     return _sums[strategy](strategy, tf.constant(numbers)).numpy()
 
 
+def gather(strategy, row: np.ndarray) -> np.ndarray:
+    """Returns the rows of all workers: float64 [workers, size]; all of them must call it.
+
+    Args:
+        strategy: A strategy of ours.
+        row: Numbers of this worker [size].
+    """
+    rows = np.zeros((count(strategy), len(row)))
+    rows[index_of(strategy)] = row
+    return sum_over(strategy, rows)
+
+
 def sum_in_graph(strategy, tensor):
     """Returns a tensor added up over the workers; called in a tf.function, outside of replicas."""
     if count(strategy) == 1:

@@ -97,9 +97,7 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
     Raises:
         ValueError: They did not.
     """
-    digests = np.zeros(peers.count(strategy))
-    digests[peers.index_of(strategy)] = digest_of_worker
-    digests = peers.sum_over(strategy, digests)
+    digests = peers.gather(strategy, np.array([digest_of_worker]))
     if not np.allclose(digests, digests[0], rtol=1e-9, atol=0, equal_nan=True):
         raise ValueError(
             "The workers read different first batches in an epoch. Every worker reads the whole "
@@ -122,9 +120,7 @@ def check_equal_lengths(strategy, num_examples: int) -> None:
     """
     if peers.count(strategy) == 1:
         return
-    row = np.zeros(peers.count(strategy))
-    row[peers.index_of(strategy)] = num_examples
-    numbers = peers.sum_over(strategy, row).astype(int)
+    numbers = peers.gather(strategy, np.array([num_examples]))[:, 0].astype(int)
     if len(set(numbers)) > 1:
         told = ", ".join(
             f"{number} on {task}"

@@ -12,8 +12,8 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.training import agreement, peers
-from kerasdist.training.report import chief
+from kerasdist.training import peers
+from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
 
@@ -78,7 +78,7 @@ class CallbackList(keras.callbacks.CallbackList):
         super().on_epoch_end(epoch, logs)
         if not self._is_alone:
             self._agree_on_stop()
-            self._has_warned = self._has_warned or agreement.warn_of_drift(self.model, epoch)
+            self._has_warned = self._has_warned or drift.warn_of_drift(self.model, epoch)
 
     def _agree_on_stop(self):
         wants_stop = self._wants_stop or self.model.stop_training

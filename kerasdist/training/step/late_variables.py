@@ -1,9 +1,10 @@
 """Variables that are made late: in the first trace of a step, or inside `fit`.
 
 Plain Keras makes the variables of a model that nobody has built in the first trace of its step. So
-do we, but for what stands in the way: TensorFlow traces a step again that has made variables, and a
-variable that a trace makes on several replicas or workers waits for others that are not there. So
-each of them is made at once, outside of the trace, as if the user had made it in the scope.
+do we, but for what stands in the way: a variable that a trace makes on several replicas or workers
+waits for others that are not there. So each of them is made at once, outside of the trace, as if
+the user had made it in the scope. See `model_step.TraceAgainError` for what has asked for it too
+early.
 """
 
 import contextlib

@@ -1,0 +1,56 @@
+"""Workers whose weights or learning rates differ. Over a cluster: cluster/test_several_workers."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from kerasdist.training import peers
+from kerasdist.training.report.drift import warn_of_drift
+from tests import strategies
+
+
+@pytest.fixture
+def model():
+    with strategies.get("one device").scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="head")])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Factors by which the numbers of a second worker differ from those of this one."""
+    factors = {}
+
+    def gather(strategy, row):
+        other = row.copy()
+        for index, factor in factors.items():
+            other[index] *= factor
+        return np.stack([row, other])
+
+    monkeypatch.setattr(peers, "gather", gather)
+    return factors
+
+
+def test_what_differs_is_named(model, others):
+    others |= {0: 1.001, -1: 0.7}
+
+    with pytest.warns(UserWarning, match=r"after epoch 3 they differ in '.*head/kernel', the lear"):
+        assert warn_of_drift(model, 2)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1 + 1e-6])
+def test_what_rounding_explains_is_no_drift(model, others, factor):
+    others |= {0: factor, 1: 100.0}  # The bias is zero.
+
+    assert not warn_of_drift(model, 0)
+
+
+def test_an_optimizer_need_not_have_a_rate(model, others):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.optimizer = object()
+
+        assert not warn_of_drift(model, 0)
