@@ -7,6 +7,7 @@ parameter servers are no peers; the chief is alone there.
 
 import contextlib
 import functools
+import re
 import weakref
 from collections.abc import Generator
 from typing import Any
@@ -16,6 +17,8 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 
+# What TensorFlow says where the messages of workers are not of one kind or shape.
+_MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
 _sums = weakref.WeakKeyDictionary()
 
 
@@ -72,10 +75,23 @@ def step_watch(strategy) -> Any:
 
 @contextlib.contextmanager
 def watched(strategy) -> Generator[None]:
-    """Lets a worker that is late be named while what is inside runs."""
+    """Lets a worker that is late, or does something else, be named while what is inside runs.
+
+    Raises:
+        RuntimeError: Another worker does something else.
+    """
     watch = step_watch(strategy)
-    with watch.active() if watch else contextlib.nullcontext():
-        yield
+    try:
+        with watch.active() if watch else contextlib.nullcontext():
+            yield
+    except tf.errors.OpError as error:
+        if not _MET_ANOTHER.search(error.message):
+            raise
+        raise RuntimeError(
+            "Another worker does something else at this place of the program. All workers must "
+            "call `fit` and `evaluate`, with the same arguments and in the same order, also in "
+            "callbacks; `predict` may be called by one of them alone."
+        ) from None  # Pages of a graph that say nothing else.
 
 
 def sum_over(strategy, numbers) -> np.ndarray:

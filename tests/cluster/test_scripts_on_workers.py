@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
+from kerasdist import testing
 from tests.strategies import PARAMETER_SERVERS, run_on_workers
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
@@ -102,6 +103,25 @@ def test_what_cannot_be_had_is_named():
 
     assert "Give `predict` the dataset" in chief[0] == other[0]
     assert "'the others' number 1 for worker 1" in chief[1]
+
+
+class ChiefEvaluates(keras.callbacks.Callback):
+    """Evaluates on the chief alone, as callbacks do that save time where nobody divides data."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if kerasdist.is_chief():
+            self.model.evaluate(X, Y, verbose=0)
+
+
+def evaluate_on_the_chief():
+    model = regression(kerasdist.make_strategy())
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[ChiefEvaluates()])
+
+
+def test_workers_that_do_different_things_are_told():
+    for result in testing.run_cluster(evaluate_on_the_chief, num_workers=2):
+        assert result.returncode
+        assert "RuntimeError: Another worker does something else" in result.output
 
 
 class Tokens(keras.layers.Layer):
