@@ -25,6 +25,7 @@ from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import options as options_lib
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
+    distribute_lib,
     sharded_variable,
     values,
 )
@@ -408,6 +409,38 @@ def _value_of(handle):
     dtype = handle._handle_data.shape_and_type[0].dtype
     with record.stop_recording():
         return gen_resource_variable_ops.read_variable_op(handle, dtype)
+
+
+@contextlib.contextmanager
+def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
+    """Lets programs see one replica in the threads where `is_seen()`: it has nobody to add up with.
+
+    TensorFlow's strategies compute with a number of their own, and work as they do.
+
+    Yields:
+        A list with an item for each time that the number of replicas was asked for there.
+    """
+    questions: list = []
+    strategy, context = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
+    stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, context.all_reduce
+
+    def number(owner):
+        if not is_seen():
+            return stock_number(owner)
+        questions.append(owner)
+        return 1
+
+    def all_reduce(owner, reduce_op, value, options=None):
+        if not is_seen():
+            return stock_reduce(owner, reduce_op, value, options)
+        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+
+    replaced = {
+        (strategy, "num_replicas_in_sync"): property(number),
+        (context, "all_reduce"): all_reduce,
+    }
+    with names.replaced(replaced):
+        yield questions
 
 
 def uses_of(variable: Any) -> list[tf.Operation]:

@@ -46,6 +46,11 @@ _TOLERANCE_OF_SUM = 0.2
 # Of each input, about the last bit of a float32; and how much of what that makes is rounding, too.
 _TOUCH = 2.0**-22
 _ROUNDING = 4.0
+_DIVISION = (
+    "The program asks for the number of replicas, as `tf.nn.scale_regularization_loss` does, and "
+    "`tf.nn.compute_average_loss` without `global_batch_size`. Leave out the division of the loss "
+    "by it: the mean over the replicas is taken here."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +61,13 @@ class Finding:
         variable: Path of the variable whose gradient differs most; "predictions" for those.
         difference: Norm of the difference over the norm of the larger gradient, of that variable.
         is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
+        asks_for_number: Whether the program asks how many replicas there are.
     """
 
     variable: str
     difference: float
     is_sum: bool
+    asks_for_number: bool = False
 
 
 def is_due(model) -> bool:
@@ -113,18 +120,25 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
         else:  # Much less to compute, and no net to multiply what rounds.
             step = functools.partial(_differentiate_loss, model, predictions)
             batch = touched = (some, tf.range(batches.num_examples(some)))
-        expected, rounded = _rehearse_whole(strategy, step, batch, touched)
+        whole = _rehearse_whole(strategy, step, batch, touched)
         shares = batches.shares_of(batch, strategy)
-        found, *_ = replica_step.rehearse(
+        shared = replica_step.rehearse(
             strategy, step, shares, is_whole=False, weighs_loss=weighs_loss
         )
+    return _find(whole, shared, tolerance, num_replicas)
+
+
+def _find(whole, shared, tolerance: float, num_replicas: int) -> Finding | None:
+    """Returns where the gradient of a `Rehearsed` step is not that of the whole batch, or None."""
+    (expected, rounded), (found, *_) = whole.updates, shared.updates
     finding = _compare(expected, found, tolerance, num_replicas)
     if finding is None:
         return None
     # A deep net with few examples multiplies what rounding does to its inputs.
     rounding = _compare(expected, rounded, 0.0, num_replicas)
-    is_rounding = rounding and finding.difference <= _ROUNDING * rounding.difference
-    return None if is_rounding else finding
+    if rounding and finding.difference <= _ROUNDING * rounding.difference:
+        return None
+    return dataclasses.replace(finding, asks_for_number=whole.asks_for_number)
 
 
 def _predict(model, batch):
@@ -165,8 +179,8 @@ def _differentiate_loss(model, predictions, data):
     gradient_aggregation.rehearse(paths, gradients, replica)
 
 
-def _rehearse_whole(strategy, step, batch, touched) -> tuple[list, list]:
-    """Returns the updates of a whole batch, and of one that differs from it by rounding."""
+def _rehearse_whole(strategy, step, batch, touched) -> replica_step.Rehearsed:
+    """Returns what a whole batch does, and what one does that differs from it by rounding."""
     size = batches.num_examples(batch)
     copies = [batch, touched] * len(peers.local_replicas(strategy))
 
@@ -178,8 +192,9 @@ def _rehearse_whole(strategy, step, batch, touched) -> tuple[list, list]:
 
     count = len(copies) // 2
     # On workers of one replica each in two runs, which all of them make.
-    updates = run(copies[:count]) if count > 1 else [*run(copies[:1]), *run(copies[1:])]
-    return updates[0], updates[1]
+    runs = [run(copies[:count])] if count > 1 else [run(copies[:1]), run(copies[1:])]
+    updates = [each for run_ in runs for each in run_.updates]
+    return dataclasses.replace(runs[0], updates=updates[:2])
 
 
 def _touched(batch):
@@ -284,12 +299,16 @@ def _describe(finding: Finding, num_replicas: int) -> str:
         f"one device: it differs by {_percent(finding.difference)} (of '{finding.variable}'). Each "
         "replica computes the loss of its own examples, which counts as a mean over them. "
     )
+    if finding.is_sum and finding.asks_for_number:
+        return text + f"On one device it is about {num_replicas} times as large. {_DIVISION}"
     if finding.is_sum:
         return text + (
             f"On one device it is about {num_replicas} times as large, so the loss seems to be a "
             "sum over the examples. Sum with `kerasdist.global_sum(values)`, or divide by the "
-            "number of examples."
+            "number of examples of this replica, as a mean does."
         )
+    if finding.asks_for_number:
+        text += f"{_DIVISION} "
     return text + (
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "

@@ -123,6 +123,21 @@ class GlobalStep:
     is_discarded: Any = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Rehearsed:
+    """What a step would have done.
+
+    Attributes:
+        updates: For each replica of this worker and each update: paths of the variables and their
+            gradients over all replicas.
+        asks_for_number: Whether the step asked for the number of replicas; known where it had the
+            whole batch.
+    """
+
+    updates: list
+    asks_for_number: bool
+
+
 def current() -> ReplicaStep | None:
     """Returns the step that this thread traces, or None outside the steps of our strategies."""
     return getattr(_local, "replica_step", None)
@@ -358,7 +373,7 @@ def inlined(step_function, strategy):
 
 def rehearse(
     strategy, step_function, shares: batches.Shares, *, is_whole: bool, weighs_loss: bool = False
-) -> list:
+) -> Rehearsed:
     """Runs `step_function` on every replica and returns what it would have updated.
 
     Random numbers are alike for all examples, and what is assigned gets its value back.
@@ -367,12 +382,8 @@ def rehearse(
         strategy: One of our strategies; called in its cross-replica context, eagerly.
         step_function: Called as `step_function(data)` in replica context.
         shares: What each replica gets.
-        is_whole: Whether that is the whole batch, as on one device.
+        is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
-
-    Returns:
-        For each replica of this worker and each update: paths of the variables and their gradients
-        over all replicas.
     """
     first, *_ = peers.local_replicas(strategy)
     updates: list = [[] for _ in shares.data]
@@ -398,9 +409,16 @@ def rehearse(
             step_function(shares.data[position])
         updates[position].extend(replica_step.rehearsed or ())
 
-    with tensorflow_adapter.assignments_undone(), tensorflow_adapter.alike_draws() as start:
+    def sees_one_replica():  # Not the strategy around the steps.
+        return is_whole and current() is not None
+
+    with (
+        tensorflow_adapter.assignments_undone(),
+        tensorflow_adapter.one_replica_seen(sees_one_replica) as questions,
+        tensorflow_adapter.alike_draws() as start,
+    ):
         strategy.run(replica_fn)
-    return updates
+    return Rehearsed(updates=updates, asks_for_number=bool(questions))
 
 
 @contextlib.contextmanager

@@ -110,6 +110,58 @@ def test_means_are_no_news_whatever_is_random(strategy, reduce):
     assert warnings_of_fit(model) == []
 
 
+def average_of_tensorflow(losses, outputs, x):
+    return tf.nn.compute_average_loss(losses)
+
+
+def divided_by_the_strategys_number(losses, outputs, x):
+    return tf.reduce_mean(losses) / tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def divided_by_the_contexts_number(losses, outputs, x):
+    context: Any = tf.distribute.get_replica_context()
+    return tf.reduce_mean(losses) / context.num_replicas_in_sync
+
+
+def scaled_regularization(losses, outputs, x):
+    return tf.reduce_mean(losses) + tf.nn.scale_regularization_loss(tf.reduce_mean(outputs**2))
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        average_of_tensorflow,
+        divided_by_the_strategys_number,
+        divided_by_the_contexts_number,
+        scaled_regularization,
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_a_division_by_the_number_of_replicas_is_named(strategy, reduce):
+    with strategy.scope():
+        model = make_own_step(reduce)
+
+    (message,) = warnings_of_fit(model)
+
+    assert "Leave out the division of the loss by it" in message
+    assert "a sum over the examples" not in message
+
+
+def counted_replicas(losses, outputs, x):
+    context: Any = tf.distribute.get_replica_context()
+    count = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([]))
+    return tf.reduce_mean(losses) * count / context.num_replicas_in_sync
+
+
+@each_replicated_strategy
+def test_who_asks_for_the_number_of_replicas_alone_hears_nothing(strategy):
+    with strategy.scope():
+        model = make_own_step(counted_replicas)
+
+    assert warnings_of_fit(model) == []
+
+
 class SemiSupervised(keras.Model):
     """A model that learns from examples with labels and from others, of another batch size."""
 
