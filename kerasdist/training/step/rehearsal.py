@@ -7,6 +7,9 @@ operation by operation: all of them on every replica, and divided over the repli
 are made alike, and nothing that is assigned stays, no variable and no attribute. Where the
 gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
 is the user's own, the net predicts once, and the loss alone goes through it.
+
+Weights that a program updates by itself never meet those of the other replicas: where what it
+assigns is not the same on all of them, another warning says so.
 """
 
 import contextlib
@@ -23,7 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
@@ -88,7 +91,7 @@ def warn_of_differences(model, step: Callable, batch) -> None:
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     try:
-        finding = rehearse(model, step, batch)
+        texts = rehearse(model, step, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         warnings.warn(
             f"Whether the gradient over {num_replicas} replicas is that of the whole batch on one "
@@ -96,12 +99,12 @@ def warn_of_differences(model, step: Callable, batch) -> None:
             stacklevel=2,
         )
         return
-    if finding:
-        warnings.warn(_describe(finding, num_replicas), stacklevel=2)
+    for text in texts:
+        warnings.warn(text, stacklevel=2)
 
 
-def rehearse(model, step: Callable, batch) -> Finding | None:
-    """Returns where the gradient over the replicas differs from that of the whole batch, or None.
+def rehearse(model, step: Callable, batch) -> list[str]:
+    """Returns in words where a step over the replicas differs from that of the whole batch.
 
     Args: those of `warn_of_differences`.
     """
@@ -121,11 +124,20 @@ def rehearse(model, step: Callable, batch) -> Finding | None:
             step = functools.partial(_differentiate_loss, model, predictions)
             batch = touched = (some, tf.range(batches.num_examples(some)))
         whole = _rehearse_whole(strategy, step, batch, touched)
-        shares = batches.shares_of(batch, strategy)
+        variables, spreads = model.trainable_variables, []
         shared = replica_step.rehearse(
-            strategy, step, shares, is_whole=False, weighs_loss=weighs_loss
+            strategy,
+            functools.partial(_note_spreads, step, variables, spreads),
+            batches.shares_of(batch, strategy),
+            is_whole=False,
+            weighs_loss=weighs_loss,
         )
-    return _find(whole, shared, tolerance, num_replicas)
+    finding = _find(whole, shared, tolerance, num_replicas)
+    texts = [_describe(finding, num_replicas)] if finding else []
+    pairs = zip(variables, spreads[0], strict=True)
+    if apart := [variable.path for variable, spread in pairs if spread > _TOLERANCE]:
+        texts.append(_describe_assigned(apart, num_replicas))
+    return texts
 
 
 def _find(whole, shared, tolerance: float, num_replicas: int) -> Finding | None:
@@ -195,6 +207,42 @@ def _rehearse_whole(strategy, step, batch, touched) -> replica_step.Rehearsed:
     runs = [run(copies[:count])] if count > 1 else [run(copies[:1]), run(copies[1:])]
     updates = [each for run_ in runs for each in run_.updates]
     return dataclasses.replace(runs[0], updates=updates[:2])
+
+
+def _note_spreads(step: Callable, variables: list, spreads: list, data):
+    """Runs a step, and notes how different what it assigns to weights is on the replicas.
+
+    Args:
+        step: Called with `data`, on each replica.
+        variables: The trained ones. In a rehearsal the optimizer leaves them alone.
+        spreads: Gets a list with a number for each of them, the same one from each replica: the
+            standard deviation over the replicas as a fraction of the root mean square.
+        data: The share of a replica.
+    """
+    before = [tf.convert_to_tensor(variable) for variable in variables]
+    step(data)
+    changes = [_sketch_of_change(*each) for each in zip(before, variables, strict=True)]
+    sketches = np.array([changes, np.square(changes)])
+    (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(sketches)])
+    means, mean_squares = sums.numpy() / tf.distribute.get_strategy().num_replicas_in_sync
+    variances = np.maximum(mean_squares - means**2, 0.0)
+    tiny = np.finfo("float64").tiny
+    spreads.append(np.sqrt(variances / np.maximum(mean_squares, tiny)).tolist())
+
+
+def _sketch_of_change(before, variable) -> float:
+    """Returns a number that is the same where a variable has changed alike; 0.0 for rounding.
+
+    Weights that are moved and moved back, as for a gradient nearby, keep their values but for that.
+    """
+    now = tf.convert_to_tensor(variable)
+    if tf.reduce_all(tf.equal(before, now)):  # Nearly always, and cheaper than what follows.
+        return 0.0
+    before, now = (tf.cast(tf.reshape(each, [-1]), tf.float64) for each in (before, now))
+    change = now - before
+    if tf.norm(change) <= _ROUNDING * _TOUCH * tf.norm(before):
+        return 0.0
+    return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
 
 
 def _touched(batch):
@@ -316,6 +364,17 @@ def _describe(finding: Finding, num_replicas: int) -> str:
         "train_step, or an `apply` of your own, makes of a gradient, such as its norm, is of one "
         "replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
         "`update_step` of the optimizer, where it is that of the whole batch."
+    )
+
+
+def _describe_assigned(paths: list[str], num_replicas: int) -> str:
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return (
+        f"What a step assigns to the trained weight '{paths[0]}'{others} is not the same on the "
+        f"{num_replicas} replicas: each computes it from its own examples, so that they train "
+        "different weights. Update them with `optimizer.apply(gradients, variables)`, which "
+        "sees the gradient of the whole batch, or assign what all replicas share: that of "
+        '`tf.distribute.get_replica_context().all_reduce("MEAN", gradient)`.'
     )
 
 

@@ -162,6 +162,88 @@ def test_who_asks_for_the_number_of_replicas_alone_hears_nothing(strategy):
     assert warnings_of_fit(model) == []
 
 
+class ByHand(keras.Model):
+    """A model that updates its weights by itself, as inner loops of meta-learning do."""
+
+    def __init__(self, update):
+        super().__init__()
+        self.update = update
+        self.dense, self.other = layers.Dense(2), layers.Dense(2)
+
+    def call(self, inputs):
+        return self.dense(inputs) + self.other(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        variables = self.dense.trainable_variables
+        self.update(self, tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def own_descent(model, gradients, variables):
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign_sub(0.05 * gradient)
+
+
+def signs(model, gradients, variables):
+    own_descent(model, [tf.sign(gradient) for gradient in gradients], variables)
+
+
+def averaged_descent(model, gradients, variables):
+    context: Any = tf.distribute.get_replica_context()
+    own_descent(model, context.all_reduce("MEAN", gradients), variables)
+
+
+def there_and_back(model, gradients, variables):
+    own_descent(model, gradients, variables)
+    own_descent(model, [-gradient for gradient in gradients], variables)
+
+
+def averaged_weights(model, gradients, variables):
+    model.optimizer.apply(gradients, variables)
+    for average, variable in zip(model.other.trainable_variables, variables, strict=True):
+        average.assign(0.9 * average + 0.1 * tf.clip_by_value(variable, -1.0, 1.0))
+
+
+def fit_by_hand(strategy, update, *, is_built):
+    """Returns the warnings of a short training, and whether all replicas end with one weight."""
+    keras.utils.set_random_seed(1)  # Signs may be alike by chance.
+    with strategy.scope():
+        model = ByHand(update)
+        if is_built:
+            model(X)
+        model.compile("sgd")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    first, *others = strategy.experimental_local_results(model.dense.kernel.value)
+    are_equal = all(np.allclose(first.numpy(), each.numpy(), atol=1e-6) for each in others)
+    return [str(each.message) for each in caught], are_equal
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
+@pytest.mark.parametrize("update", [own_descent, signs], ids=lambda each: each.__name__)
+def test_weights_that_a_replica_updates_by_itself_are_named(strategy, update, is_built):
+    (message,), are_equal = fit_by_hand(strategy, update, is_built=is_built)
+
+    assert not are_equal
+    assert "the trained weight 'by_hand" in message
+    assert "optimizer.apply(gradients, variables)" in message
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(
+    "update",
+    [averaged_descent, there_and_back, averaged_weights],
+    ids=lambda each: each.__name__,
+)
+def test_weights_that_all_replicas_assign_alike_are_no_news(strategy, update):
+    assert fit_by_hand(strategy, update, is_built=True) == ([], True)
+
+
 class SemiSupervised(keras.Model):
     """A model that learns from examples with labels and from others, of another batch size."""
 
