@@ -44,7 +44,7 @@ class Place:
         num_calls: The calls of the step function that it has begun.
         num_batches: The batches that it has read.
         is_between: Whether it has ended the last of these calls, and not begun another one.
-        has_ended: Whether the data of its epoch has.
+        has_ended: Whether the data of its epoch has, and it waits there for the others.
     """
 
     num_calls: int
@@ -130,7 +130,7 @@ class StepWatch:
         self._go_on(is_step=self._num_calls > 0)
         self._count_batches = count_batches
         self._num_calls += 1
-        self._is_in_call, self._is_tracing, self._has_ended = True, is_first, False
+        self._is_in_call, self._is_tracing = True, is_first
         try:
             yield
         finally:
@@ -138,9 +138,17 @@ class StepWatch:
             self._is_in_call = self._is_tracing = False
             self._go_on(is_step=is_step)
 
-    def end_epoch(self) -> None:
-        """Notes that the data of an epoch has ended here, and that the others are waited for."""
+    @contextlib.contextmanager
+    def end_of_epoch(self) -> Generator[None]:
+        """Watches what all workers do together where the data of their epoch has ended.
+
+        A worker that is past it may be slow, in a callback, while others begin the next epoch.
+        """
         self._has_ended = True
+        try:
+            yield
+        finally:
+            self._has_ended = False
 
     def expect_trace(self) -> None:
         """Notes that the call that runs traces a function, which takes longer than a step."""
@@ -171,10 +179,14 @@ class StepWatch:
         if not self._is_noted:
             self._note(json.dumps(dataclasses.asdict(own)))
             self._is_noted = True
-        if secs < min(self._limit_secs, max(self._late_secs() + _SETTLE_SECS, self._say_at)):
+        late_secs = self._late_secs() + _SETTLE_SECS
+        if secs < min(self._limit_secs, max(late_secs, self._say_at)):
             return
         if short := ended_early({**self._places_of_others(), self._cluster.task: own}):
-            self._end(self._describe_early(short), self._cluster.task in short)
+            is_short = self._cluster.task in short
+            # It ends first, and tells the others.
+            if is_short or secs >= late_secs + 2 * _SETTLE_SECS:
+                self._end(self._describe_early(short), is_short)
             return
         late, description = self._judge(own)
         is_late = self._cluster.task in late

@@ -73,6 +73,12 @@ def step_watch(strategy) -> Any:
     return getattr(strategy, "step_watch", None)
 
 
+def end_of_epoch(strategy) -> contextlib.AbstractContextManager:
+    """Returns a context for the messages of all workers at the end of an epoch of `fit`."""
+    watch = step_watch(strategy)
+    return watch.end_of_epoch() if watch else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def watched(strategy) -> Generator[None]:
     """Lets a worker that is late, or does something else, be named while what is inside runs.

@@ -310,13 +310,12 @@ def _epoch_logs(stock, model, logs):
         return stock(model, logs)
     if isinstance(logs, RecentLogs):
         return stock(model, logs.exact())
-    watch = peers.step_watch(model.distribute_strategy)
-    if watch is not None and running_call.is_fit():
-        watch.end_epoch()
     callbacks = update_callback.of_step(running_call.update_callbacks_of(model))
     averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
-    batch_statistics.synchronize_workers(model, averages)
-    return stock(model, logs.nested())
+    is_fit = running_call.is_fit()
+    with peers.end_of_epoch(model.distribute_strategy) if is_fit else contextlib.nullcontext():
+        batch_statistics.synchronize_workers(model, averages)
+        return stock(model, logs.nested())
 
 
 def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):

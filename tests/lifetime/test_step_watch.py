@@ -214,8 +214,7 @@ def test_job_whose_data_has_ended_on_one_worker_ends(job):
     job.take_steps(3)
     with job.call(ONE):  # Which found no further batch.
         pass
-    job.watches[ONE].end_epoch()
-    with job.call(ZERO):
+    with job.watches[ONE].end_of_epoch(), job.call(ZERO):
         job.num_batches[ZERO] += 1
         job.look_for(30)
 
@@ -225,13 +224,16 @@ def test_job_whose_data_has_ended_on_one_worker_ends(job):
     assert "ended on worker 1 (b:1) after 3 batches, and other workers have more of it" in cause
 
 
-def test_job_whose_workers_are_at_the_end_of_their_epoch_goes_on(job):
+def test_worker_that_is_slow_after_its_epoch_has_no_less_data(job):
     job.take_steps(3)
-    for watch in job.watches.values():
-        watch.end_epoch()
-    job.look_for(60)
+    with job.watches[ZERO].end_of_epoch(), job.watches[ONE].end_of_epoch():
+        job.look_for(60)
+    with job.call(ZERO):  # Of the next epoch, while the other one saves the model.
+        job.num_batches[ZERO] += 1
+        job.look_for(60)
 
     assert job.ended == {}
+    assert "worker 1 (b:1) is late: between two steps, in a callback" in job.said[ONE][-1]
 
 
 def test_job_that_is_not_in_fit_is_not_watched(job):
