@@ -45,12 +45,14 @@ class Place:
         num_batches: The batches that it has read.
         is_between: Whether it has ended the last of these calls, and not begun another one.
         has_ended: Whether the data of its epoch has, and it waits there for the others.
+        num_epochs: The epochs at whose end all workers have met.
     """
 
     num_calls: int
     num_batches: int
     is_between: bool
     has_ended: bool = False
+    num_epochs: int = 0
 
     @property
     def order(self) -> tuple[int, bool, int]:
@@ -92,7 +94,7 @@ class StepWatch:
         self._end = end or self._end_process
         self._show_stacks = show_stacks or _print_stacks
         self._clock = clock
-        self._num_active = self._num_calls = self._num_batches = 0
+        self._num_active = self._num_calls = self._num_batches = self._num_epochs = 0
         self._count_batches: Callable[[], int] = int
         self._is_in_call = self._is_tracing = self._has_ended = False
         self._changed_at = clock()
@@ -140,15 +142,14 @@ class StepWatch:
 
     @contextlib.contextmanager
     def end_of_epoch(self) -> Generator[None]:
-        """Watches what all workers do together where the data of their epoch has ended.
-
-        A worker that is past it may be slow, in a callback, while others begin the next epoch.
-        """
+        """Watches what all workers do together where the data of their epoch has ended."""
         self._has_ended = True
         try:
             yield
         finally:
             self._has_ended = False
+            self._num_epochs += 1
+            self._go_on(is_step=False)
 
     def expect_trace(self) -> None:
         """Notes that the call that runs traces a function, which takes longer than a step."""
@@ -175,7 +176,9 @@ class StepWatch:
         if not self._num_active or secs < _NOTE_SECS:
             self._withdraw()
             return
-        own = Place(self._num_calls, num_batches, not self._is_in_call, self._has_ended)
+        own = Place(
+            self._num_calls, num_batches, not self._is_in_call, self._has_ended, self._num_epochs
+        )
         if not self._is_noted:
             self._note(json.dumps(dataclasses.asdict(own)))
             self._is_noted = True
@@ -282,12 +285,19 @@ def late_ones(places: Mapping[Task, Place]) -> set[Task]:
 
 
 def ended_early(places: Mapping[Task, Place]) -> dict[Task, Place]:
-    """Returns the workers whose epoch has ended where others read further batches of it."""
-    farthest = max((each.num_batches for each in places.values() if not each.has_ended), default=0)
+    """Returns the workers whose epoch has ended where others read further batches of it.
+
+    What a worker has noted may be old: it may have met the others since then.
+    """
     return {
         task: place
         for task, place in places.items()
-        if place.has_ended and place.num_batches < farthest
+        if place.has_ended
+        and any(
+            place.num_epochs == other.num_epochs and place.num_batches < other.num_batches
+            for other in places.values()
+            if not other.has_ended
+        )
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import step_watch
-from kerasdist.lifetime.step_watch import Place, StepWatch, late_ones
+from kerasdist.lifetime.step_watch import Place, StepWatch, ended_early, late_ones
 from tests.clock import Clock
 
 WORKERS = ["a:1", "b:1"]
@@ -261,6 +261,13 @@ def test_model_is_not_kept_alive(job):
     gc.collect()
 
     assert of_model() is None
+
+
+def test_who_has_met_the_others_since_then_has_not_ended_early():
+    ended, later = Place(3, 8, True, has_ended=True), Place(4, 9, False, num_epochs=1)
+
+    assert ended_early({ZERO: ended, ONE: later}) == {}
+    assert ended_early({ZERO: ended, ONE: Place(4, 9, False)}) == {ZERO: ended}
 
 
 @pytest.mark.parametrize(
