@@ -485,7 +485,9 @@ def is_sum_over_batch(layer) -> bool:
     That of an activity regularizer is one in Keras 3.12 and 3.13; later ones take the mean. Ask it
     in the function to which `add_loss` is routed.
     """
-    if names.KERAS >= (3, 14) or layer.activity_regularizer is None:
+    if names.KERAS >= (3, 14):
+        return False
+    if layer.activity_regularizer is None:
         return False
     # Above this function are the one that asks, `routed`, and who called `add_loss`: `call` of the
     # layer may do so too, with losses of the user's.

@@ -108,6 +108,17 @@ def labels_of_nan(strategy):
 
 
 @on_two_workers
+def layers_from_outside(strategy):
+    """Returns the steps that trained them, and where their weights are."""
+    outside = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), *outside.layers])
+        model.compile("sgd", "mse")
+    model.fit(dataset(), verbose=0)
+    return int(model.optimizer.iterations.numpy()), [each.value.device for each in model.weights]
+
+
+@on_two_workers
 def text_and_ragged_rows(strategy):
     """Trains what Keras cannot build from shapes, so that the first step makes the optimizer."""
     labels = np.arange(NUM_EXAMPLES, dtype="float32")[:, None]
@@ -403,10 +414,6 @@ def errors(strategy):
     with strategy.scope():
         eager = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
         eager.compile("sgd", "mse", run_eagerly=True)
-    outside = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-    with strategy.scope():
-        around = keras.Sequential([keras.Input((6,)), *outside.layers])
-        around.compile("sgd", "mse")
     short = dataset(20).repeat(1)
     found = {
         "endless function": error_of(lambda: model.fit(lambda c: dataset().repeat(), verbose=0)),
@@ -416,7 +423,6 @@ def errors(strategy):
         "function": error_of(lambda: model.fit(lambda c: 3, steps_per_epoch=3, verbose=0)),
         "ends early": error_of(lambda: model.fit(lambda c: short, steps_per_epoch=100, verbose=0)),
         "eager": error_of(lambda: eager.fit(dataset(), verbose=0)),
-        "outside": error_of(lambda: around.fit(dataset(), verbose=0)),
         "accumulation": error_of(
             lambda: model.fit(
                 dataset(), verbose=0, callbacks=[callbacks.GradientAccumulation(steps=2)]
@@ -490,6 +496,13 @@ def test_labels_of_nan_are_named_and_trained():
 
     assert any("labels of the first batch hold NaN" in message for message in messages)
     assert iterations == NUM_STEPS
+
+
+def test_layers_from_outside_the_scope_are_taken_to_parameter_servers():
+    iterations, devices = result_of(layers_from_outside)
+
+    assert iterations == NUM_STEPS
+    assert len(devices) == 2 and all("/job:ps/" in device for device in devices)
 
 
 def test_optimizers_that_the_first_step_makes_are_those_of_the_weights():
@@ -651,7 +664,6 @@ def test_logs_are_numbers_on_the_way_and_exact_at_the_end():
         ("function", "TypeError: The function given as data must return a tf.data.Dataset"),
         ("ends early", r"ValueError: The data of a worker ended .* Call `repeat\(\)`"),
         ("eager", "ValueError: `run_eagerly=True` cannot be had with parameter servers"),
-        ("outside", "RuntimeError: Variable '.*' .* is on no parameter server"),
         ("accumulation", "ValueError: GradientAccumulation cannot act with parameter servers"),
     ],
 )
