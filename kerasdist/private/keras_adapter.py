@@ -183,6 +183,15 @@ def adopt_variables(variables: list[keras.Variable], strategy) -> None:
             variable._initialize(variable.numpy())
 
 
+def mark_variables(variables: list[keras.Variable], strategy) -> None:
+    """Makes variables those of a strategy over one device, where they stay the same objects.
+
+    Functions that were compiled before, of another model that shares them, read them as ever.
+    """
+    for variable in variables:
+        names.overwrite(variable.value, "_distribute_strategy", strategy)
+
+
 def adopt_model(model, strategy) -> None:
     """Makes a model from outside one of a strategy; its variables stay as they are."""
     names.overwrite(model, "_distribute_strategy", strategy)

@@ -91,12 +91,15 @@ def watched(strategy) -> Generator[None]:
         with watch.active() if watch else contextlib.nullcontext():
             yield
     except tf.errors.OpError as error:
-        if not _MET_ANOTHER.search(error.message):
+        met = _MET_ANOTHER.search(error.message)
+        if not met:
             raise
         raise RuntimeError(
-            "Another worker does something else at this place of the program. All workers must "
-            "call `fit` and `evaluate`, with the same arguments and in the same order, also in "
-            "callbacks; `predict` may be called by one of them alone."
+            "Another worker does something else at this place of the program, or adds up a tensor "
+            "of another shape. All workers must call `fit` and `evaluate`, with the same arguments "
+            "and in the same order, also in callbacks; `predict` may be called by one of them "
+            "alone. An `all_reduce` in a train_step needs one shape on all replicas. TensorFlow "
+            f"says: {error.message[met.start() :].splitlines()[0]}"
         ) from None  # Pages of a graph that say nothing else.
 
 
@@ -111,9 +114,9 @@ def sum_over(strategy, numbers) -> np.ndarray:
     if count(strategy) == 1:
         return numbers
     if strategy not in _sums:
-        # A partial has no code by which TensorFlow would count, and warn of, traces of new shapes.
-        _sums[strategy] = tf.function(functools.partial(sum_in_graph), autograph=False)
-    return _sums[strategy](strategy, tf.constant(numbers)).numpy()
+        # Of one rank, so that two traces are enough for all shapes.
+        _sums[strategy] = tf.function(sum_in_graph, autograph=False, reduce_retracing=True)
+    return _sums[strategy](strategy, tf.constant(numbers.ravel())).numpy().reshape(numbers.shape)
 
 
 def gather(strategy, row: np.ndarray) -> np.ndarray:

@@ -3,12 +3,12 @@
 All workers get the same updates, so only their own programs can make them differ.
 """
 
-import contextlib
 import warnings
 
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.private import keras_adapter
 from kerasdist.training import peers
 
 _MOST_SHOWN = 4
@@ -29,13 +29,17 @@ def warn_of_drift(model, epoch: int) -> bool:
     """
     strategy = model.distribute_strategy
     numbers = _numbers(model)
-    rows = peers.gather(strategy, np.array(list(numbers.values())))
+    rows = peers.gather(strategy, np.array([number for _, number in numbers]))
+    is_finite = np.isfinite(rows)
+    rows = np.where(is_finite, rows, 0.0)
     scales = np.maximum(np.abs(rows).max(axis=0), _NEGLIGIBLE)
-    apart = np.nan_to_num(np.ptp(rows, axis=0) / scales) > _DRIFT
+    apart = np.ptp(rows, axis=0) / scales > _DRIFT
+    apart |= is_finite.any(axis=0) & ~is_finite.all(axis=0)
     if not apart.any():
         return False
-    names = [name for name, is_apart in zip(numbers, apart, strict=True) if is_apart]
-    told = f"{', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
+    names = [name for (name, _), is_apart in zip(numbers, apart, strict=True) if is_apart]
+    different = list(dict.fromkeys(names))
+    told = ", ".join([*different[:_MOST_SHOWN], *(["..."] if different[_MOST_SHOWN:] else [])])
     warnings.warn(
         f"The workers have drifted apart: after epoch {epoch + 1} they differ in {told}. Whatever "
         "changes weights or the learning rate, such as a callback, must do the same on all "
@@ -47,12 +51,23 @@ def warn_of_drift(model, epoch: int) -> bool:
     return True
 
 
-def _numbers(model) -> dict[str, float]:
-    """Returns numbers that differ where the state of the training does, by its name."""
-    numbers = {
-        f"'{variable.path}'": float(tf.norm(tf.cast(variable.value, tf.float32)))
-        for variable in model.trainable_variables
-    }
-    with contextlib.suppress(Exception):  # An optimizer of the user's own need not have a rate.
-        numbers["the learning rate"] = float(model.optimizer.learning_rate)
-    return numbers
+def _numbers(model) -> list[tuple[str, float]]:
+    """Returns names and numbers that differ where the states of two trainings do."""
+    variables = model.trainable_variables
+    # Sums of squares make no copy of a weight, and are read at once.
+    sums = [tf.cast(tf.nn.l2_loss(_floats(each.value)), tf.float64) for each in variables]
+    norms = np.sqrt(2 * tf.stack(sums).numpy()) if sums else []
+    optimizers = keras_adapter.optimizers_of(model)
+    return [
+        *((f"'{each.path}'", norm) for each, norm in zip(variables, norms, strict=True)),
+        *(
+            ("the learning rate", float(each.learning_rate))
+            for each in optimizers
+            if hasattr(each, "learning_rate")
+        ),
+    ]
+
+
+def _floats(value):
+    is_wide = value.dtype.is_floating and value.dtype.size >= 4
+    return value if is_wide else tf.cast(value, tf.float32)

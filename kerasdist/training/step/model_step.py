@@ -73,7 +73,7 @@ class ModelStep:
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.is_quiet = False
-        self._is_first_trace = True
+        self._may_trace_again = True
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
@@ -105,8 +105,8 @@ class ModelStep:
             counter: Variable that counts the examples, in place of `num_examples`.
 
         Raises:
-            TraceAgainError: In the first trace, where the step has made weights of the model, or
-                states that a replica without examples has to put back.
+            TraceAgainError: The trace has made weights of the model, or states that a replica
+                without examples has to put back; the one after it does not raise this.
         """
         states = self._states()
         with self._traced_again_if_made(states, shares), contextlib.ExitStack() as stack:
@@ -137,24 +137,25 @@ class ModelStep:
 
     @contextlib.contextmanager
     def _traced_again_if_made(self, states, shares) -> Generator[None]:
-        if tf.executing_eagerly() or not self._is_first_trace:
+        if tf.executing_eagerly() or not self._may_trace_again:
+            self._may_trace_again = True  # It was the second one.
             yield
             return
-        self._is_first_trace = False
-        num_replicas = self._strategy.num_replicas_in_sync
         num_weights = len(self._model.weights)
+        error = None
         try:
             yield
-        except Exception as error:
+        except Exception as raised:
             # The second replica finds weights where the first had none, and they part ways.
-            if len(self._model.weights) > num_weights:
-                raise TraceAgainError from error
-            raise
-        may_be_empty = shares.may_be_empty and num_replicas > 1
+            error = raised
+        may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
         if len(self._model.weights) > num_weights or (
             may_be_empty and _count(self._states()) > _count(states)
         ):
-            raise TraceAgainError
+            self._may_trace_again = False
+            raise TraceAgainError from error
+        if error is not None:
+            raise error
 
     def _states(self) -> dict[str, list]:
         """Returns what steps set so far, as arguments of `replica_step.run`."""

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.training import traits
 
 
 def check(model) -> None:
@@ -40,7 +41,9 @@ def check_variables(model) -> None:
     owners = [(variable, tensorflow_adapter.owner_of(variable.value)) for variable in variables]
     if strategy.num_replicas_in_sync == 1:
         outside = [variable for variable, owner in owners if owner is None]
-        keras_adapter.adopt_variables(outside, strategy)
+        is_remote = traits.has_remote_variables(strategy)
+        take_in = keras_adapter.adopt_variables if is_remote else keras_adapter.mark_variables
+        take_in(outside, strategy)
         return
     for variable, owner in owners:
         if owner is not strategy:

@@ -4,7 +4,6 @@ It takes global batches, runs the model's own train_step (or test_step) on every
 returns logs that nobody has computed yet. `steps_per_execution` steps run inside one call.
 """
 
-import contextlib
 import functools
 import time
 import types
@@ -147,15 +146,16 @@ class StepFunction:
         if self._model.run_eagerly:
             return method
         key = method.__name__, self._step.is_quiet
-        if key not in self._graphs:
-            return functools.partial(self._make_and_call, key, method, arguments)
-        return self._graphs[key]
+        make = functools.partial(graph_function, method, **arguments)
+        return functools.partial(self._run_graph, key, make)
 
-    def _make_and_call(self, key, method, arguments, *inputs):
-        self._graphs[key] = graph_function(method, **arguments)
-        with contextlib.suppress(TraceAgainError):
+    def _run_graph(self, key, make: Callable, *inputs):
+        if key not in self._graphs:
+            self._graphs[key] = make()
+        try:
             return self._graphs[key](*inputs)
-        self._graphs[key] = graph_function(method, **arguments)
+        except TraceAgainError:
+            self._graphs[key] = make()
         return self._graphs[key](*inputs)
 
     def _run_batch(self, batch) -> None:

@@ -1,7 +1,5 @@
 """Workers whose weights or learning rates differ. Over a cluster: cluster/test_several_workers."""
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -48,9 +46,27 @@ def test_what_rounding_explains_is_no_drift(model, others, factor):
     assert not warn_of_drift(model, 0)
 
 
-def test_an_optimizer_need_not_have_a_rate(model, others):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.optimizer = object()
+def test_what_is_not_finite_on_one_worker_alone_is_drift(model, others):
+    others |= {0: np.nan}
 
-        assert not warn_of_drift(model, 0)
+    with pytest.warns(UserWarning, match="they differ in '.*head/kernel'. What"):
+        assert warn_of_drift(model, 0)
+
+    model.layers[0].bias.assign([np.nan, 0.0])
+    others.clear()
+    assert not warn_of_drift(model, 0)  # On all of them.
+
+
+def test_every_optimizer_is_looked_at(model, others):
+    model.others = {"critic": keras.optimizers.SGD(0.1)}
+    others |= {-1: 2.0}
+
+    with pytest.warns(UserWarning, match="they differ in the learning rate. What"):
+        assert warn_of_drift(model, 0)
+
+
+def test_a_model_need_not_have_weights_or_an_optimizer(model, others):
+    model.trainable = False
+    model.optimizer = None
+
+    assert not warn_of_drift(model, 0)

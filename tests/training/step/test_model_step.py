@@ -79,6 +79,17 @@ def test_an_evaluation_may_ask_for_losses_before_any_are_made(strategy, as_funct
 
 
 @each_strategy
+def test_a_call_that_fails_before_any_weight_is_made_changes_nothing(strategy):
+    def train(model):
+        if model.distribute_strategy is strategy:  # Plain Keras could not go on.
+            with pytest.raises(TypeError, match="Iterating over a symbolic"):
+                model.fit(X, batch_size=5, verbose=0)  # Without labels, as in a notebook.
+        return model.fit(X, X[:, :1], batch_size=5, epochs=2, shuffle=False, verbose=0).history
+
+    check_as_plain(strategy, models.reading_first, train)
+
+
+@each_strategy
 def test_an_error_of_the_step_that_makes_the_weights_is_the_users(strategy):
     class Wrong(models.Subclassed):
         def train_step(self, data):

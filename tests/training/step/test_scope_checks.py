@@ -184,6 +184,25 @@ def test_what_is_made_outside_after_training_trains_on_one_device(change):
     assert repr(trained) == repr(train_and_change(contextlib.nullcontext(), CHANGES[change]))
 
 
+def test_a_model_from_outside_shares_its_weights_with_one_around_it():
+    """As when a base is looked at first, and then fine-tuned in the scope."""
+
+    def outputs(scope):
+        keras.utils.set_random_seed(1)
+        base = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        before = base.predict(X, verbose=0)
+        with scope:
+            model = keras.Sequential([base, keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        model.fit(X, X[:, :1], shuffle=False, verbose=0)
+        return before, base.predict(X, verbose=0)
+
+    found, truth = map(outputs, (strategies.get("one device").scope(), contextlib.nullcontext()))
+
+    np.testing.assert_allclose(found, truth, atol=1e-5)
+    assert not np.allclose(*found)
+
+
 @each_change
 @each_replicated_strategy
 def test_what_is_made_outside_after_training_is_one_error_on_several(strategy, change):
