@@ -128,7 +128,8 @@ def check_equal_lengths(strategy, num_examples: int) -> None:
         )
         raise ValueError(
             f"The workers evaluate data of different length: {told}. Every worker reads the whole "
-            "data and takes its part of each batch, so give the same examples to all of them."
+            "data and takes its part of each batch, so give the same examples to all of them, and "
+            "let a callback that stops the evaluation stop it on all."
         )
 
 

@@ -83,7 +83,8 @@ class StepFunction:
         self._num_stop_requests.assign(0)
         self._news = None
         self._is_first_call = True
-        self.look_again()
+        if not self._is_alone:
+            self.look_again()
 
     def look_again(self) -> None:
         """Compares the next batch of the workers, too, as that of a new epoch."""
