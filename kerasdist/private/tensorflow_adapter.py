@@ -123,7 +123,8 @@ def wide_broadcasts() -> Generator[None]:
 def _sendable(dtype: tf.DType) -> tf.DType:
     if dtype.size >= 4 or dtype == tf.float16 or dtype == tf.bool:
         return dtype
-    return tf.float32 if dtype.is_floating else tf.int32
+    # Whether float8 is called floating depends on the version of ml_dtypes.
+    return tf.int32 if dtype.is_integer else tf.float32
 
 
 def parsed_profile(content: bytes):
@@ -415,14 +416,17 @@ def _value_of(handle):
 def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
     """Lets programs see one replica in the threads where `is_seen()`: it has nobody to add up with.
 
-    TensorFlow's strategies compute with a number of their own, and work as they do.
+    Nor has it somebody to gather from, and it is the first. TensorFlow's strategies compute with a
+    number of their own, and work as they do.
 
     Yields:
         A list with an item for each time that the number of replicas was asked for there.
     """
     questions: list = []
     strategy, context = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
+    gatherer = distribute_lib.ReplicaContext
     stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, context.all_reduce
+    stock_id, stock_gather = context.replica_id_in_sync_group.fget, gatherer.all_gather
 
     def number(owner):
         if not is_seen():
@@ -435,9 +439,20 @@ def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
             return stock_reduce(owner, reduce_op, value, options)
         return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
+    def all_gather(owner, value, axis, options=None):
+        if not is_seen():
+            return stock_gather(owner, value, axis, options)
+        return tf.nest.map_structure(tf.identity, value)
+
+    def replica_id(owner):
+        # Programs find their own part of what is gathered by it.
+        return tf.constant(0) if is_seen() else stock_id(owner)
+
     replaced = {
         (strategy, "num_replicas_in_sync"): property(number),
         (context, "all_reduce"): all_reduce,
+        (gatherer, "all_gather"): all_gather,
+        (context, "replica_id_in_sync_group"): property(replica_id),
     }
     with names.replaced(replaced):
         yield questions

@@ -1,6 +1,7 @@
 """Every private name of TensorFlow that is used is where it was, and does what it did."""
 
 import inspect
+import threading
 from typing import Any
 
 import numpy as np
@@ -195,13 +196,13 @@ def test_several_workers_get_first_values_through_the_functions_that_are_replace
 
 
 @pytest.mark.parametrize(
-    "dtype", ["bfloat16", "int8", "uint8", "int16", "float32", "int64", "bool"]
+    "dtype", ["bfloat16", "float8_e5m2", "int8", "uint8", "int16", "float32", "int64", "bool"]
 )
 def test_what_is_broadcast_comes_in_its_own_dtype(monkeypatch, dtype):
     sent = []
     monkeypatch.setattr(collective_ops, "broadcast_send", lambda value, *args: sent.append(value))
     monkeypatch.setattr(collective_ops, "broadcast_recv", lambda *args: sent[0])
-    value = tf.cast([0, 1, 100], dtype)
+    value = tf.cast(tf.constant([0, 0.5, 96]), dtype)  # 96 is a float8, too.
 
     with tensorflow_adapter.wide_broadcasts():
         collective_ops.broadcast_send(value, value.shape, value.dtype, 2, 1, 1)
@@ -210,6 +211,39 @@ def test_what_is_broadcast_comes_in_its_own_dtype(monkeypatch, dtype):
     assert sent[0].dtype in (tf.bool, tf.float32, tf.int32, tf.int64)
     assert received.dtype == value.dtype
     assert np.array_equal(received, value)
+
+
+def test_what_tensorflow_does_not_call_floating_is_broadcast_with_its_fractions():
+    class Float8:  # As with versions of ml_dtypes whose float8 is none of numpy's kinds.
+        size, is_floating, is_integer = 1, False, False
+
+    assert tensorflow_adapter._sendable(Float8()) == tf.float32  # ty: ignore[invalid-argument-type]
+
+
+def test_who_sees_one_replica_has_all_there_is_and_is_the_first():
+    strategy = strategies.get("2 replicas")
+    local = threading.local()  # Replicas have threads of their own; TensorFlow's work as ever.
+
+    def replica_fn():
+        context: Any = tf.distribute.get_replica_context()
+        value = tf.fill([2], context.replica_id_in_sync_group + 1)
+        local.is_seen = True
+        own = [
+            context.all_gather({"a": value}, axis=0)["a"],
+            context.all_reduce("SUM", value),
+            context.replica_id_in_sync_group,
+        ]
+        local.is_seen = False
+        return [*own, context.all_gather(value, axis=0)]
+
+    with tensorflow_adapter.one_replica_seen(lambda: getattr(local, "is_seen", False)):
+        found = strategy.run(replica_fn)
+
+    replicas = zip(*map(strategy.experimental_local_results, found), strict=True)
+    assert [[each.numpy().tolist() for each in replica] for replica in replicas] == [
+        [[1, 1], [1, 1], 0, [1, 1, 2, 2]],
+        [[2, 2], [2, 2], 0, [1, 1, 2, 2]],
+    ]
 
 
 @pytest.mark.parametrize("deployment", ["one device", "2 replicas"])

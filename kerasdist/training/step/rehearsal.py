@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import logging
 import math
 import warnings
@@ -93,9 +94,12 @@ def warn_of_differences(model, step: Callable, batch) -> None:
     try:
         texts = rehearse(model, step, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
+        # None of an `assert` without a message.
+        lines = filter(str.strip, str(error).splitlines())
+        words = [type(error).__name__, *itertools.islice(lines, 1)]
         warnings.warn(
             f"Whether the gradient over {num_replicas} replicas is that of the whole batch on one "
-            f"device could not be seen: {type(error).__name__}: {str(error).splitlines()[0]}",
+            f"device could not be seen: {': '.join(words)}",
             stacklevel=2,
         )
         return

@@ -43,6 +43,12 @@ def contrast(losses, outputs, x):
     return -tf.reduce_mean(tf.linalg.diag_part(tf.nn.log_softmax(similarities)))
 
 
+def contrast_with_all(losses, outputs, x):
+    context: Any = tf.distribute.get_replica_context()
+    others = context.all_gather(outputs, axis=0)
+    return tf.reduce_mean(tf.square(outputs[:, tf.newaxis] - others))
+
+
 class OwnStep(keras.Model):
     """A model with random numbers of every origin in its train_step."""
 
@@ -560,6 +566,7 @@ class OwnLoss(keras.Model):
     [
         (mean, None),
         (global_masked_mean, None),
+        (contrast_with_all, None),
         (whole_sum, "of 'predictions'.*global_sum"),
         (masked_mean, "of 'predictions'.*global_mean"),
         (contrast, "of 'predictions'.*compares"),
@@ -625,6 +632,23 @@ def test_what_cannot_be_rehearsed_is_said(strategy):
 
     (warning,) = warnings_of_fit(model)
     assert "could not be seen: NotImplementedError: no operation by itself" in warning
+
+
+@each_replicated_strategy
+def test_an_error_without_words_is_said_too(strategy):
+    class Asserts(keras.Model):
+        def train_step(self, data):
+            if tf.executing_eagerly():
+                raise AssertionError  # As `assert` does.
+            return super().train_step(data)
+
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = Asserts(inputs, layers.Dense(2)(inputs))
+        model.compile("sgd", "mse")
+
+    (warning,) = warnings_of_fit(model)
+    assert warning.endswith("could not be seen: AssertionError")
 
 
 DRAWS = {
