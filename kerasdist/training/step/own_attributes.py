@@ -25,16 +25,18 @@ _TRACKED = (
     keras.optimizers.Optimizer,
 )
 _CONTAINERS = (list, dict, set, collections.deque)
-# What is larger is data, which a step reads: a copy may be more than the memory holds.
+# What is larger is data, which a step reads: a copy may be more than the memory holds. To walk
+# through a vocabulary, item by item, would take seconds.
 _LARGEST_ARRAY_BYTES = 2**26
+_LARGEST_CONTAINER = 100_000
 
 
 @contextlib.contextmanager
 def kept(model) -> Generator[None]:
     """Puts back what steps inside change in the attributes of what is the user's own in `model`.
 
-    Numbers, strings and other values, and the contents of lists, dicts, sets and arrays. What other
-    objects hold is theirs.
+    Numbers, strings and other values, and the contents of lists, dicts, sets and arrays, but for
+    very large ones. What other objects hold is theirs.
     """
     before = [_Kept(part) for part in _own_parts_of(model)]
     try:
@@ -118,13 +120,17 @@ def _made_by(owner) -> tuple:
 
 
 def _values_in(values: Iterable) -> Iterator:
-    """Yields values and what is inside of those that are containers, at any depth."""
+    """Yields values and what is inside of those that are containers, at any depth.
+
+    What is inside of very large ones is left out.
+    """
     seen = set()
     remaining = list(values)
     while remaining:
         value = remaining.pop()
         yield value
-        if isinstance(value, (*_CONTAINERS, tuple)) and id(value) not in seen:
+        is_container = isinstance(value, (*_CONTAINERS, tuple))
+        if is_container and len(value) <= _LARGEST_CONTAINER and id(value) not in seen:
             seen.add(id(value))
             remaining.extend(value.values() if isinstance(value, dict) else value)
 
@@ -132,7 +138,7 @@ def _values_in(values: Iterable) -> Iterator:
 def _is_changed_in_place(value) -> bool:
     if isinstance(value, np.ndarray):
         return value.flags.writeable and value.nbytes <= _LARGEST_ARRAY_BYTES
-    return issubclass(type(value), _CONTAINERS)
+    return issubclass(type(value), _CONTAINERS) and len(value) <= _LARGEST_CONTAINER
 
 
 def _copy(held):

@@ -1,6 +1,7 @@
 """Attributes of the user's own parts come back, and those that say what is made stay."""
 
 import collections
+from typing import Any
 
 import keras
 import numpy as np
@@ -40,6 +41,22 @@ def test_values_come_back_also_what_is_changed_in_place():
     assert list(model.recent) == [1, 2]
     assert list(model.first.items()) == [("a", 1)]
     assert model.table.tolist() == [0, 0]
+
+
+def test_what_is_very_large_is_not_walked_through():
+    model = Own()
+    model.table, model.words = [[1]] + [0] * 100_000, {"first": 1}
+    inner: Any = model.table[0]  # What Keras makes of them.
+    words: Any = model.words
+
+    with own_attributes.kept(model):
+        inner.append(2)
+        model.table.append(3)
+        words.update(dict.fromkeys(range(100_001)))
+
+    assert inner == [1, 2]
+    assert len(model.table) == 100_002
+    assert words == {"first": 1}  # It was small, which is what counts.
 
 
 def test_they_come_back_after_an_error_too():
