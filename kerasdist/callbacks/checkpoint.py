@@ -277,6 +277,8 @@ class Checkpoint(UpdateCallback):
         if peers.count(strategy) == 1:
             return self._termination.is_asked_for
         step = self.model.train_function
+        if step is None:  # A callback has compiled the model: no step follows.
+            return False
         if self._termination.is_asked_for:
             step.request_stop()
         if not step.is_stop_requested:

@@ -133,7 +133,10 @@ class StopOnNonFinite(StepCallback):
             evidence.forget()
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.model.train_function.may_have_discarded and self._evidence[0].step >= 0:
+        step = self.model.train_function
+        if step is None:  # A callback has compiled the model: `on_train_end` looks.
+            return
+        if step.may_have_discarded and self._evidence[0].step >= 0:
             self._act()
 
     def on_train_end(self, logs=None):

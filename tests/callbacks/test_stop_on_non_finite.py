@@ -78,6 +78,40 @@ def test_restore_goes_on_as_if_the_batch_were_not_there(strategy):
     assert np.isfinite([*history["loss"], *history["mae"], *history["loss (raw)"]]).all()
 
 
+class CompileAt(keras.callbacks.Callback):
+    def __init__(self, batch):
+        super().__init__()
+        self._batch = batch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self._batch:
+            self.model.compile(self.model.optimizer, "mse")
+
+
+def test_a_callback_may_compile_the_model_after_the_last_step():
+    x, y = data_with_nan()
+    num_good = 16 * (BAD_STEP - 1)
+    data = x[:num_good], y[:num_good]
+    plain = hand_loop.make_model(tf.distribute.get_strategy())
+    model = hand_loop.make_model(strategies.get("one device"))
+    last = CompileAt(BAD_STEP - 2)
+
+    expected = hand_loop.fit(plain, [last], data=data, epochs=1)
+    history = hand_loop.fit(model, [last, StopOnNonFinite()], data=data, epochs=1)
+
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-5)
+    hand_loop.assert_same(model, plain.get_weights())
+
+
+def test_a_bad_step_is_told_where_the_model_is_compiled_after_it():
+    model, (x, y) = hand_loop.make_model(strategies.get("one device")), data_with_nan()
+    num_examples = 16 * BAD_STEP
+    data, last = (x[:num_examples], y[:num_examples]), CompileAt(BAD_STEP - 1)
+
+    with pytest.raises(FloatingPointError, match=r"^Step 4 is not finite"):
+        hand_loop.fit(model, [last, StopOnNonFinite()], data=data, epochs=1)
+
+
 def test_restore_gives_up_after_some_steps():
     model = hand_loop.make_model(strategies.get("2 replicas"))
     callback = StopOnNonFinite("restore", max_restores=2)

@@ -30,26 +30,37 @@ def adapted(model) -> Generator[None]:
     with contextlib.ExitStack() as stack:
         for kind in ("train", "test"):
             name = f"make_{kind}_function"
-            if keras_adapter.is_overridden(model, name):
+            if keras_adapter.is_overridden(model, name) and not _is_adapted(model, name):
                 stack.enter_context(replaced(model, name, _make, model, kind))
         yield
 
 
+def _is_adapted(model, name: str) -> bool:
+    """Whether it is already, as where `fit` evaluates."""
+    return getattr(vars(model).get(name), "func", None) is _make
+
+
 def note_ours(function) -> None:
     """Notes a function of ours, which an override may be about to wrap."""
-    _local.ours = function
+    # Else it, and so its model, would live on here.
+    if getattr(_local, "is_asked", False):
+        _local.ours = function
 
 
 def _make(method: Callable, model, kind: str, *args, **kwargs):
     name = f"{kind}_function"
     callbacks = running_call.update_callbacks_of(model) if kind == "train" else ()
     if getattr(getattr(model, name), "callbacks", callbacks) != callbacks:
-        args, kwargs = (), {"force": True}
-    _local.ours = None
-    method(*args, **kwargs)
+        setattr(model, name, None)  # Not every override takes `force`.
+    _local.ours, _local.is_asked = None, True
+    try:
+        method(*args, **kwargs)
+        ours = _local.ours
+    finally:
+        _local.ours, _local.is_asked = None, False
     function = getattr(model, name)
-    if _local.ours is not None:
-        function = function if function is _local.ours else Wrapper(function, _local.ours)
+    if ours is not None:
+        function = function if function is ours else Wrapper(function, ours)
     elif hasattr(function, "restart"):  # Of the `fit` before.
         function.restart()
     else:
@@ -61,7 +72,8 @@ def _make(method: Callable, model, kind: str, *args, **kwargs):
 
 def _check(model, kind: str, callbacks):
     strategy = model.distribute_strategy
-    number, is_remote = strategy.num_replicas_in_sync, traits.has_remote_variables(strategy)
+    is_remote = traits.has_remote_variables(strategy)
+    number = strategy.served_cluster.num_workers if is_remote else strategy.num_replicas_in_sync
     what = (
         f"Model '{model.name}' overrides `make_{kind}_function` without a call of "
         f"`super().make_{kind}_function()`"

@@ -1,6 +1,9 @@
 """Models that override `make_train_function` train where they can, and say where they cannot."""
 
 import contextlib
+import gc
+import types
+import weakref
 
 import keras
 import numpy as np
@@ -8,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
+from kerasdist.training import traits
+from kerasdist.training.step import own_functions
 from tests import strategies
 from tests.strategies import each_replicated_strategy, each_strategy
 
@@ -50,6 +55,21 @@ class Wrapping(keras.Sequential):
 
         self.train_function = step
         return step
+
+
+class WrappingWithoutForce(keras.Sequential):
+    def make_train_function(self):
+        function = super().make_train_function()
+        self.train_function = lambda iterator: function(iterator)
+        return self.train_function
+
+
+class WrappingOnce(keras.Sequential):
+    def make_train_function(self):
+        if self.train_function is None:
+            function = super().make_train_function()
+            self.train_function = lambda iterator: function(iterator)
+        return self.train_function
 
 
 def train(scope, make_model, **arguments):
@@ -95,10 +115,49 @@ def test_overrides_that_need_no_replicas_give_the_numbers_of_plain_keras(strateg
     assert getattr(model, "num_calls", 0) == getattr(expected_model, "num_calls", 0)
 
 
-def test_a_step_that_wraps_ours_hears_of_the_callbacks_of_the_next_fit():
+@pytest.mark.parametrize("make_model", [Wrapping, WrappingWithoutForce, WrappingOnce])
+def test_a_step_that_wraps_ours_hears_of_the_callbacks_of_the_next_fit(make_model):
     throughput = callbacks.Throughput(every_steps=1)
-    model, _ = train(strategies.get("one device").scope(), Wrapping)
+    model, _ = train(strategies.get("one device").scope(), make_model)
 
     history = model.fit(X, Y, batch_size=2, verbose=0, callbacks=[throughput]).history
 
     assert history["examples_per_second"][0] > 0
+
+
+@pytest.mark.parametrize("make_model", [keras.Sequential, Wrapping])
+def test_a_model_that_nobody_has_any_more_is_gone(make_model):
+    model, _ = train(strategies.get("one device").scope(), make_model)
+    of_model = weakref.ref(model)
+    del model
+    gc.collect()
+
+    assert of_model() is None
+
+
+def test_an_evaluation_inside_fit_adapts_nothing_again():
+    class Look(keras.callbacks.Callback):
+        methods: tuple = ()
+
+        def on_test_begin(self, logs=None):
+            self.methods += (vars(self.model)["make_test_function"].args[0],)
+
+    look = Look()
+    train(
+        strategies.get("one device").scope(),
+        OwnEvaluation,
+        validation_data=(X, Y),
+        callbacks=[look],
+    )
+
+    assert [method.__func__ for method in look.methods] == [OwnEvaluation.make_test_function] * 4
+
+
+def test_parameter_servers_are_told_how_many_workers_get_no_part(monkeypatch):
+    monkeypatch.setattr(traits, "has_remote_variables", lambda strategy: True)
+    served = types.SimpleNamespace(num_workers=3)
+    strategy = types.SimpleNamespace(num_replicas_in_sync=1, served_cluster=served)
+    model = types.SimpleNamespace(name="m", distribute_strategy=strategy)
+
+    with pytest.raises(RuntimeError, match="so that no worker of 3 gets its part"):
+        own_functions._check(model, "train", ())
