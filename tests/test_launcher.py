@@ -364,11 +364,12 @@ def test_logs_that_exist_are_continued_and_errors_are_those_of_the_last_launch()
 
 
 def test_what_a_program_prints_after_an_error_of_ours_is_not_its_error():
-    program = "print('error: worker 0 ends because of it.'); print('saved'); sys.exit(1)"
+    error = "error: worker 0 (a:1) ends because no step has ended for 30 s."
+    program = f"print({error!r}); print('saved'); sys.exit(1)"
 
     kerasdist.launch(python(program), num_workers=1, log_dir="logs")
 
-    assert error_of(Path("logs/worker-0.log")) == "error: worker 0 ends because of it."
+    assert error_of(Path("logs/worker-0.log")) == error
 
 
 def test_a_full_disk_is_named(monkeypatch):
@@ -1214,6 +1215,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         (TRACEBACK + "ValueError: a title\n\nand\n  more\n", "ValueError: a title"),
         (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
         ("usage: ...\nerror: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),
+        ("error: row 5 is damaged\nread 9 rows\ndisk is full\n", "disk is full"),
         (
             "FATAL Flags parsing error: Unknown command line flag 'x'\n"
             "Pass --helpshort or --helpfull to see help on flags.\n",

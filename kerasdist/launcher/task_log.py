@@ -7,6 +7,7 @@ what is shown of such a line is its last state.
 
 import errno
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ from kerasdist.launcher.foreign_lines import is_foreign
 
 # What absl.app says after the error, of a flag that it does not know.
 _HINT_OF_ABSL = "Pass --helpshort or --helpfull to see help on flags."
+# What kerasdist says in words, such as of a late worker. Programs begin lines with "error: ", too.
+_OURS = re.compile("error: .+ ends because ")
 _MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
 _TAIL_BYTES = 1 << 16
 RESTART_MARK = "--- restart"  # Between what two attempts have written.
@@ -127,17 +130,12 @@ def error_of(path: Path) -> str:
     lines = lines[marks[-1] + 1 :] if marks else lines
     said = [line for line in lines if line and not tracebacks.is_inside(line)]
     said = [line for line in said if line != _HINT_OF_ABSL]
-    ends = [n for n, line in enumerate(said) if line == tracebacks.BEGIN or _is_ours(line)]
+    ends = [n for n, line in enumerate(said) if line == tracebacks.BEGIN or _OURS.match(line)]
     if not ends:
         return said[-1] if said else ""
     # The first line of an exception's message, which may have many.
     last = said[ends[-1] :]
-    return last[0] if _is_ours(last[0]) else next(iter(last[1:]), "")
-
-
-def _is_ours(line: str) -> bool:
-    """Whether a line is an error that kerasdist says in words, such as that of a late worker."""
-    return line.startswith("error: ")
+    return last[0] if _OURS.match(last[0]) else next(iter(last[1:]), "")
 
 
 def _visible(line: bytes) -> str:

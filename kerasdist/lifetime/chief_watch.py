@@ -1,6 +1,6 @@
 """Who is late, where the workers of parameter servers run the steps of a chief."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime.step_watch import BETWEEN, DATA, Place, StepWatch
@@ -35,9 +35,12 @@ class ChiefWatch(StepWatch):
         super().__init__(cluster, note=lambda text: None, **settings)
         self._awaited, self._waits_for_data, self._tell = awaited, waits_for_data, tell
 
-    def _judge(self, own: Place) -> tuple[set[Task], str]:
+    def _places_of_others(self) -> dict[Task, Place]:
+        return {}  # The workers have none: they run what the chief sends them.
+
+    def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
         task, doing = self._cluster.task, BETWEEN
-        if not own.is_between:
+        if not places[task].is_between:
             worker = self._awaited()
             task, doing = (worker, _WAITS[self._waits_for_data(worker)]) if worker else (task, DATA)
         return {task}, f"{self._cluster.describe(task)} is late: {doing}."

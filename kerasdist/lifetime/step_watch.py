@@ -185,13 +185,14 @@ class StepWatch:
         late_secs = self._late_secs() + _SETTLE_SECS
         if secs < min(self._limit_secs, max(late_secs, self._say_at)):
             return
-        if short := ended_early({**self._places_of_others(), self._cluster.task: own}):
+        places = {**self._places_of_others(), self._cluster.task: own}
+        if short := ended_early(places):
             is_short = self._cluster.task in short
             # It ends first, and tells the others.
             if is_short or secs >= late_secs + 2 * _SETTLE_SECS:
                 self._end(self._describe_early(short), is_short)
             return
-        late, description = self._judge(own)
+        late, description = self._judge(places)
         is_late = self._cluster.task in late
         # The one that is late ends first, and tells the others.
         if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
@@ -206,9 +207,8 @@ class StepWatch:
             self._say_at = 2 * secs
             self._report(late, description, secs)
 
-    def _judge(self, own: Place) -> tuple[set[Task], str]:
+    def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
         """Returns who is late, as far as that can be told, and a sentence about it."""
-        places = {**self._places_of_others(), self._cluster.task: own}
         return late_ones(places), self._describe(places)
 
     def _withdraw(self) -> None:
@@ -258,7 +258,7 @@ class StepWatch:
 
     def _describe_early(self, places: Mapping[Task, Place]) -> str:
         told = " and ".join(
-            f"on {self._cluster.describe(task)} after {place.num_batches} batches"
+            f"on {self._cluster.describe(task)} after {place.num_batches} batches in all"
             for task, place in sorted(places.items(), key=str)
         )
         return (

@@ -108,6 +108,12 @@ def test_chief_in_a_callback_is_late(job):
     assert job.stacks == [1]
 
 
+def test_no_places_are_read(job):
+    job = Job(read=lambda task: pytest.fail(f"{task} notes none"))
+    with job.active():
+        job.look_for(20)
+
+
 def test_job_ends_because_of_the_worker_and_all_hear_it(job):
     with job.call(int, is_first=False):
         job.awaited = Task("worker", 1)

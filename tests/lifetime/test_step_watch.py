@@ -221,7 +221,19 @@ def test_job_whose_data_has_ended_on_one_worker_ends(job):
     (is_late, cause), (is_also_late, same) = job.ended[ONE], job.ended[ZERO]
     assert (is_late, is_also_late) == (True, False)
     assert cause == same
-    assert "ended on worker 1 (b:1) after 3 batches, and other workers have more of it" in cause
+    told = "ended on worker 1 (b:1) after 3 batches in all, and other workers have more of it"
+    assert told in cause
+
+
+def test_places_of_the_others_are_read_once_in_a_look(job):
+    job.take_steps(3)
+    job.look_for(1)
+    read = []
+    job.watches[ZERO]._read = read.append
+    job.clock.sleep(20)
+    job.watches[ZERO].look()
+
+    assert read == [ONE]
 
 
 def test_worker_that_is_slow_after_its_epoch_has_no_less_data(job):
