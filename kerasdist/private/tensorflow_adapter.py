@@ -423,10 +423,10 @@ def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
         A list with an item for each time that the number of replicas was asked for there.
     """
     questions: list = []
-    strategy, context = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
+    strategy, replica = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
     gatherer = distribute_lib.ReplicaContext
-    stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, context.all_reduce
-    stock_id, stock_gather = context.replica_id_in_sync_group.fget, gatherer.all_gather
+    stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, replica.all_reduce
+    stock_id, stock_gather = replica.replica_id_in_sync_group.fget, gatherer.all_gather
 
     def number(owner):
         if not is_seen():
@@ -450,9 +450,9 @@ def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
 
     replaced = {
         (strategy, "num_replicas_in_sync"): property(number),
-        (context, "all_reduce"): all_reduce,
+        (replica, "all_reduce"): all_reduce,
         (gatherer, "all_gather"): all_gather,
-        (context, "replica_id_in_sync_group"): property(replica_id),
+        (replica, "replica_id_in_sync_group"): property(replica_id),
     }
     with names.replaced(replaced):
         yield questions
