@@ -1,6 +1,5 @@
 """A child that a program forks does not speak for the task."""
 
-import os
 import subprocess
 import sys
 
@@ -18,7 +17,6 @@ os.wait()
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_what_a_task_does_at_its_end_is_not_done_by_a_child():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
