@@ -35,6 +35,9 @@ LOST_WORKER_MESSAGES = (
     "Start cancelling closures due to error",
 )
 
+# What gRPC's server says of a request that it cannot read.
+GARBLED_REQUEST = "Unable to parse request"
+
 
 def copy_results_first(coordinator) -> None:
     """Lets a coordinator announce a result when the chief has it.
@@ -55,9 +58,10 @@ def copy_results_first(coordinator) -> None:
         run = closure._function
 
         def run_and_copy(*args, **kwargs):
-            outputs = run(*args, **kwargs)
-            with tf.device(chief):
-                return tf.nest.map_structure(_copy, outputs)
+            with _garbled_requests_are_losses():
+                outputs = run(*args, **kwargs)
+                with tf.device(chief):
+                    return tf.nest.map_structure(_copy, outputs)
 
         closure._function = run_and_copy
         result = closure.build_output_remote_value()
@@ -65,6 +69,21 @@ def copy_results_first(coordinator) -> None:
         return result
 
     cluster.schedule = schedule
+
+
+@contextlib.contextmanager
+def _garbled_requests_are_losses() -> Generator[None]:
+    """Makes a call that reached a worker damaged one whose worker is lost.
+
+    gRPC's server answers INTERNAL then, which happens while tasks go and come, and which TensorFlow
+    takes for an error of the program.
+    """
+    try:
+        yield
+    except tf.errors.InternalError as error:
+        if GARBLED_REQUEST not in str(error) or "/job:worker" not in str(error):
+            raise
+        raise tf.errors.UnavailableError(error.node_def, error.op, str(error)) from error
 
 
 class Attempt:
@@ -92,10 +111,6 @@ class Attempt:
 
     def succeed(self) -> None:
         """Hears that the worker has done it, and that nobody had given it up."""
-        raise NotImplementedError
-
-    def forget(self) -> None:
-        """Prepares a worker that is back, as the device, whose iterators are new."""
         raise NotImplementedError
 
     def give_up(self) -> bool:
@@ -137,12 +152,14 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
                 self._attempt.end()
                 return
             except tf.errors.OpError as error:
-                if self._attempt.refusal not in str(error):
+                is_refused = self._attempt.refusal in str(error)
+                if is_refused or isinstance(error, tf.errors.CancelledError):
+                    # The worker was silent and is back, or has stopped somewhere in the call. Where
+                    # it is in its data nobody knows: the iterators are made anew, before anything
+                    # else runs.
+                    worker._on_worker_recovery()
+                if not is_refused:
                     raise
-            # The worker was silent and is back. Where it is in its data nobody knows.
-            worker._on_worker_recovery()  # Makes the iterators anew, before anything else runs.
-            with tf.device(worker.device_name), context.executor_scope(worker.executor):
-                self._attempt.forget()
         self._attempt.is_lost = True
         self.maybe_call_with_output_remote_value(lambda result: result._set_values(None))
 
@@ -276,19 +293,27 @@ def _call(function):
     return function()
 
 
-def iterators_of_workers(coordinator, datasets, state):
+def iterators_of_workers(coordinator, datasets, state, *, place: str, generation: int):
     """Returns an iterator on each worker, as one value to be passed to what is scheduled.
 
     Args:
         coordinator: A ClusterCoordinator.
         datasets: Of `datasets_of_workers`.
         state: Of `tensorflow_adapter.state_of`; of an iterator over the same dataset.
+        place: The name of two numbers of each worker: whose iterator it has read last, and how far.
+            A new iterator stands at 0, also on a worker that has lost nothing else.
+        generation: Whose iterators these are.
     """
+
+    def make(dataset):
+        last, position = tf.unstack(numbers_of_worker(place, 2))
+        position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
+        note_numbers_of_worker(place, tf.stack([last, position]))
+        return tensorflow_adapter.iterator_over(dataset, state)
+
     iterators = []
     for worker, dataset in zip(coordinator._cluster.workers, datasets._values, strict=True):
-        iterator = worker.create_resource(
-            functools.partial(tensorflow_adapter.iterator_over, state=state), args=(datasets,)
-        )
+        iterator = worker.create_resource(make, args=(datasets,))
         iterator._type_spec = dataset._type_spec
         iterators.append(iterator)
     return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))

@@ -1,4 +1,4 @@
-"""Workers of parameter servers that are lost: every step is applied once and counted once.
+"""Workers of parameter servers that are lost, or calls: every step is applied and counted once.
 
 The gradient of every weight is 1 and the learning rate too, so that each number of each weight says
 how often it was updated.
@@ -28,6 +28,7 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist.lifetime import worker_watch
+from kerasdist.private import coordinator_adapter
 
 NUM_STEPS, BATCH_SIZE = {num_steps}, {batch_size}
 draw = random.Random({seed})
@@ -48,6 +49,9 @@ class Lose(keras.callbacks.Callback):
 
 
 def lose(task, number):
+    if isinstance(number, str):
+        errors.append(number)
+        return
     os.kill(int(mark(task).read_text()), number)
     if number == signal.SIGSTOP:
         halted.append(task)
@@ -60,6 +64,19 @@ def wake(address):
 
 # As on other machines, where nobody is killed. What a worker does that comes back must not count.
 halted, worker_watch._kill_if_halted = [], wake
+
+
+errors, copy = [], coordinator_adapter._copy
+
+
+def copy_or_lose(output):
+    copied = copy(output)
+    if errors:
+        raise getattr(tf.errors, errors.pop(0))(None, None, {error!r})
+    return copied
+
+
+coordinator_adapter._copy = copy_or_lose
 
 
 class Ones(keras.Model):
@@ -107,6 +124,11 @@ print("result", json.dumps(result), flush=True)
 """
 
 ON_WORKERS = "batches()"
+# As gRPC says it, and TensorFlow after it; of a worker that lives, and has done its work.
+OF_A_WORKER = (
+    "Unable to parse request\nAdditional GRPC error information from remote target "
+    "/job:worker/replica:0/task:2 while calling RunComponentFunction: "
+)
 OF_A_FUNCTION = "lambda context: batches().repeat()"
 OF_THE_CHIEF = "(batch for batch in batches().as_numpy_iterator())"
 
@@ -119,6 +141,7 @@ def trained(data, steps_per_call, number="signal.SIGKILL", seed=0):
         seed=seed,
         num_steps=NUM_STEPS,
         batch_size=BATCH_SIZE,
+        error=OF_A_WORKER,
     )
     return outcomes.alone(program, num_workers=NUM_WORKERS, num_ps=2)
 
@@ -138,6 +161,9 @@ def result_of(outcome) -> dict:
             ("data of the chief", OF_THE_CHIEF, 1, "signal.SIGTERM"),
             ("data of a function", OF_A_FUNCTION, 50),
             ("halted for a while", ON_WORKERS, 20, "signal.SIGSTOP"),
+            ("damaged requests", ON_WORKERS, 20, "'InternalError'"),
+            ("cancelled calls", ON_WORKERS, 20, "'CancelledError'"),
+            ("no connection for a while", ON_WORKERS, 1, "'UnavailableError'"),
         ]
     ],
     indirect=["outcome"],

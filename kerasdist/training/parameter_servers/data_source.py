@@ -83,9 +83,11 @@ class WorkerDataSource:
         """Returns a pass that begins at the first batch."""
         return Pass(self, None if self._dataset is None else iter(self._dataset))
 
-    def iterators(self, state):
-        """Returns an iterator on each worker, as one value to be passed to what is scheduled."""
-        return coordinator_adapter.iterators_of_workers(self._coordinator, self._on_workers, state)
+    def iterators(self, state, *, place: str, generation: int):
+        """As `coordinator_adapter.iterators_of_workers`."""
+        return coordinator_adapter.iterators_of_workers(
+            self._coordinator, self._on_workers, state, place=place, generation=generation
+        )
 
     def read_again(self, state) -> Iterator:
         """Returns an iterator of the chief's that yields what those of the workers do."""
@@ -115,6 +117,7 @@ class Pass:
         self.data = data
         self.generation = next(_generations)
         self._iterator = iterator
+        self._iterators: Any = None
 
     def __iter__(self):
         return self
@@ -123,13 +126,19 @@ class Pass:
         """Returns the next batch, where the chief reads."""
         return next(self._iterator)
 
-    @functools.cached_property
-    def iterators(self):
-        """One on each worker, of pairs of a position, from 0, and a batch.
+    def iterators(self, place: str):
+        """Returns one on each worker, of pairs of a position, from 0, and a batch.
 
         Only made for passes that are used: Keras makes some that are not.
+
+        Args:
+            place: Name of the numbers of each worker that say how far it has read.
         """
-        return self.data.iterators(self._state)
+        if self._iterators is None:
+            self._iterators = self.data.iterators(
+                self._state, place=place, generation=self.generation
+            )
+        return self._iterators
 
     def reread(self, position: int, num_steps: int) -> Iterator:
         """Yields the batches of some steps again, read by the chief."""

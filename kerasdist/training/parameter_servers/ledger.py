@@ -96,10 +96,10 @@ class CallAttempt(coordinator_adapter.Attempt):
 
     refusal = CLOSED
 
-    def __init__(self, rows: _RowsOfCalls, name: str, forget: Callable[[], object]):
+    def __init__(self, rows: _RowsOfCalls, name: str):
         super().__init__()
         self.call: tuple[int, int] | None = None
-        self._rows, self._name, self._forget = rows, name, forget
+        self._rows, self._name = rows, name
 
     def begin(self, worker: int) -> None:
         """Takes a row; tells the worker where it does not know."""
@@ -116,10 +116,6 @@ class CallAttempt(coordinator_adapter.Attempt):
         """Leaves the row to the worker."""
         assert self.call is not None and self.worker is not None
         self._rows.leave(self.worker, self.call[0])
-
-    def forget(self) -> None:
-        """Lets a worker that is back forget where it is in its data."""
-        self._forget()
 
     def free_row(self) -> None:
         """Gives the row to others; the call is closed."""
@@ -165,13 +161,9 @@ class Ledger:
         """Begins anew, when no call is on its way but those that were given up."""
         self._rows_of_calls = _RowsOfCalls(self._num_calls)
 
-    def attempt(self, forget: Callable[[], object]) -> "CallAttempt":
-        """Returns an attempt at a call.
-
-        Args:
-            forget: Called as `coordinator_adapter.Attempt.forget`.
-        """
-        return CallAttempt(self._rows_of_calls, self._name, forget)
+    def attempt(self) -> "CallAttempt":
+        """Returns an attempt at a call."""
+        return CallAttempt(self._rows_of_calls, self._name)
 
     def close(self, attempt: "CallAttempt") -> np.ndarray:
         """Lets nothing more of a lost call count.

@@ -188,7 +188,8 @@ class WorkerStepFunction:
         elif call.num_steps > 1:
             run = self._run_next_steps[at_once]
             numbers = [call.num_steps]
-        arguments = (source.iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
+        iterators = source.iterators(self._place)
+        arguments = (iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
         return self._schedule_once(self._traced(run, data, arguments), arguments)
 
     def _traced(self, run, data, arguments):
@@ -212,7 +213,7 @@ class WorkerStepFunction:
         return self._schedule_once(run, arguments)
 
     def _schedule_once(self, run, arguments):
-        attempt = self._ledger.attempt(self._forget_place)
+        attempt = self._ledger.attempt()
         result = _twice_if_asked(
             coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
         )
@@ -245,7 +246,11 @@ class WorkerStepFunction:
             done,
             lambda done: self._schedule_once(
                 self._run_next_steps_again,
-                (source.iterators, tf.constant(call.num_steps, tf.int64), tf.constant(done)),
+                (
+                    source.iterators(self._place),
+                    tf.constant(call.num_steps, tf.int64),
+                    tf.constant(done),
+                ),
             ),
         )
         return call.num_steps
@@ -423,9 +428,6 @@ class WorkerStepFunction:
         with tf.device("/device:CPU:0"):
             place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
             coordinator_adapter.note_numbers_of_worker(self._place, place)
-
-    def _forget_place(self):
-        self._note_place(-1, 0)
 
     def _one_step_on_worker(self, step, position, batch, num_examples):
         batch = without_optionals(batch)

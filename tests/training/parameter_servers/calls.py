@@ -6,7 +6,7 @@ from kerasdist.private import coordinator_adapter
 
 
 def begun(book, worker=0):
-    attempt = book.attempt(lambda: None)
+    attempt = book.attempt()
     attempt.worker = worker
     attempt.begin(worker)
     return attempt

@@ -37,7 +37,7 @@ def test_a_call_that_has_not_begun_is_done_nowhere():
     write(book, first, step=7)
     first.end()
     second = begun(book)
-    waiting = book.attempt(lambda: None)
+    waiting = book.attempt()
 
     assert first.call[0] == second.call[0]
     assert [book.close(attempt).tolist() for attempt in (second, waiting)] == [[0], [0]]
@@ -84,7 +84,7 @@ def test_a_call_whose_worker_was_lost_before_it_began_takes_its_row_to_the_next(
 
 def test_a_call_that_is_given_up_before_it_begins_does_not_begin():
     book = make_ledger()
-    attempt = book.attempt(lambda: None)
+    attempt = book.attempt()
     attempt.worker = 0
 
     assert attempt.give_up()
