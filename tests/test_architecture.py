@@ -24,8 +24,9 @@ MAY_IMPORT = {
     "exit_codes": set(),
     "files": set(),
     "cluster": {"checks"},
-    "preflight": {"cluster"},
-    "schedules": set(),
+    "preflight": {"checks", "cluster", "terminal"},
+    "schedules": {"checks"},
+    "terminal": set(),
     "private": {"cluster"},
     "cluster_resolver": {"cluster"},
     "lifetime": {
@@ -36,16 +37,17 @@ MAY_IMPORT = {
             "launch_note",
             "preflight",
             "private",
+            "terminal",
             "trace",
         ),
     },
-    "training": {"cluster", "files", "lifetime", "private"},
+    "training": {"cluster", "files", "lifetime", "private", "terminal"},
     "gradients": {"private", "training"},
     "reductions": {"training"},
-    "tasks": {"cluster", "lifetime", "preflight"},
+    "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
-        *("config", "cluster", "cluster_resolver", "launch_note", "lifetime", "preflight"),
-        *("private", "tasks", "training"),
+        *("checks", "config", "cluster", "cluster_resolver", "launch_note", "lifetime"),
+        *("preflight", "private", "tasks", "training"),
     },
     "trace": {"private"},
     "checkpoints": {"files", "private", "training"},
@@ -53,7 +55,7 @@ MAY_IMPORT = {
     "show": {"training"},
     "callbacks": {
         *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "plan"),
-        *("private", "tasks", "trace", "training"),
+        *("private", "tasks", "terminal", "trace", "training"),
     },
     "launch_note": set(),
     "launcher": {"checks", "cluster", "exit_codes", "launch_note"},
@@ -97,7 +99,7 @@ TRAINING_MAY_IMPORT = {
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
-    *("checks", "config", "exit_codes", "cluster", "launch_note", "preflight"),
+    *("checks", "config", "exit_codes", "cluster", "launch_note", "preflight", "terminal"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

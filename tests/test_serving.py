@@ -1,6 +1,7 @@
-"""When a task that serves gives its chief up, by a clock that the test moves."""
+"""What a task that serves hears of its chief, by a clock that the test moves."""
 
 import pytest
+import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import serving
@@ -26,3 +27,17 @@ def test_chief_is_given_up_when_it_has_been_silent_for_long(monkeypatch, is_sile
 
     assert cause == "chief 0 (a:1) is gone, for 30 s: refused."
     assert clock() == 1000 + given_up_at
+
+
+def test_the_last_word_is_heard_though_a_session_breaks(monkeypatch):
+    clock, broken = Clock(), [tf.errors.AbortedError(None, None, "the session is gone")] * 2
+
+    def hear(target, task):
+        if broken:
+            raise broken.pop()
+        return "the disk is full"
+
+    monkeypatch.setattr(serving.last_word, "hear", hear)
+
+    assert serving._hear("grpc://b:1", Task("worker", 0), clock.sleep) == "the disk is full"
+    assert clock() == 1002

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from subprocess import PIPE, Popen
+from typing import NoReturn
 
 import tensorflow as tf
 
@@ -23,6 +24,7 @@ from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
 from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.private import coordinator_adapter
+from kerasdist.terminal import end_process, say
 
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
 # that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
@@ -50,7 +52,10 @@ import os, select, signal, sys
 
 pid, secs, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 if not select.select([0], [], [], secs)[0]:
-    print(message, file=sys.stderr, flush=True)
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:
+        pass  # The disk is full.
     os.kill(pid, signal.SIGUSR1)
     if not select.select([0], [], [], 2)[0]:
         os.kill(pid, signal.SIGKILL)
@@ -90,14 +95,12 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     if lost is None:
         tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
         return
-    print(describe(lost, cluster), file=sys.stderr, flush=True)
+    say(describe(lost, cluster))
     tell(cause_of(lost, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
         # The others hear it through this process; that it ends must not come first.
         time.sleep(_SPREAD_SECS)
-    sys.stdout.flush()
-    # An orderly end would wait for the peers.
-    os._exit(PEER_FAILED)
+    end_process(PEER_FAILED)
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:
@@ -105,11 +108,10 @@ def lost(cause: str) -> tf.errors.UnavailableError:
     return tf.errors.UnavailableError(None, None, _TOLD + cause)
 
 
-def end(cause: str, cluster: Cluster) -> None:
+def end(cause: str, cluster: Cluster) -> NoReturn:
     """Ends this process, from any thread, because of a lost peer."""
-    print(message(cause, cluster), file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    os._exit(PEER_FAILED)
+    say(message(cause, cluster))
+    end_process(PEER_FAILED)
 
 
 def describe(error: BaseException, cluster: Cluster) -> str:

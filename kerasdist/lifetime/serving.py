@@ -4,6 +4,7 @@ TensorFlow's server takes what the chief sends. Left alone, it would go on for e
 """
 
 import concurrent.futures
+import contextlib
 import os
 import sys
 import time
@@ -12,12 +13,13 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster_resolver import cluster_spec
 from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.lifetime import last_word, peer_failure, remote_recordings
 from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
+from kerasdist.terminal import flush_stdout, say
 
 _POLL_SECS = 1.0
 
@@ -44,18 +46,16 @@ def serve(
         protocol="grpc",
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_num_threads(cluster)),
     )
-    told = in_background(last_word.hear, server.target, cluster.task)
+    told = in_background(_hear, server.target, cluster.task)
     lost = in_background(_watch_chief, cluster, chief_timeout_secs)
     in_background(remote_recordings.answer_requests, server.target, cluster.task)
     concurrent.futures.wait([told, lost], return_when=concurrent.futures.FIRST_COMPLETED)
     if not told.done() and wait_for_chief:
         _start_over(cluster, lost.result())
     cause = told.result() if told.done() else lost.result()
-    if not cause:
-        print(f"{cluster.task}: the job is over.", flush=True)
-        sys.exit(0)
-    print(peer_failure.message(cause, cluster), file=sys.stderr, flush=True)
-    sys.exit(PEER_FAILED)
+    flush_stdout()
+    say(peer_failure.message(cause, cluster) if cause else f"{cluster.task}: the job is over.")
+    sys.exit(PEER_FAILED if cause else 0)
 
 
 def _num_threads(cluster: Cluster) -> int:
@@ -71,6 +71,17 @@ def _num_threads(cluster: Cluster) -> int:
 def _use_gpus(number: int) -> None:
     # TensorFlow would use all that it finds, and take their memory on ps tasks too.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU")
+
+
+def _hear(target: str, task: Task, sleep: Callable[[float], object] = time.sleep) -> str:
+    """Returns what the chief says at its end.
+
+    An error is one of the session that listens, and says nothing of the job.
+    """
+    while True:
+        with contextlib.suppress(tf.errors.OpError):
+            return last_word.hear(target, task)
+        sleep(_POLL_SECS)
 
 
 def _watch_chief(
@@ -94,8 +105,7 @@ def _watch_chief(
 
 
 def _start_over(cluster: Cluster, cause: str) -> NoReturn:
-    print(f"{cluster.task} starts over and waits for the chief: {cause}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_stdout()
+    say(f"{cluster.task} starts over and waits for the chief: {cause}")
     # The servers that the chief meets must be new ones.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -10,7 +10,6 @@ job ends.
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 
-from kerasdist import launch_note
+from kerasdist import launch_note, terminal
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices, peer_failure
 
@@ -90,7 +89,7 @@ class StepWatch:
         self._limit_secs = limit_secs
         self._note = note or (lambda text: notices.replace(f"place of {cluster.task}", text))
         self._read = read or (lambda task: notices.read(f"place of {task}"))
-        self._say = say or _print
+        self._say = say or terminal.say
         self._end = end or self._end_process
         self._show_stacks = show_stacks or _print_stacks
         self._clock = clock
@@ -197,8 +196,8 @@ class StepWatch:
         # The one that is late ends first, and tells the others.
         if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
             cause = (
-                f"no step has ended for {self._limit_secs:g} s. {description} Mend what it waits "
-                "for, or give it longer: make_strategy(step_timeout_secs=...)."
+                f"no step has ended for {self._limit_secs:g} s. {description} Fix what it is "
+                "waiting for, or raise the limit: make_strategy(step_timeout_secs=...)."
             )
             if is_late:
                 self._show_stacks()
@@ -274,8 +273,7 @@ class StepWatch:
         self._say(f"error: {who} ends because {cause}")
         launch_note.leave(launch_note.FAILED)
         peer_failure.tell_others(f"{who} failed: {cause}")
-        sys.stdout.flush()
-        os._exit(_ERROR)
+        terminal.end_process(_ERROR)
 
 
 def late_ones(places: Mapping[Task, Place]) -> set[Task]:
@@ -315,8 +313,5 @@ def _print_stacks() -> None:
     frames = {key: frame for key, frame in sys._current_frames().items() if key != own}
     for key in sorted(frames, key=lambda key: key != main):
         stack = "".join(traceback.format_stack(frames[key]))
-        _print(f"{'The program' if key == main else 'Another thread'} is here:\n{stack.rstrip()}")
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+        who = "The program" if key == main else "Another thread"
+        terminal.say(f"{who} is here:\n{stack.rstrip()}")

@@ -5,7 +5,6 @@ off it waits for, for ever.
 """
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -17,6 +16,7 @@ from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.silence import Silence
 from kerasdist.preflight.addresses import is_here
 from kerasdist.private import coordinator_adapter
+from kerasdist.terminal import say
 
 _PROBE_SECS = 2.0
 _REPORT_SECS = 10.0
@@ -133,7 +133,7 @@ class WorkerWatch:
         for task in silent - self._given_up:
             self.has_lost = True
             if task not in self._lost:  # Which was said.
-                self._say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
+                say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
             _kill_if_halted(self._cluster.addresses[task])
         self._given_up = silent
         self._wait_for_any()
@@ -146,7 +146,7 @@ class WorkerWatch:
         if secs > _REPORT_SECS and self._clock() > self._reported_at + _REPORT_SECS:
             self._reported_at = self._clock()
             names = self._names(self._workers.tasks(0))
-            self._say(f"Waiting for a worker: {names}, {secs:.0f} s of {self._no_worker_secs:g} s.")
+            say(f"Waiting for a worker: {names}, {secs:.0f} s of {self._no_worker_secs:g} s.")
 
     def _guard(self):
         servers = self._silence_of("ps")
@@ -171,21 +171,18 @@ class WorkerWatch:
         task = Task("worker", index)
         self._lost.add(task)
         name = self._name(task)
-        self._say(f"{name} is lost: its steps go to the others, until it is there again.")
+        say(f"{name} is lost: its steps go to the others, until it is there again.")
 
     def _say_back(self, index: int):
         task = Task("worker", index)
         self._lost.discard(task)
-        self._say(f"{self._name(task)} is back.")
+        say(f"{self._name(task)} is back.")
 
     def _names(self, tasks: set[Task]) -> str:
         return ", ".join(self._name(task) for task in sorted(tasks, key=str))
 
     def _name(self, task: Task) -> str:
         return self._cluster.describe(task)
-
-    def _say(self, line: str):
-        print(line, file=sys.stderr, flush=True)
 
 
 def _kill_if_halted(address: str) -> None:

@@ -59,7 +59,7 @@ def in_background(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     def run() -> None:
         try:
             future.set_result(function(*arguments))
-        except (OSError, UnicodeError) as error:  # A name may be no name at all: "a..b".
+        except Exception as error:  # Whoever waits for the future would wait for ever.
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

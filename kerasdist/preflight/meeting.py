@@ -156,8 +156,8 @@ class Meeting:
             return ""
         return (
             f"{self.name} is this process, but its address is none of this machine. Is TF_CONFIG "
-            "left over from another job, or the index that of another task? Only behind address "
-            "translation this can be right."
+            "left over from another job, or the index that of another task? This is correct only "
+            "behind NAT."
         )
 
 

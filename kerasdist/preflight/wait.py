@@ -1,16 +1,12 @@
 """The call that returns when the cluster is complete."""
 
-import sys
 from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Cluster
 from kerasdist.preflight.follower import follow
 from kerasdist.preflight.leader import lead
 from kerasdist.preflight.meeting import Meeting
-
-
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+from kerasdist.terminal import say
 
 
 def wait_for_peers(
@@ -18,7 +14,7 @@ def wait_for_peers(
     *,
     facts: Mapping[str, str],
     timeout_secs: float = 300,
-    report: Callable[[str], object] = _print_to_stderr,
+    report: Callable[[str], object] = say,
 ) -> None:
     """Waits until every task of the cluster is there, and fits to the others.
 

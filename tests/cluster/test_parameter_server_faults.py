@@ -180,7 +180,7 @@ def assert_ends_because_the_worker_is_late(outcome, doing):
     assert outcome.secs < 60
     assert re.search(rf"No step has ended for 1\d s; the longest .* {late} After 14 s", chief)
     for output in (chief, worker, ps):
-        assert re.search(rf"ends because no step has ended for 14 s\. {late} Mend what", output)
+        assert re.search(rf"ends because no step has ended for 14 s\. {late} Fix what", output)
 
 
 @of(alone, f"{WITH_A_LIMIT}\n{STUCK_STEP}\nModel = Stuck\n", num_workers=1)

@@ -124,7 +124,7 @@ def test_job_ends_because_of_the_worker_and_all_hear_it(job):
     assert job.told == [str(ended.value)]
     assert job.told == [
         "no step has ended for 30 s. worker 1 (c:1) is late: computing its step, or exchanging it "
-        "with the parameter servers. Mend what it waits for, or give it longer: "
+        "with the parameter servers. Fix what it is waiting for, or raise the limit: "
         "make_strategy(step_timeout_secs=...)."
     ]
 

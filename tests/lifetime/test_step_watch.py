@@ -202,8 +202,8 @@ def test_late_worker_ends_first_and_the_others_after_it(job):
             ONE: (
                 True,
                 "no step has ended for 30 s. worker 1 (b:1) is late: between two steps, in a "
-                "callback or elsewhere in its program. Mend what it waits for, or give it longer: "
-                "make_strategy(step_timeout_secs=...).",
+                "callback or elsewhere in its program. Fix what it is waiting for, or raise the "
+                "limit: make_strategy(step_timeout_secs=...).",
             )
         }
         job.look_for(3)

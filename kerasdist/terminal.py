@@ -1,0 +1,28 @@
+"""Lines on stderr, and the end of a process, which nobody need read.
+
+A disk may be full, or the reader of a pipe gone. That must not end a thread that watches others, or
+keep a process from ending.
+"""
+
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
+
+def say(line: str) -> None:
+    """Prints a line to stderr, where that can be written."""
+    with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
+        print(line, file=sys.stderr, flush=True)
+
+
+def end_process(exit_code: int) -> NoReturn:
+    """Ends this process from any thread, at once: an orderly end would wait for peers."""
+    flush_stdout()
+    os._exit(exit_code)
+
+
+def flush_stdout() -> None:
+    """Writes what the program has printed, where that can be written."""
+    with contextlib.suppress(OSError, ValueError):
+        print(end="", flush=True)  # Also where there is no stdout.

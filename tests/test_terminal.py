@@ -1,0 +1,31 @@
+"""A line that nobody takes, and the end of a process, where nothing can be written."""
+
+import os
+import sys
+
+import pytest
+
+from kerasdist import terminal
+from tests import unwritable
+
+
+@pytest.fixture(params=[unwritable.FullDisk, unwritable.closed, lambda: None])
+def no_terminal(request, monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, request.param())
+
+
+def test_a_line_is_said_beside_what_the_program_prints(capsys):
+    terminal.say("Data: 2 files.")
+
+    assert capsys.readouterr() == ("", "Data: 2 files.\n")
+
+
+def test_a_line_that_nobody_takes_is_no_error(no_terminal):
+    terminal.say("Data: 2 files.")
+
+
+def test_a_process_ends_where_nothing_can_be_written(no_terminal, monkeypatch):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match=r"^138$"):
+        terminal.end_process(138)
