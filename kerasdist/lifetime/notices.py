@@ -61,6 +61,20 @@ def wait_for_all(
             )
 
 
+def wait_for_text(
+    notice: str, *, timeout_secs: float, clock: Callable[[], float] = time.monotonic
+) -> str:
+    """Waits until a worker has posted a text under a name; returns it, "" where none has.
+
+    Other than `read`, it raises TensorFlow's error where the chief is gone.
+    """
+    deadline = clock() + timeout_secs
+    while is_posted(notice, timeout_secs=deadline - clock(), clock=clock):
+        if text := read(notice):
+            return text
+    return ""
+
+
 def replace(notice: str, text: str) -> None:
     """Posts a text under a name, in the place of the one before."""
     coordinator_adapter.replace_at_workers(f"kerasdist: {notice}", text)

@@ -94,15 +94,29 @@ def rows():
     return tf.data.Dataset.from_tensor_slices(X).batch(8)
 
 
-def complain(strategy) -> tuple[str, str]:
-    return predict_what_is_distributed(strategy), wait_in_vain(strategy)
+def save_where_nobody_can(strategy) -> str:
+    try:
+        regression(strategy).save("/no such folder/model.keras")
+    except FileNotFoundError as error:
+        return str(error)
+    return ""
+
+
+def complain(strategy) -> tuple[str, str, str]:
+    return (
+        predict_what_is_distributed(strategy),
+        save_where_nobody_can(strategy),
+        wait_in_vain(strategy),
+    )
 
 
 def test_what_cannot_be_had_is_named():
     chief, other = run_on_workers(complain, "2 workers")
 
     assert "Give `predict` the dataset" in chief[0] == other[0]
-    assert "'the others' number 1 for worker 1" in chief[1]
+    assert "No such file" in chief[1]
+    assert "the chief failed in `save` for 'model.keras' (call 1, outside `fit`): " in other[1]
+    assert "'the others' number 1 for worker 1" in chief[2]
 
 
 class ChiefEvaluates(keras.callbacks.Callback):

@@ -49,6 +49,16 @@ def test_notice_is_waited_for(clock, posted_at):
     assert clock() == pytest.approx(1007, abs=0.5)
 
 
+def test_text_is_waited_for_and_read(clock, posted_at, monkeypatch):
+    posted_at["kerasdist: it ends"] = clock() + 7
+    read = iter(["", "done"])  # The service may be slow.
+    monkeypatch.setattr(coordinator_adapter, "read_of_workers", lambda key, *, secs: next(read))
+
+    assert notices.wait_for_text("it ends", timeout_secs=10, clock=clock) == "done"
+    assert clock() == pytest.approx(1007, abs=0.5)
+    assert notices.wait_for_text("it begins", timeout_secs=10, clock=clock) == ""
+
+
 def test_wait_for_a_notice_has_an_end(clock, posted_at):
     posted_at["kerasdist: it ends"] = clock() + 11
 

@@ -6,7 +6,7 @@ import warnings
 
 import keras
 
-from kerasdist.lifetime import notices
+from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.report.wrapper import Wrapper
@@ -14,6 +14,7 @@ from kerasdist.training.report.wrapper import Wrapper
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
 BEGIN_SECS = 60.0
 END_SECS = 3600.0
+_DONE = "done"
 _num_written = collections.Counter()
 
 
@@ -40,8 +41,8 @@ def callbacks_for(callbacks: list, strategy) -> list:
 def write(stock, model, *args, **kwargs):
     """Stands before `save`, `save_weights` and `export`: the chief writes, the others wait for it.
 
-    So the file is there when they return, on every worker. The chief waits for nobody: it may write
-    alone, as its callbacks do.
+    So the file is there when they return, on every worker; or all raise what the chief raises. The
+    chief waits for nobody: it may write alone, as its callbacks do.
     """
     strategy = getattr(model, "distribute_strategy", None)
     path = args[0] if args else kwargs.get("filepath")
@@ -50,28 +51,36 @@ def write(stock, model, *args, **kwargs):
     # Workers may write to folders of their own, of which only the chief's counts.
     name = os.path.basename(os.path.normpath(path))
     # Inside `fit` callbacks write, of which the chief has more.
-    place = "in `fit`" if running_call.training_of(model) else "outside of `fit`"
+    place = "in `fit`" if running_call.training_of(model) else "outside `fit`"
     _num_written[name, place] += 1
-    notice = f"{stock.__name__} number {_num_written[name, place]} of {name!r} {place}"
+    call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
     if not peers.is_chief(strategy):
-        _wait_for_chief(strategy, notice)
+        _wait_for_chief(strategy, call)
         return None
-    notices.post(f"{notice} begins")
-    with keras_adapter.compile_config_kept(model):
-        stock(model, *args, **kwargs)
-    notices.post(f"{notice} ends")
+    notices.post(f"{call} begins")
+    try:
+        with keras_adapter.compile_config_kept(model):
+            stock(model, *args, **kwargs)
+    except BaseException as error:
+        told = f"the chief failed in {call}: {type(error).__name__}: {error}"
+        notices.replace(f"{call} ends", carried_error.to_text(error, told))
+        raise
+    notices.replace(f"{call} ends", _DONE)
     return None
 
 
-def _wait_for_chief(strategy, notice):
-    begins = notices.is_posted(f"{notice} begins", timeout_secs=BEGIN_SECS)
-    if not begins or not notices.is_posted(f"{notice} ends", timeout_secs=END_SECS):
+def _wait_for_chief(strategy, call):
+    begins = notices.is_posted(f"{call} begins", timeout_secs=BEGIN_SECS)
+    end = begins and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
+    if not end:
         warnings.warn(
-            f"{peers.cluster_of(strategy).task} waited for the chief, which alone writes: "
-            f"{notice}. The chief has not done so. Call it on all workers, with the same file "
-            "name, or on the chief alone.",
+            f"{peers.cluster_of(strategy).task} waited for the chief, which alone writes files. "
+            f"The chief has not {'ended' if begins else 'called'} {call}. Call it on all workers, "
+            "with the same file name, or on the chief alone.",
             stacklevel=2,
         )
+    elif end != _DONE:
+        raise carried_error.from_text(end)
 
 
 class _RestoreAlone(keras.callbacks.Callback):

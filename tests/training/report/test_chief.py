@@ -1,5 +1,7 @@
 """What the chief alone does; the wait of the others for its files is in tests/cluster."""
 
+import collections
+import errno
 from types import SimpleNamespace
 
 import keras
@@ -52,29 +54,55 @@ def test_the_others_restore_a_backup_and_make_none(tmp_path, wrap):
     assert calls == ["restore"]
 
 
-def test_the_chief_posts_before_and_after_it_writes(monkeypatch):
-    posted = []
-    monkeypatch.setattr(notices, "post", posted.append)
-    model = SimpleNamespace(distribute_strategy=strategy_of_worker(0), saved=posted)
+@pytest.fixture
+def posted(monkeypatch):
+    """What was posted, by its name, of TensorFlow's coordination service."""
+    texts = {}
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(notices, "post", lambda notice: texts.setdefault(notice, "posted"))
+    monkeypatch.setattr(notices, "replace", texts.__setitem__)
+    monkeypatch.setattr(notices, "is_posted", lambda notice, timeout_secs: notice in texts)
+    monkeypatch.setattr(notices, "wait_for_text", lambda notice, timeout_secs: texts.get(notice))
+    return texts
 
-    chief.write(save, model, "folder/the model")
 
-    begins, path, ends = posted
-    assert path == "folder/the model"
-    assert begins.endswith("of 'the model' outside of `fit` begins")
-    assert ends == begins.replace("begins", "ends")
+def write(index, path="folder/m.keras", write_one=save):
+    """Calls what stands before `save`, as a worker; returns what it has saved."""
+    model = SimpleNamespace(distribute_strategy=strategy_of_worker(index), saved=[])
+    chief.write(write_one, model, path)
+    return model.saved
 
 
-@pytest.mark.parametrize("last_notice", ["", "begins"])
+def test_the_chief_writes_and_the_others_return_afterwards(posted, monkeypatch):
+    assert write(0) == ["folder/m.keras"]
+    assert list(posted) == [
+        "`save` for 'm.keras' (call 1, outside `fit`) begins",
+        "`save` for 'm.keras' (call 1, outside `fit`) ends",
+    ]
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())  # Of another process.
+    assert write(1, "other folder/m.keras") == []
+
+
+def test_what_the_chief_raises_the_others_raise_at_once(posted, monkeypatch):
+    def fail(model, path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(fail, "__name__", "save")
+    with pytest.raises(PermissionError):
+        write(0, write_one=fail)
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    says = r"the chief failed in `save` for 'm.keras' .*: PermissionError: .*Permission denied"
+    with pytest.raises(PermissionError, match=says):
+        write(1)
+
+
+@pytest.mark.parametrize(("last_notice", "what"), [("", "called"), ("begins", "ended")])
 def test_a_worker_that_waits_in_vain_for_the_chief_warns_and_writes_nothing(
-    monkeypatch, last_notice
+    posted, last_notice, what
 ):
-    monkeypatch.setattr(
-        notices, "is_posted", lambda notice, **_: bool(last_notice) and notice.endswith(last_notice)
-    )
-    model = SimpleNamespace(distribute_strategy=strategy_of_worker(1), saved=[])
-
-    with pytest.warns(UserWarning, match="worker 1 waited for the chief.*'x'"):
-        chief.write(save, model, "x")
-
-    assert model.saved == []
+    posted[f"`save` for 'm.keras' (call 1, outside `fit`) {last_notice}"] = "posted"
+    says = f"worker 1 waited for the chief.* The chief has not {what} `save` for 'm.keras'"
+    with pytest.warns(UserWarning, match=says):
+        assert write(1) == []

@@ -1,0 +1,34 @@
+"""An error of one task as a text, and the error that another one makes of it.
+
+So all of them can catch the same: `except OSError` on the chief is one on every worker.
+"""
+
+import builtins
+import json
+
+import tensorflow as tf
+
+# Of one text; an OSError also has a number, which says which of its subclasses it is.
+_KINDS = (OSError, ValueError, TypeError, RuntimeError, KeyboardInterrupt)
+
+
+def to_text(error: BaseException, told: str) -> str:
+    """Returns what `from_text` reads.
+
+    Args:
+        error: What happened here.
+        told: What is said of it on the other task.
+    """
+    if isinstance(error, tf.errors.OpError):
+        return json.dumps(["OpError", error.error_code, told])
+    kind = next((kind for kind in _KINDS if isinstance(error, kind)), RuntimeError)
+    return json.dumps([kind.__name__, getattr(error, "errno", None), told])
+
+
+def from_text(text: str) -> BaseException:
+    """Returns an error of the same kind as the one on the other task."""
+    kind, number, told = json.loads(text)
+    if kind == "OpError":
+        return tf.compat.v1.errors.exception_type_from_error_code(number)(None, None, told)
+    make = getattr(builtins, kind)
+    return make(told) if number is None else make(number, told)
