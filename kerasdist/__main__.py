@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         "plan",
         help="print which strategy a deployment gets, and why, without starting training",
         description="Prints which strategy a deployment gets, and why, without starting training. "
-        "The cluster comes from TF_CONFIG.",
+        "The cluster comes from TF_CONFIG or Slurm.",
         allow_abbrev=False,
     )
     _add_deployment_arguments(plan)
@@ -87,7 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or its folder",
     )
     trace.add_argument("--top", type=int, default=15, metavar="N", help="rows (default: 15)")
-    trace.add_argument("--count", metavar="KIND", help="only: where so many operations ran")
+    trace.add_argument(
+        "--count",
+        metavar="KIND",
+        help="print only how many operations of this kind ran on each device",
+    )
     trace.set_defaults(command=_trace)
     inspect = commands.add_parser(
         "inspect",
@@ -169,16 +173,18 @@ def _show(parsed) -> int:
 def _add_doctor_arguments(parser):
     number = {"type": int, "metavar": "N"}
     parser.add_argument("--steps", **number, help="training steps to compare (default: 5)")
-    parser.add_argument("--clones", **number, help="replicas of each worker, not the program's")
-    parser.add_argument("--workers", **number, help="workers on this machine, not the program's")
+    parser.add_argument("--clones", **number, help="replicas per worker, overriding the program")
+    parser.add_argument(
+        "--workers", **number, help="workers on this machine, overriding the program"
+    )
     parser.add_argument(
         "--alike",
         action="store_true",
         help="let all examples draw the same random numbers, and batch statistics be global",
     )
-    parser.add_argument("--only", metavar="TEXT", help="of the table: rows whose title holds this")
+    parser.add_argument("--only", metavar="TEXT", help="run only rows whose title contains TEXT")
     parser.add_argument(
-        "--quick", action="store_true", help="of the table: a few rows, in half a minute"
+        "--quick", action="store_true", help="run only a few rows, in half a minute"
     )
     parser.add_argument("--markdown", metavar="FILE", help="write the table to this file, too")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
@@ -274,7 +280,7 @@ def _run_doctor(parsed) -> int:
 
 def _refuse(options, reason):
     for name, value in options.items():
-        if value not in (None, False):
+        if value is not None and value is not False:  # 0 is a value.
             raise ValueError(f"`--{name}` {reason}. Received: {name}={value}.")
 
 

@@ -6,6 +6,8 @@ True and False are ints to Python; here they are no numbers: `num_workers=True` 
 worker.
 """
 
+import math
+import numbers
 from typing import Any, TypeGuard
 
 
@@ -21,6 +23,19 @@ def check_number(name: str, value: object) -> None:
     """Raises a TypeError unless `value` is an int or a float."""
     if not is_number(value):
         raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}.")
+
+
+def check_positive(name: str, value: Any, *, finite: bool = False) -> None:
+    """Raises a TypeError unless `value` is a number, and a ValueError unless it is positive.
+
+    Numpy's numbers are some, too: one may come from a count of examples.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}.")
+    if not value > 0:  # Also refuses nan.
+        raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+    if finite and math.isinf(value):
+        raise ValueError(f"`{name}` must be finite. Received: {name}={value}.")
 
 
 def check_secs(name: str, value: object) -> None:

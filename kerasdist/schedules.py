@@ -10,6 +10,8 @@ number for a fixed rate. Here are the number of steps they decay in, and a warm-
 
 import keras
 
+from kerasdist.checks import check_positive
+
 
 def decay_steps(
     *, num_examples: int, num_epochs: float, batch_size: int, replicas_to_aggregate: int = 1
@@ -26,7 +28,7 @@ def decay_steps(
         int(num_examples * num_epochs / batch_size) / replicas_to_aggregate.
 
     Raises:
-        ValueError: A number is not positive.
+        TypeError, ValueError: One is no number, or not positive.
 
     Example:
         decay_steps(num_examples=1_281_167, num_epochs=2, batch_size=32)      # 80072.0
@@ -39,8 +41,7 @@ def decay_steps(
         "batch_size": batch_size,
         "replicas_to_aggregate": replicas_to_aggregate,
     }.items():
-        if not value > 0:
-            raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
+        check_positive(name, value)
     return int(num_examples * num_epochs / batch_size) / replicas_to_aggregate
 
 
@@ -58,7 +59,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         scale: Factor after the warm-up; the number of replicas, for linear scaling.
 
     Raises:
-        ValueError: `num_steps` is negative or `scale` is not positive.
+        TypeError, ValueError: `num_steps` is negative, or `scale` is no positive number.
 
     Example:
         keras.optimizers.SGD(WarmUp(0.1, num_steps=500, scale=strategy.num_replicas_in_sync))
@@ -69,8 +70,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, schedule, *, num_steps: int, scale: float = 1.0):
         if num_steps < 0:
             raise ValueError(f"`num_steps` must not be negative. Received: num_steps={num_steps}.")
-        if not scale > 0:
-            raise ValueError(f"`scale` must be positive. Received: scale={scale}.")
+        check_positive("scale", scale)
         self.schedule = schedule
         self.num_steps = num_steps
         self.scale = scale

@@ -2,6 +2,7 @@
 
 import collections
 
+from kerasdist.checks import check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.preflight import wait_for_peers
 
@@ -38,7 +39,7 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
         timeout_secs: How long to wait.
 
     Raises:
-        ValueError: `timeout_secs` is not positive.
+        TypeError, ValueError: `timeout_secs` is no positive number.
         TimeoutError: A worker has not come; names it.
         ClusterStartError: The same, before `make_strategy`.
 
@@ -47,8 +48,7 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
             download("data")
         kerasdist.barrier("download")
     """
-    if timeout_secs <= 0:
-        raise ValueError(f"`timeout_secs` must be positive. Received: timeout_secs={timeout_secs}.")
+    check_positive("timeout_secs", timeout_secs)
     cluster = _cluster()
     if cluster.is_local or cluster.task.job == "evaluator":
         return

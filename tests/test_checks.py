@@ -1,5 +1,6 @@
 """The checks of arguments: what each refuses, and what it says."""
 
+import numpy as np
 import pytest
 
 from kerasdist import checks
@@ -11,6 +12,10 @@ from kerasdist import checks
         (checks.check_int, 2),
         (checks.check_number, 2),
         (checks.check_number, -0.5),
+        (checks.check_positive, 0.5),
+        (checks.check_positive, float("inf")),
+        (checks.check_positive, np.int64(3)),
+        (checks.check_positive, np.float32(3)),
         (checks.check_secs, 0),
         (checks.check_secs, float("inf")),
         (checks.check_decay, 0),
@@ -35,7 +40,23 @@ def test_an_int_may_have_a_smallest_value():
         checks.check_int("steps", 1, at_least=2)
 
 
-@pytest.mark.parametrize("check", [checks.check_number, checks.check_secs, checks.check_decay])
+@pytest.mark.parametrize("secs", [0, -1, float("nan")])
+def test_a_limit_is_positive(secs):
+    with pytest.raises(ValueError, match=f"^`limit` must be positive. Received: limit={secs}.$"):
+        checks.check_positive("limit", secs)
+
+
+def test_a_limit_may_have_to_be_finite():
+    checks.check_positive("limit", 1.0, finite=True)
+
+    with pytest.raises(ValueError, match=r"^`limit` must be finite. Received: limit=inf\.$"):
+        checks.check_positive("limit", float("inf"), finite=True)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [checks.check_number, checks.check_positive, checks.check_secs, checks.check_decay],
+)
 @pytest.mark.parametrize("value", [True, "2", None])
 def test_a_number_is_no_bool_or_text(check, value):
     with pytest.raises(TypeError, match=f"`limit` must be a number.* Received: limit={value!r}"):

@@ -126,6 +126,12 @@ def test_mistake_in_tf_config_is_one_line_and_exit_code_2(monkeypatch, capsys):
     assert re.fullmatch(r"error: TF_CONFIG: Not valid JSON.*\n", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("number", [0, 5])
+def test_doctor_compares_steps_of_a_program_alone(number, capsys):
+    assert command.main(["doctor", f"--steps={number}"]) == 2
+    assert "`--steps` needs a program to examine" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

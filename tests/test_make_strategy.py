@@ -50,6 +50,25 @@ def test_one_clone_is_one_device():
     np.testing.assert_allclose(train(strategy.scope()), train(without_strategy()), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value", "error"),
+    [
+        ("start_timeout_secs", "x", TypeError),
+        ("start_timeout_secs", 0, ValueError),
+        ("start_timeout_secs", float("inf"), ValueError),
+        ("heartbeat_timeout_secs", -1, ValueError),
+        ("heartbeat_timeout_secs", float("inf"), ValueError),
+        ("step_timeout_secs", "60", TypeError),
+        ("chief_timeout_secs", 0, ValueError),
+        ("wait_for_chief", "no", TypeError),
+        ("steps_per_call", 0, ValueError),
+    ],
+)
+def test_arguments_are_checked_also_where_they_have_no_effect(argument, value, error):
+    with pytest.raises(error, match=f"^`{argument}` must .* Received: {argument}={value!r}.$"):
+        kerasdist.make_strategy(cluster=Cluster.local(), **{argument: value})
+
+
 def test_launch_is_told_that_the_program_makes_a_strategy(tmp_path, monkeypatch):
     monkeypatch.setenv(launch_note.VARIABLE, str(tmp_path / "note"))
 
@@ -117,7 +136,10 @@ def test_tensorflows_own_mirrored_strategy_works_beside_ours():
 
 
 def test_workers_without_a_cluster_say_how_to_start_one():
-    with pytest.raises(RuntimeError, match=r"num_replicas=2 .*alone.*launch --workers 2 -- "):
+    says = (
+        r"num_replicas=2 .*alone.*launch --workers 2 -- .* devices of one machine use num_clones=2"
+    )
+    with pytest.raises(RuntimeError, match=says):
         make_strategy(num_replicas=2)
 
 

@@ -42,6 +42,7 @@ def test_workers_meet_before_make_strategy():
     assert [result.value for result in results] == [True, False]
 
 
-def test_a_barrier_has_a_time_limit():
-    with pytest.raises(ValueError, match="timeout_secs=0"):
-        kerasdist.barrier(timeout_secs=0)
+@pytest.mark.parametrize(("limit", "error"), [(0, ValueError), ("5", TypeError)])
+def test_a_barrier_has_a_time_limit(limit, error):
+    with pytest.raises(error, match=f"timeout_secs={limit!r}"):
+        kerasdist.barrier(timeout_secs=limit)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from kerasdist.checks import check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.preflight.follower import follow
 from kerasdist.preflight.leader import lead
@@ -34,7 +35,7 @@ def wait_for_peers(
         report: Takes a line of progress, every 10 seconds.
 
     Raises:
-        ValueError: `timeout_secs` is not positive.
+        TypeError, ValueError: `timeout_secs` is no positive number.
         ClusterStartError: This task's port is taken; tasks are missing at the timeout; or tasks
             differ in their cluster or facts. The message names tasks, addresses and values, and is
             the same on every task that the leader can reach.
@@ -43,8 +44,7 @@ def wait_for_peers(
         cluster = Cluster.from_env()
         wait_for_peers(cluster, facts={"keras": keras.__version__})
     """
-    if timeout_secs <= 0:
-        raise ValueError(f"`timeout_secs` must be positive. Received: timeout_secs={timeout_secs}.")
+    check_positive("timeout_secs", timeout_secs)
     if cluster.is_local or cluster.task not in cluster.addresses:
         return
     with Meeting(cluster, facts, timeout_secs=timeout_secs, report=report) as meeting:

@@ -5,6 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kerasdist import launch_note, tasks
+from kerasdist.checks import check_bool, check_int, check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
@@ -43,8 +44,8 @@ def make_strategy(
             the others give it up and end with exit code 138.
         step_timeout_secs: How long `fit` and `evaluate` in a cluster may be without progress before
             the job ends: the task that is late, in a callback or in its data, with exit code 1, the
-            others with 138; all with 138 where it is a worker beside parameter servers. That one
-            is late is said after some seconds.
+            others with 138; all with 138 where it is a worker beside parameter servers. A late
+            task is reported after some seconds.
         chief_timeout_secs: With parameter servers, how long the chief may be gone or silent before
             the workers and ps tasks give it up and end with exit code 138.
         wait_for_chief: Whether they start their program over instead, and wait for a chief that
@@ -63,8 +64,10 @@ def make_strategy(
         A `tf.distribute.Strategy`.
 
     Raises:
-        ValueError: The config contradicts the cluster or asks for GPUs that do not exist; or there
-            are parameter servers and no chief, or several clones on CPU.
+        TypeError: An argument is none of these.
+        ValueError: A limit is not positive; the config contradicts the cluster or asks for GPUs
+            that do not exist; or there are parameter servers and no chief, or several clones on
+            CPU.
         RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
             with too few logical CPUs or without the cluster; or several workers or parameter
             servers are asked for and there is no cluster.
@@ -80,6 +83,13 @@ def make_strategy(
             model.compile(optimizer="sgd", loss="mse")
         model.fit(dataset)      # batched with the global batch size
     """
+    check_positive("start_timeout_secs", start_timeout_secs, finite=True)
+    check_positive("heartbeat_timeout_secs", heartbeat_timeout_secs, finite=True)
+    check_positive("step_timeout_secs", step_timeout_secs)
+    check_positive("chief_timeout_secs", chief_timeout_secs)
+    check_bool("wait_for_chief", wait_for_chief)
+    if steps_per_call is not None:
+        check_int("steps_per_call", steps_per_call, at_least=1)
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
     launch_note.leave(launch_note.JOINED)  # It warns of a program that joins no cluster.
@@ -87,18 +97,12 @@ def make_strategy(
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
     config = config or _config_of_launcher(cluster)
-    if step_timeout_secs <= 0:
-        raise ValueError(
-            "`step_timeout_secs` must be positive. Received: "
-            f"step_timeout_secs={step_timeout_secs}."
-        )
     choice = choose(config, cluster, num_gpus=count_gpus())
     if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
     if choice.num_workers > 1 or choice.num_ps:
         launch_note.leave(launch_note.WAITING)
     if choice.strategy == "ParameterServerStrategy":
-        _check_arguments(chief_timeout_secs, steps_per_call)
         strategy = _join_parameter_servers(
             choice,
             cluster,
@@ -154,26 +158,19 @@ def _config_of_launcher(cluster) -> DeploymentConfig | None:
     )
 
 
-def _check_arguments(chief_timeout_secs, steps_per_call):
-    if chief_timeout_secs <= 0:
-        raise ValueError(
-            "`chief_timeout_secs` must be positive. Received: "
-            f"chief_timeout_secs={chief_timeout_secs}."
-        )
-    if steps_per_call is not None and steps_per_call < 1:
-        raise ValueError(
-            f"`steps_per_call` must be at least 1, or None. Received: {steps_per_call=}."
-        )
-
-
 def _describe_missing_cluster(choice: Choice) -> str:
     wish, options = f"num_replicas={choice.num_workers}", f"--workers {choice.num_workers}"
+    several_devices = (
+        " `num_replicas` counts worker processes; for several devices of one machine use "
+        f"num_clones={choice.num_workers}."
+    )
     if choice.num_ps:
         wish, options = f"num_ps_tasks={choice.num_ps}", f"{options} --ps {choice.num_ps}"
+        several_devices = ""
     return (
         f"{wish} needs a cluster, and this process is alone: there is no TF_CONFIG. Start the "
         f"program on this machine with `python -m kerasdist launch {options} -- python ...`, or "
-        "let the scheduler set TF_CONFIG."
+        f"let the scheduler set TF_CONFIG.{several_devices}"
     )
 
 
