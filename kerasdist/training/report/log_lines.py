@@ -2,6 +2,7 @@
 
 import logging
 
+from kerasdist import terminal
 from kerasdist.training import peers
 
 _logger = logging.getLogger("kerasdist")
@@ -12,9 +13,11 @@ def say(strategy, line: str) -> None:
 
     A program that has not set up logging sees it on stderr.
     """
-    if not _logger.hasHandlers():
-        _logger.addHandler(logging.StreamHandler())
+    task = peers.task_of(strategy)
+    text = f"{task}: {line}" if task else line
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.INFO)
-    task = peers.task_of(strategy)
-    _logger.info("%s", f"{task}: {line}" if task else line)
+    if _logger.hasHandlers():
+        _logger.info("%s", text)
+    elif _logger.isEnabledFor(logging.INFO):
+        terminal.say(text)
