@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from kerasdist.checks import check_bool, check_int
 
+_MOST_CLONES = 1000  # Far more than a machine has devices.
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeploymentConfig:
@@ -54,7 +56,7 @@ class DeploymentConfig:
     ps_job_name: str = "ps"
 
     def __post_init__(self) -> None:
-        check_int("num_clones", self.num_clones, at_least=1)
+        check_num_clones(self.num_clones)
         check_bool("clone_on_cpu", self.clone_on_cpu)
         check_int("num_replicas", self.num_replicas, at_least=1)
         check_int("replica_id", self.replica_id, at_least=0)
@@ -63,6 +65,16 @@ class DeploymentConfig:
         _check_job_name("ps_job_name", self.ps_job_name)
         _check_replica_id_in_range(self.replica_id, self.num_replicas)
         _check_job_names_differ(self.worker_job_name, self.ps_job_name)
+
+
+def check_num_clones(num_clones: int) -> None:
+    """Raises an error unless a machine can have so many devices."""
+    check_int("num_clones", num_clones, at_least=1)
+    if num_clones > _MOST_CLONES:
+        raise ValueError(
+            f"`num_clones` must be at most {_MOST_CLONES:,}: it counts the devices of one machine. "
+            f"Received: num_clones={num_clones}. For more machines, use num_replicas."
+        )
 
 
 def _check_job_name(name: str, value: object) -> None:

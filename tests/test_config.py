@@ -54,6 +54,7 @@ def test_fields_are_given_by_name():
     [
         ({"num_clones": 0}, r"`num_clones` must be at least 1\. Received: num_clones=0\."),
         ({"num_clones": -1}, "num_clones=-1"),
+        ({"num_clones": 10**9}, "`num_clones` must be at most 1,000.*num_clones=1000000000"),
         ({"num_replicas": 0}, "`num_replicas` must be at least 1.*num_replicas=0"),
         ({"num_ps_tasks": -1}, "`num_ps_tasks` must be at least 0.*num_ps_tasks=-1"),
         ({"replica_id": -1}, "`replica_id` must be at least 0.*replica_id=-1"),

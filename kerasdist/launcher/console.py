@@ -18,14 +18,15 @@ class Console:
     """Writes the lines of all tasks to one stream.
 
     Args:
-        stream: Where to; colours and progress bars appear only if it is a terminal.
+        stream: Where to; colours and progress bars appear only if it is a terminal. None where the
+            launcher was started without, as some daemons are.
         tasks: All tasks; the unfinished lines of the first, the chief, are shown too.
     """
 
-    def __init__(self, stream: TextIO, tasks: Sequence[Task]):
+    def __init__(self, stream: TextIO | None, tasks: Sequence[Task]):
         self._stream = stream
         self._chief = tasks[0]
-        self._is_terminal = stream.isatty()
+        self._is_terminal = stream is not None and stream.isatty()
         self._prefixes = _prefixes(
             tasks, in_colour=self._is_terminal and not os.environ.get("NO_COLOR")
         )
@@ -70,6 +71,8 @@ class Console:
         self._write(f"{_CLEAR_ROW}{line}\n{progress}")
 
     def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
         # A terminal that cannot show a character must not end the training.
         encoding = self._stream.encoding or "utf-8"
         try:

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 from kerasdist.checks import check_bool, check_int, check_secs
+from kerasdist.config import check_num_clones
 
 NETWORKS = ("isolated", "host")
 
@@ -35,7 +36,7 @@ class Settings:
         check_int("num_ps", self.num_ps, at_least=0)
         check_bool("chief", self.chief)
         check_bool("evaluator", self.evaluator)
-        check_int("num_clones", self.num_clones, at_least=1)
+        check_num_clones(self.num_clones)
         check_int("max_restarts", self.max_restarts, at_least=0)
         check_secs("grace_secs", self.grace_secs)
         check_secs("timeout_secs", math.inf if self.timeout_secs is None else self.timeout_secs)

@@ -39,7 +39,7 @@ class Supervisor:
         program: The command and its arguments.
         settings: Tasks, limits and restarts.
         guard: Has the network; it must outlive this.
-        stream: Where the plan, the tasks' output and the outcome are written.
+        stream: Where the plan, the tasks' output and the outcome are written, if anywhere.
         title: What the plan calls the program; the command by default.
         for_all: Whether a failed task leaves the others running until they end by themselves.
 
@@ -53,7 +53,7 @@ class Supervisor:
         settings: Settings,
         *,
         guard: Guard,
-        stream: TextIO,
+        stream: TextIO | None,
         title: str = "",
         for_all: bool = False,
     ):
