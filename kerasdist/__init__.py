@@ -10,10 +10,12 @@ All that a script needs:
 """
 
 import importlib
+import typing
 
 from kerasdist.cluster import Cluster as Cluster
 from kerasdist.cluster import Task as Task
 from kerasdist.config import DeploymentConfig as DeploymentConfig
+from kerasdist.launcher import LaunchError as LaunchError
 from kerasdist.launcher import launch as launch
 from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
@@ -25,9 +27,25 @@ from kerasdist.tasks import barrier as barrier
 from kerasdist.tasks import is_chief as is_chief
 from kerasdist.weights.warm_start import warm_start as warm_start
 
+if typing.TYPE_CHECKING:
+    from kerasdist import callbacks as callbacks
+    from kerasdist import schedules as schedules
+
+    __version__: str
+
+# These subclass Keras' classes; config and cluster must load without TensorFlow.
+_LAZY_MODULES = ("callbacks", "schedules")
+
 
 def __getattr__(name: str):
-    # These subclass Keras' classes; config and cluster must load without TensorFlow.
-    if name in ("callbacks", "schedules"):
+    if name in _LAZY_MODULES:
         return importlib.import_module(f"kerasdist.{name}")
+    if name == "__version__":
+        from importlib.metadata import version  # Takes longer than all the others.
+
+        return version("kerasdist")
     raise AttributeError(f"module 'kerasdist' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES, "__version__"})

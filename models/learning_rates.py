@@ -83,7 +83,7 @@ def _polynomial(values: flags.FlagValues, decay_steps: float) -> Schedule:
     )
 
 
-SCHEDULES: dict[str, Callable[[flags.FlagValues, int], Schedule]] = {
+SCHEDULES: dict[str, Callable[[flags.FlagValues, float], Schedule]] = {
     "exponential": _exponential,
     "fixed": _fixed,
     "polynomial": _polynomial,

@@ -1,5 +1,6 @@
 """The public names, what they document, and what importing them does."""
 
+import importlib.metadata
 import inspect
 import json
 import os
@@ -22,6 +23,7 @@ PUBLIC_NAMES = [
     "Cluster",
     "ClusterStartError",
     "DeploymentConfig",
+    "LaunchError",
     "Plan",
     "Task",
     "barrier",
@@ -42,6 +44,12 @@ def test_these_are_the_public_names():
     names = [name for name in public if not inspect.ismodule(getattr(kerasdist, name))]
 
     assert sorted(names) == PUBLIC_NAMES
+    assert {"callbacks", "schedules"} <= set(public)
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert kerasdist.__version__ == importlib.metadata.version("kerasdist")
+    assert "__version__" in dir(kerasdist)
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)

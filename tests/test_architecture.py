@@ -58,7 +58,7 @@ MAY_IMPORT = {
         *("private", "tasks", "terminal", "trace", "training"),
     },
     "launch_note": set(),
-    "launcher": {"checks", "cluster", "exit_codes", "launch_note"},
+    "launcher": {"checks", "cluster", "config", "exit_codes", "launch_note"},
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "training"},
@@ -225,15 +225,24 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Returns the absolute names of what a file imports, wherever in the file it does."""
+    """Returns the absolute names of what a file imports when it runs, wherever in the file."""
     names = set()
-    for node in ast.walk(parse(path)):
+    for node in nodes_that_run(parse(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name} has a relative import; write it out."
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names
+
+
+def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yields all nodes of a file but for those that type checkers alone see."""
+    if isinstance(tree, ast.If) and ast.unparse(tree.test).endswith("TYPE_CHECKING"):
+        return
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        yield from nodes_that_run(node)
 
 
 def packages(path: Path) -> set[str]:

@@ -24,6 +24,14 @@ class LaunchError(RuntimeError):
 
     Attributes:
         result: How each task ended.
+
+    Example:
+        ```python
+        try:
+            kerasdist.launch(train, num_workers=2)
+        except kerasdist.LaunchError as error:
+            print(error.result.root_cause.log)
+        ```
     """
 
     def __init__(self, message: str, result: LaunchResult):
