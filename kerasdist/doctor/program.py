@@ -25,13 +25,11 @@ from kerasdist.checks import check_int
 from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import may_be_natural, reasons
 from kerasdist.doctor.recording import Deployment, Recording, Settings
+from kerasdist.launcher import task_log, tracebacks
+from kerasdist.launcher.command import split_python
 
 NUM_STEPS = 5
-_LAST_LINES = 20  # Of a program that fails without a traceback.
 _WIDTH = 100
-_TRACEBACK = "Traceback (most recent call last)"
-# Options of Python's own that have a value.
-_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def examine(
@@ -202,24 +200,17 @@ def _split(program) -> tuple[list[str], list[str]]:
     Raises:
         ValueError: This is no command of Python's.
     """
-    python, *arguments = program
-    if python.endswith(".py"):
-        python, arguments = sys.executable, list(program)
-    if not Path(python).name.startswith("python") or not shutil.which(python):
+    python, arguments = split_python(program)
+    if not python or not shutil.which(python[0]):
         raise ValueError(
             "The doctor examines programs that Python runs: `python -m kerasdist doctor -- python "
             f"train.py`. Received: {shlex.join(program)}."
         )
-    options = [python]
-    while arguments and arguments[0].startswith("-") and arguments[0] not in ("-m", "-c"):
-        num_taken = 2 if arguments[0] in _OPTIONS_WITH_VALUE else 1
-        options += arguments[:num_taken]
-        arguments = arguments[num_taken:]
     if len(arguments) < (2 if arguments[:1] in (["-m"], ["-c"]) else 1):
         raise ValueError(f"There is no program to run in: {shlex.join(program)}.")
     if arguments[0] not in ("-m", "-c") and not Path(arguments[0]).exists():
         raise ValueError(f"There is no such file: {arguments[0]} (in {Path.cwd()}).")
-    return options, arguments
+    return python, arguments
 
 
 def _row(title, text) -> str:
@@ -227,9 +218,8 @@ def _row(title, text) -> str:
 
 
 def _describe_failure(log, strategy, deployment) -> str:
-    text = log.read_text(errors="replace")
-    _, mark, traceback = text.rpartition(_TRACEBACK)
-    last = mark + traceback if mark else "\n".join(text.splitlines()[-_LAST_LINES:])
+    _, mark, traceback = log.read_text(errors="replace").rpartition(tracebacks.BEGIN)
+    last = mark + traceback if mark else "\n".join(task_log.last_lines(log))
     where = f"on the deployment, {deployment.strategy}" if deployment else _TRUTHS[strategy]
     if not deployment:
         where = f"on one device, with {where}"

@@ -1,16 +1,15 @@
-"""The command that a launch runs, checked before a cluster starts for nothing."""
+"""The command that a launch runs, checked before a cluster starts for nothing; and its parts."""
 
-import getopt
 import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_PYTHON = re.compile(r"python[\d.]*")
-# Those of Python itself, which stand before the script; a colon follows what takes a value.
-_FLAGS_OF_PYTHON = "bBc:dEhiIm:OPqRsStuvVW:xX:?"
-_NOT_A_SCRIPT = {"-c", "-m"}
+_PYTHON = re.compile(r"python[\d.]*t?")
+# Of Python's own options: flags in one word, the first that takes a value, and the value.
+_WITH_VALUE = re.compile(r"-([^-cmWX]*)([cmWX])(.*)", re.DOTALL)
+_LONG_WITH_VALUE = "--check-hash-based-pycs"
 
 
 def checked(program: object) -> list[str]:
@@ -47,14 +46,40 @@ def checked(program: object) -> list[str]:
     return command
 
 
+def split_python(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns Python with its options, and what it runs with the arguments of that.
+
+    What it runs begins with a script, with "-m" or "-c" in a word of their own, or with "-". A
+    script alone is for this Python. Both lists are empty for a command of another program.
+
+    Args:
+        command: A program and its arguments.
+
+    Example:
+        split_python(["python", "-um", "train", "-x"])  # ["python", "-u"], ["-m", "train", "-x"]
+    """
+    python, *rest = command
+    if python.endswith(".py"):
+        return [sys.executable], [python, *rest]
+    if not _PYTHON.fullmatch(Path(python).name):
+        return [], []
+    options = [python]
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        option, *rest = rest
+        if option == "--":
+            break
+        found = _WITH_VALUE.fullmatch(option)
+        if found and found[2] in "cm":
+            flags, kind, value = found.groups()
+            options += [f"-{flags}"] if flags else []
+            return options, [f"-{kind}", *([value] if value else []), *rest]
+        num_taken = option == _LONG_WITH_VALUE or bool(found and not found[3])
+        options += [option, *rest[:num_taken]]
+        rest = rest[num_taken:]
+    return options, rest
+
+
 def _script_of(command: Sequence[str]) -> str:
     """Returns the script that Python is told to run; "" where it is something else."""
-    if not _PYTHON.fullmatch(Path(command[0]).name):
-        return ""
-    try:
-        flags, rest = getopt.getopt(command[1:], _FLAGS_OF_PYTHON)
-    except getopt.GetoptError:  # Python knows better, and says so.
-        return ""
-    if not rest or rest[0] == "-" or _NOT_A_SCRIPT & {flag for flag, _ in flags}:
-        return ""
-    return rest[0]
+    _, program = split_python(command)
+    return program[0] if program and not program[0].startswith("-") else ""

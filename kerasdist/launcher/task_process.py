@@ -147,11 +147,11 @@ class TaskProcess:
         code = self.exit_code
         if self._missed_by:
             return (
-                f"{self.task} ended without an error and without `kerasdist.make_strategy`, in "
-                f"which {self._missed_by} waits for it,"
+                f"{self.task} never called `kerasdist.make_strategy`, where {self._missed_by} "
+                f"waits for it, and exited with code {code}"
             )
         if self._has_failed_slowly:
-            return f"{self.task} failed with an error, and was stopped before it had ended,"
+            return f"{self.task} failed with an error and was stopped while it was ending"
         if self._was_frozen:
             return f"{self.task} was halted (SIGSTOP) and did not respond, so it was killed"
         if self._process.returncode < 0:
