@@ -9,7 +9,7 @@ from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import reasons
 from kerasdist.doctor.recording import OneStep, Start, Step
 from kerasdist.private import keras_adapter
-from kerasdist.training import peers, traits
+from kerasdist.training import peers, running_call, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import scope_checks, whole_step
 from kerasdist.training.step.draws import Draws
@@ -23,13 +23,16 @@ class FirstStepProof(keras.callbacks.Callback):
     steps, against plain Keras, on any machine. The first batch is computed twice before training
     begins: over the replicas, and whole on each of them. Meanwhile all examples draw the same
     random numbers, batch statistics are those of the global batch, and no other callback acts.
-    Then weights, optimizer, metrics and seeds are put back, and `fit` goes on as without it.
+    Then weights, optimizers, metrics and seeds are put back, and `fit` goes on as without it.
 
     It costs the time of two first steps, which it prints, and the memory of the whole batch on each
     device.
 
     Attributes:
         comparison: What was found; None before the first step, and where it cannot be compared.
+
+    Raises:
+        RuntimeError: In `fit`: the model was created outside of our strategies' scopes.
 
     Example:
         model.fit(dataset, callbacks=[FirstStepProof()])
@@ -46,12 +49,9 @@ class FirstStepProof(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.comparison = None
-        self._unwatch()
         self._watched = WatchedStep(self.model.train_function, num_steps=1, watch=self._watch)
         self.model.train_function = self._watched
-
-    def on_train_end(self, logs=None):
-        self._unwatch()
+        running_call.at_end(self.model, self._unwatch)  # Also after an error before the first step.
 
     def _watch(self, taken, run):
         self._unwatch()

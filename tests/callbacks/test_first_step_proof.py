@@ -105,6 +105,53 @@ def test_one_replica_has_nothing_to_compare(capsys):
     )
 
 
+class Own(keras.Sequential):
+    """Makes the slots of an optimizer of its own, and its metrics, in the first step."""
+
+    def compile(self, optimizer, _, *, metrics, **arguments):
+        super().compile(metrics=metrics, **arguments)
+        self.optimizers = {"mine": optimizer}
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predictions = self(x, training=True)
+            loss = tf.reduce_mean(tf.square(predictions - y))
+        variables = self.trainable_variables
+        self.optimizers["mine"].apply(tape.gradient(loss, variables), variables)
+        return {**self.compute_metrics(x, y, predictions), "square": loss}
+
+
+@strategies.each_replicated_strategy
+@pytest.mark.filterwarnings("ignore:Batch normalization")
+def test_what_the_first_step_makes_begins_as_without_the_proof(strategy):
+    proof = FirstStepProof()
+
+    history, weights = fit(strategy, [proof], model_class=Own)
+
+    assert proof.comparison and proof.comparison.is_equal
+    expected_history, expected_weights = fit(strategy, model_class=Own)
+    for name in ("mae", "square"):
+        np.testing.assert_allclose(history[name], expected_history[name], rtol=1e-5)
+    for ours, expected in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_an_error_before_the_first_step_leaves_no_proof_behind(capsys):
+    class Fails(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            raise KeyError("stop")
+
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(KeyError):
+        model.fit(X, Y, verbose=0, callbacks=[FirstStepProof(), Fails()])
+    model.fit(X, Y, verbose=0)
+
+    assert "First step" not in capsys.readouterr().out
+
+
 def test_a_plain_model_is_refused():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -114,11 +161,12 @@ def test_a_plain_model_is_refused():
 
 
 def prove(strategy):
-    proof = FirstStepProof()
-    fit(strategy, [proof])
-    return proof.comparison and proof.comparison.is_equal
+    proofs = [FirstStepProof(), FirstStepProof()]
+    for proof, model_class in zip(proofs, (keras.Sequential, Own), strict=True):
+        fit(strategy, [proof], model_class=model_class)
+    return [proof.comparison and proof.comparison.is_equal for proof in proofs]
 
 
 @pytest.mark.processes
 def test_two_workers_prove_their_step():
-    assert strategies.run_on_workers(prove, "2 workers") == [True, True]
+    assert strategies.run_on_workers(prove, "2 workers") == [[True, True]] * 2

@@ -1,14 +1,17 @@
 """A training step as one device makes it, on each replica of a strategy: with the whole batch."""
 
 import contextlib
+import random
 import warnings
 from collections.abc import Generator
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
-from kerasdist.training.step import batch_statistics, lazy_logs, replica_step
+from kerasdist.training.step import batch_statistics, lazy_logs, own_attributes, replica_step
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.step_logs import graph_function
 from kerasdist.training.step.watched_step import copies_of, slots_of
@@ -66,12 +69,51 @@ def run_shares(model, batch) -> dict:
 
 @contextlib.contextmanager
 def state_kept(model) -> Generator[None]:
-    """Puts everything back that steps inside change: weights, slots, metrics and seeds."""
-    variables = [*model.variables, *model.metrics_variables, *slots_of(model)]
-    copies = {id(copy): copy for each in variables for copy in copies_of(model, each)}
-    values = [copy.numpy() for copy in copies.values()]
+    """Puts everything back that steps inside change: weights, slots, metrics, random numbers.
+
+    Slots and metrics that the first step makes get the values that they were made with. What the
+    user's own layers, metrics and optimizers keep in Python is put back as in a rehearsal.
+    """
+    strategy = model.distribute_strategy
+    metrics = {id(metric) for metric in keras_adapter.metrics_of(model)}
+    kept = {id(copy): (copy, copy.numpy()) for copy in _state_of(model)}
+
+    def create(next_creator, **kwargs):
+        variable = next_creator(**kwargs)
+        if tf.executing_eagerly():  # Else, as for metrics, its value is part of the trace.
+            copies = strategy.experimental_local_results(variable)
+            kept.update({id(copy): (copy, copy.numpy()) for copy in copies})
+        return variable
+
+    try:
+        with _generators_kept(), own_attributes.kept(model), tf.variable_creator_scope(create):
+            yield
+    finally:
+        for metric in keras_adapter.metrics_of(model):
+            if id(metric) not in metrics:
+                metric.reset_state()
+        for copy, value in kept.values():
+            copy.assign(value)
+
+
+def _state_of(model) -> list:
+    """Returns TensorFlow's variables that a step of a model may change."""
+    metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+    generator = keras_adapter.known_global_seed_generator()
+    seeds = [generator.state] if generator else []
+    variables = [*model.variables, *metrics, *slots_of(model), *seeds]
+    return [copy for variable in variables for copy in copies_of(model, variable)]
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Generator[None]:
+    """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
+    keras_state = keras_adapter.thread_state()
+    of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
+    of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        for copy, value in zip(copies.values(), values, strict=True):
-            copy.assign(value)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        keras_adapter.set_global_seed_generator(keras_state, of_keras)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import FirstStepProof
-from kerasdist.training.step.watched_step import WatchedStep
+from kerasdist.training.step.watched_step import WatchedStep, slots_of
 from tests import strategies
 from tests.strategies import each_strategy
 
@@ -55,6 +55,20 @@ def test_data_that_ends_is_seen_and_trained_as_without(strategy, num_steps, seen
     assert watch.seen == seen
     expected = fit(strategy, of_unknown_length, steps_per_execution=num_steps)
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-6)
+
+
+def test_slots_are_those_of_all_optimizers_once():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    in_dict, in_list = keras.optimizers.SGD(), keras.optimizers.SGD()
+    model.by_name = {"own": in_dict, "same": model.optimizer}
+    model.others = [in_list]
+
+    slots = slots_of(model)
+
+    optimizers = (model.optimizer, in_dict, in_list)
+    expected = [id(variable) for each in optimizers for variable in each.variables]
+    assert sorted(map(id, slots)) == sorted(expected)
 
 
 def train_on_parts(strategy):

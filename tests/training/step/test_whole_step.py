@@ -1,10 +1,13 @@
 """A step as one device makes it, beside the step of `fit`."""
 
+import random
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.private import keras_adapter
 from kerasdist.training.step import whole_step
 from tests.strategies import each_strategy
 
@@ -46,6 +49,70 @@ def test_what_a_step_changes_is_put_back(strategy):
 
     for variable, value in zip(variables_of(model), state, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+class Own(keras.Model):
+    """Makes its slots in the first step, draws numbers without a seed, and counts in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.top = keras.layers.Dense(1)
+        self.optimizers = {"own": keras.optimizers.Adam(0.1)}
+        self.left_out = keras.metrics.Mean(name="left_out")
+        self.count = 0
+        self(BATCH[0])
+
+    @property
+    def metrics(self):
+        return []
+
+    def call(self, x):
+        return self.top(x)
+
+    def train_step(self, data):
+        x, y = data
+        self.count += 1
+        noise = keras.random.normal(tf.shape(y)) + random.random() + np.random.rand()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y + noise))
+        self.left_out.update_state(loss)
+        variables = self.trainable_variables
+        self.optimizers["own"].apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@each_strategy
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("run_eagerly", [True, False])
+def test_what_a_first_step_makes_and_draws_is_put_back(strategy, is_known, run_eagerly):
+    keras.utils.set_random_seed(4)
+    if is_known:
+        keras.random.normal(())
+    with strategy.scope():
+        model = Own()
+        model.compile(run_eagerly=run_eagerly)
+    drawn = drawn_next()
+    with whole_step.state_kept(model):
+        whole_step.run_whole(model, BATCH)
+        assert model.optimizers["own"].iterations.numpy() == 1
+
+    assert drawn_next() == drawn
+    assert model.count == 0
+    optimizer = model.optimizers["own"]
+    for variable in [*optimizer.variables, *model.left_out.variables]:
+        if variable is not optimizer.learning_rate:
+            np.testing.assert_array_equal(variable.numpy(), 0, err_msg=variable.path)
+
+
+def drawn_next():
+    """Returns what the generators would draw, and leaves them as they are."""
+    of_keras = keras_adapter.known_global_seed_generator()
+    of_python = random.Random()
+    of_python.setstate(random.getstate())
+    of_numpy = np.random.RandomState()
+    of_numpy.set_state(np.random.get_state())
+    state = None if of_keras is None else of_keras.state.numpy().tolist()
+    return state, of_python.random(), of_numpy.rand()
 
 
 def variables_of(model):
