@@ -140,7 +140,9 @@ class StopOnNonFinite(StepCallback):
             self._act()
 
     def on_train_end(self, logs=None):
-        if self.step is None and self._evidence[0].step >= 0:  # Of workers that went on meanwhile.
+        # Of workers that went on meanwhile, which is told once where training stops.
+        is_news = self.step is None or self.action == "restore"
+        if is_news and self._evidence[0].step >= 0:
             self._act()
 
     def describe(self):
@@ -177,13 +179,13 @@ class StopOnNonFinite(StepCallback):
             ),
             None,
         )
-        self.batch = (self._found and self._found.batch()) or None
-        if not self.batch or self.directory is None:
+        is_kept = self._found is not None and self._keeps_batch
+        self.batch = self._found.batch() if is_kept else None
+        if self.batch is None or self.directory is None:
             return
         path = os.path.join(self.directory, f"non-finite-step-{self.step}.npz")
-        arrays = [array for array in keras.tree.flatten(self.batch) if array is not None]
         content = io.BytesIO()
-        np.savez(content, *arrays)
+        np.savez(content, *_arrays_in(self.batch))
         try:
             tf.io.gfile.makedirs(self.directory)
             with tf.io.gfile.GFile(path, "wb") as file:
@@ -192,7 +194,8 @@ class StopOnNonFinite(StepCallback):
             warnings.warn(f"The batch cannot be written to {path!r}: {error}.", stacklevel=2)
 
     def _explanation(self) -> str:
-        cause = self._cause() if self._found else "its own message says what came first"
+        is_here = self._found is not None
+        cause = self._cause() if is_here else "see the message of that worker for the cause"
         norms = np.sqrt(2 * self._sizes_before.numpy())
         before = dict(zip(self._paths(), map(float, norms), strict=True))
         largest = sorted(before, key=before.__getitem__, reverse=True)[:_NUM_LARGEST]
@@ -216,10 +219,10 @@ class StopOnNonFinite(StepCallback):
         return [variable.path for variable in self.model.trainable_variables]
 
     def _cause(self) -> str:
-        if self.batch:
+        if self.batch is not None:
             x, *_ = keras.utils.unpack_x_y_sample_weight(self.batch)
             if not _is_finite(x):
-                return "the input holds a number that is not"
+                return "the input contains NaN or infinity"
             if layer := _first_layer(self.model, x):
                 return f"first the output of the layer '{layer.name}' ({type(layer).__name__})"
         losses = self._found.losses
@@ -245,8 +248,15 @@ def _size_of(gradient):
 
 
 def _is_finite(structure) -> bool:
-    arrays = [each for each in keras.tree.flatten(structure) if isinstance(each, np.ndarray)]
-    return all(np.isfinite(each).all() for each in arrays if each.dtype.kind == "f")
+    # numpy's kind of bfloat16 is not that of floats.
+    floats = [each for each in _arrays_in(structure) if tf.as_dtype(each.dtype).is_floating]
+    return all(np.isfinite(each).all() for each in floats)
+
+
+def _arrays_in(structure) -> list[np.ndarray]:
+    """Returns the arrays in a structure; of ragged and sparse tensors those that they are of."""
+    leaves = tf.nest.flatten(structure, expand_composites=True)
+    return [np.asarray(leaf) for leaf in leaves if leaf is not None]
 
 
 def _first_layer(model, x):
