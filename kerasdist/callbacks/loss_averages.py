@@ -18,6 +18,8 @@ class LossAverages(StepCallback):
     so do the losses of the outputs of a model that has several. Both are what progress bars,
     summaries and the other callbacks see, where Keras logs the mean since the start of the epoch.
 
+    Averages go on in the next `fit` of the same model.
+
     Args:
         decay: Decay per step, from 0 to less than 1. The average of the first n steps is divided by
             1 - decay**n, so that it does not start near 0.
@@ -39,8 +41,12 @@ class LossAverages(StepCallback):
         self._restored: dict[str, np.ndarray] = {}
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Returns the averages by the names of the losses, for a checkpoint."""
-        return {name: state.numpy() for name, state in self._state.items()}
+        """Returns what the averages are made of, for a checkpoint.
+
+        By the names of the losses, float32 [3] each: the last loss, the weighted sum of all, and
+        the sum of the weights.
+        """
+        return self._restored | {name: state.numpy() for name, state in self._state.items()}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         """Sets the averages from `get_state()`, now or with the first step."""
@@ -50,7 +56,13 @@ class LossAverages(StepCallback):
                 variable.assign(state[name])
 
     def prepare(self, model):
-        self._state, self._restored = {}, {}
+        if self.prepared_for() is model:
+            self._restored = self.get_state()
+        self._state = {}
+
+    def on_train_begin(self, logs=None):
+        for name in self._state:  # It was set, and goes on: no other model is to begin with it.
+            self._restored.pop(name, None)
 
     def observe(self, losses):
         for name, loss in losses.items():
@@ -60,7 +72,7 @@ class LossAverages(StepCallback):
                     tensorflow_adapter.outside_scopes(),
                     traits.shared_scope(self.model.distribute_strategy),
                 ):
-                    start = self._restored.get(name, np.zeros(3, "float32"))
+                    start = self._restored.pop(name, np.zeros(3, "float32"))
                     self._state[name] = tf.Variable(start, trainable=False)
             _, total, weight = tf.unstack(self._state[name])
             total = self.decay * total + (1 - self.decay) * loss

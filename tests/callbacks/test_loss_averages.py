@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.callbacks import GradientAccumulation, LossAverages
+from kerasdist.callbacks import GradientAccumulation, GradientClipping, LossAverages
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import strategies
@@ -143,6 +143,49 @@ def test_a_callback_that_went_to_another_model_and_back_logs_the_model_it_is_use
     hand_loop.fit(first, [averages, logs], epochs=1)
 
     assert_close(logs.all("loss (raw)"), hand_loop.train().losses[7:])
+
+
+def averages_of(num_steps):
+    return averages(hand_loop.train().losses, 0.8)[:num_steps]
+
+
+@each_strategy
+def test_averages_go_on_from_a_state(strategy):
+    first, restored, logs = LossAverages(0.8), LossAverages(0.8), Logs()
+    model = hand_loop.make_model(strategy)
+    hand_loop.fit(model, [first], epochs=1)
+    restored.set_state(first.get_state())
+    assert_close(restored.get_state()["loss"], first.get_state()["loss"])
+    hand_loop.fit(model, [restored, logs], epochs=1)
+
+    assert_close(logs.all("loss"), averages_of(14)[7:])
+
+
+@hand_loop.on_one_device_and_two_replicas
+def test_averages_go_on_beside_other_callbacks(strategy):
+    callback, logs = LossAverages(0.8), Logs()
+    model = hand_loop.make_model(strategy)
+    hand_loop.fit(model, [callback], epochs=1)
+    hand_loop.fit(model, [callback, GradientClipping(norm=1e9), logs], epochs=1)
+
+    assert_close(logs.all("loss"), averages_of(14)[7:])
+
+
+def test_another_model_goes_on_from_a_state_and_not_from_the_averages_of_the_one_before():
+    callback, logs = LossAverages(0.8), Logs()
+    first, second, third = (hand_loop.make_model(strategies.get("one device")) for _ in range(3))
+    hand_loop.fit(first, [callback], epochs=1)
+    hand_loop.fit(second, [callback, logs], epochs=1)
+    assert_close(logs.all("loss"), averages_of(7))
+    state = callback.get_state()
+    callback.set_state(state)
+    hand_loop.fit(second, [callback], epochs=1)
+    hand_loop.fit(third, [callback, logs], epochs=1)
+    assert_close(logs.all("loss")[7:], averages_of(7))
+
+    callback.set_state(state)
+    hand_loop.fit(third, [callback, logs], epochs=1)
+    assert_close(logs.all("loss")[14:], averages_of(14)[7:])
 
 
 def test_decay_zero_averages_nothing():
