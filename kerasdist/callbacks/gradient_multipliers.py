@@ -40,17 +40,7 @@ class GradientMultipliers(UpdateCallback):
 
     def __init__(self, multipliers: Mapping[str, Any] | Sequence[tuple]):
         super().__init__()
-        if not isinstance(multipliers, (Mapping, list)):
-            raise TypeError(
-                "`multipliers` must be a dict of factors by path, or a list of pairs. Received: "
-                f"{multipliers!r} of type {type(multipliers).__name__}."
-            )
-        if not multipliers:
-            raise ValueError(
-                "`multipliers` is empty, so nothing would be multiplied. Received: {}."
-            )
-        pairs = multipliers.items() if isinstance(multipliers, Mapping) else multipliers
-        self.multipliers = [(pattern, factor) for pattern, factor in pairs]
+        self.multipliers = _pairs_of(multipliers)
         for pattern, factor in self.multipliers:
             patterns.check_pattern("multipliers", pattern)
             _check_factor(pattern, factor)
@@ -83,6 +73,26 @@ class GradientMultipliers(UpdateCallback):
 
     def _value_of(self, factor):
         return factor(replica_step.num_updates()) if callable(factor) else factor
+
+
+def _pairs_of(multipliers) -> list[tuple]:
+    if isinstance(multipliers, str) or not isinstance(multipliers, (Mapping, Sequence)):
+        raise TypeError(
+            "`multipliers` must be a dict of factors by path, or a list of pairs. Received: "
+            f"{multipliers!r} of type {type(multipliers).__name__}."
+        )
+    if not multipliers:
+        raise ValueError(
+            f"`multipliers` is empty, so nothing would be multiplied. Received: {multipliers!r}."
+        )
+    pairs = list(multipliers.items() if isinstance(multipliers, Mapping) else multipliers)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(
+                "`multipliers` must hold pairs (variable or expression, factor). Received: "
+                f"{pair!r}."
+            )
+    return [(pattern, factor) for pattern, factor in pairs]
 
 
 def _check_factor(pattern, factor):

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks import patterns
-from kerasdist.checks import check_decay, check_int
+from kerasdist.checks import check_bool, check_decay, check_int
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
@@ -62,6 +62,10 @@ class MovingAverage(StepCallback):
         super().__init__()
         check_decay("decay", decay)
         check_int("every_steps", every_steps, at_least=1)
+        check_bool("num_updates", num_updates)
+        check_bool("trainable", trainable)
+        check_bool("batch_statistics", batch_statistics)
+        check_bool("validate", validate)
         if not trainable and not batch_statistics:
             raise ValueError(
                 "There is nothing to average. Received: trainable=False, batch_statistics=False."

@@ -26,12 +26,27 @@ def check_pattern(argument: str, pattern) -> None:
         TypeError: It is neither.
         ValueError: It is text that is no regular expression.
     """
-    if isinstance(pattern, keras.Variable):
-        return
+    if not isinstance(pattern, keras.Variable):
+        wanted = "regular expressions over `variable.path`, or variables"
+        check_expression(argument, pattern, wanted)
+
+
+def check_expression(argument: str, pattern, wanted: str = "regular expressions") -> None:
+    """Checks that `pattern` is a regular expression.
+
+    Args:
+        argument: Which holds it.
+        pattern: What it is.
+        wanted: What the argument may hold, in words.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It is text that is no regular expression.
+    """
     if not isinstance(pattern, str):
         raise TypeError(
-            f"Keys of `{argument}` must be regular expressions over `variable.path`, or variables. "
-            f"Received: {pattern!r} of type {type(pattern).__name__}."
+            f"`{argument}` must hold {wanted}. Received: {pattern!r} of type "
+            f"{type(pattern).__name__}."
         )
     try:
         re.compile(pattern)
@@ -51,8 +66,8 @@ def check_matches_something(argument: str, pattern, variables) -> None:
         return
     paths = [variable.path for variable in variables]
     raise ValueError(
-        f"`{argument}` holds {name_of(pattern)!r}, which matches no trainable variable as a whole. "
-        f"Closest paths: {_closest(name_of(pattern), paths)}."
+        f"{name_of(pattern)!r} in `{argument}` matches no trainable variable (the whole path must "
+        f"match). Closest paths: {_closest(name_of(pattern), paths)}."
     )
 
 
@@ -64,8 +79,8 @@ def check_matches_a_name(argument: str, pattern: str, names: list[str]) -> None:
     """
     if not any(re.fullmatch(pattern, name) for name in names):
         raise ValueError(
-            f"`{argument}` holds {pattern!r}, which matches none of the names as a whole. Closest: "
-            f"{_closest(pattern, names) or 'there are none'}."
+            f"{pattern!r} in `{argument}` matches none of the names (the whole name must match). "
+            f"Closest: {_closest(pattern, names) or 'there are none'}."
         )
 
 

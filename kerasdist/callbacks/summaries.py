@@ -14,7 +14,7 @@ from kerasdist import plan
 from kerasdist.callbacks import patterns
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
-from kerasdist.checks import check_int, check_secs
+from kerasdist.checks import check_bool, check_int, check_secs
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
@@ -105,6 +105,7 @@ a step computed; also of each worker |
             check_int("every_steps", every_steps, at_least=1)
         else:
             check_secs("every_secs", every_secs)
+        check_bool("graph", graph)
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
         self.log_dir = os.fspath(log_dir)
@@ -163,6 +164,8 @@ a step computed; also of each worker |
                 role: EventFile(os.path.join(self.log_dir, role), is_strict=self._is_strict)
                 for role in ("train", "validation")
             }
+            for file in self._files.values():
+                running_call.at_end(self.model, file.close)  # Also after an error.
             if self._counter.step:  # It goes on: what came after this step came to nothing.
                 for file in self._files.values():
                     file.forget_after(self._counter.step)
@@ -213,8 +216,6 @@ a step computed; also of each worker |
 
     def on_train_end(self, logs=None):
         self._write_graph()
-        for file in self._files.values():
-            file.close()
         if self._files:
             self._say_end()
 
@@ -277,17 +278,16 @@ class _Choice:
     def __init__(self, argument: str, wanted):
         self._argument = argument
         self._all = wanted if isinstance(wanted, bool) else None
-        self._patterns = [wanted] if isinstance(wanted, str) else wanted
-        if self._all is None:
-            try:
-                self._patterns = list(self._patterns)
-            except TypeError:
-                raise TypeError(
-                    f"`{argument}` must be True, False, or regular expressions. Received: "
-                    f"{argument}={wanted!r}."
-                ) from None
-            for pattern in self._patterns:
-                patterns.check_pattern(argument, pattern)
+        if self._all is not None:
+            return
+        if not isinstance(wanted, Iterable):
+            raise TypeError(
+                f"`{argument}` must be True, False, or regular expressions. Received: "
+                f"{argument}={wanted!r}."
+            )
+        self._patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+        for pattern in self._patterns:
+            patterns.check_expression(argument, pattern)
 
     def among(self, names: Mapping[str, Any]) -> set[str]:
         """Returns the names that are wanted.

@@ -39,10 +39,12 @@ def test_a_variable_takes_the_first_key_that_matches(strategy):
 
 
 @hand_loop.on_one_device_and_two_replicas
-def test_variables_are_keys_of_pairs(strategy):
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_variables_are_keys_of_pairs(strategy, kind):
     model = hand_loop.make_model(strategy)
     hidden_kernel, *_, head_bias = model.trainable_variables
-    hand_loop.fit(model, [GradientMultipliers([(hidden_kernel, 0.0), (head_bias, 3.0)])])
+    pairs = kind([(hidden_kernel, 0.0), (head_bias, 3.0)])
+    hand_loop.fit(model, [GradientMultipliers(pairs)])
 
     hand_loop.assert_same(model, by_hand(0, 1, 1, 3))
 
@@ -71,7 +73,7 @@ def test_zero_freezes_under_plain_sgd(strategy):
 
 @hand_loop.on_one_device_and_two_replicas
 def test_a_key_must_match_the_whole_path_and_the_error_lists_the_closest(strategy):
-    with pytest.raises(ValueError, match=r"'kernel', which matches no.*head/kernel"):
+    with pytest.raises(ValueError, match=r"'kernel' in `multipliers` matches no.*head/kernel"):
         train(strategy, {"kernel": 2.0})
 
 
@@ -95,12 +97,15 @@ def test_a_variable_without_gradient_may_stand_outside_the_map():
 @pytest.mark.parametrize(
     ("multipliers", "error", "message"),
     [
-        ({}, ValueError, "`multipliers` is empty"),
+        ({}, ValueError, "`multipliers` is empty.*Received: {}"),
         ("a", TypeError, "must be a dict.*'a' of type str"),
-        ([], ValueError, "`multipliers` is empty"),
+        ([], ValueError, r"`multipliers` is empty.*Received: \[\]"),
+        ({".*/kernel"}, TypeError, "must be a dict.*of type set"),
+        ([("a",)], TypeError, r"must hold pairs .*Received: \('a',\)"),
+        ([("a", 1.0), "bc"], TypeError, "must hold pairs .*Received: 'bc'"),
         (None, TypeError, "must be a dict.*None of type NoneType"),
         ({"(": 1.0}, ValueError, r"'\(', which is no regular expression"),
-        ({3: 1.0}, TypeError, "3 of type int"),
+        ({3: 1.0}, TypeError, "`multipliers` must hold regular expressions .*3 of type int"),
         ({"a": "2"}, TypeError, "{'a': '2'}"),
         ({"a": None}, TypeError, "{'a': None}"),
         ({"a": True}, TypeError, "{'a': True}"),

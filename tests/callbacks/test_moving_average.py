@@ -454,6 +454,10 @@ def test_applied_to_a_model_that_it_does_not_know():
         ({"every_steps": 0}, ValueError, "every_steps=0"),
         ({"every_steps": 1.5}, TypeError, "every_steps=1.5"),
         ({"every_steps": True}, TypeError, "every_steps=True"),
+        ({"num_updates": 0}, TypeError, "num_updates=0"),
+        ({"trainable": "no"}, TypeError, "trainable='no'"),
+        ({"batch_statistics": None}, TypeError, "batch_statistics=None"),
+        ({"validate": 1}, TypeError, "validate=1"),
         ({"trainable": False, "batch_statistics": False}, ValueError, "nothing to average"),
     ],
 )

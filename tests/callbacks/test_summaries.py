@@ -18,6 +18,7 @@ from kerasdist.callbacks import (
 )
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
+from kerasdist.training.report.event_file import EventFile
 from kerasdist.training.report.update_counter import UpdateCounter
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
@@ -287,6 +288,8 @@ def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
         ({"on_error": "ignore"}, "on_error='ignore'"),
         ({"weights": 3}, "weights=3"),
         ({"gradients": ["("]}, "no regular expression"),
+        ({"gradients": [3]}, "`gradients` must hold regular expressions. Received: 3 of type int"),
+        ({"graph": "no"}, "graph='no'"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message, tmp_path):
@@ -294,10 +297,33 @@ def test_wrong_arguments_are_named(arguments, message, tmp_path):
         Summaries(tmp_path, **arguments)
 
 
+@pytest.mark.parametrize("kind", [list, lambda variables: variables[0]])
+def test_variables_are_no_names(tmp_path, kind):
+    model = hand_loop.make_model(strategies.get("one device"))
+
+    with pytest.raises(TypeError, match=r"`weights` must .*regular expressions. .*hidden/kernel"):
+        Summaries(tmp_path, weights=kind(model.trainable_variables))
+
+
+def test_an_error_in_fit_leaves_no_file_open(tmp_path, monkeypatch):
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyError("stop")
+
+    closed = []
+    close = EventFile.close
+    monkeypatch.setattr(EventFile, "close", lambda file: (closed.append(file), close(file)))
+    model = hand_loop.make_model(strategies.get("one device"))
+    with pytest.raises(KeyError):
+        hand_loop.fit(model, [Summaries(tmp_path, every_steps=1), Fails()])
+
+    assert len(closed) == 2
+
+
 def test_a_layer_that_does_not_exist_is_answered_with_the_closest(tmp_path):
     model = hand_loop.make_model(strategies.get("one device"))
 
-    with pytest.raises(ValueError, match=r"`activations` holds 'hiden'.* Closest: hidden"):
+    with pytest.raises(ValueError, match=r"'hiden' in `activations` .* Closest: hidden"):
         hand_loop.fit(model, [Summaries(tmp_path, activations=["hiden"])])
 
 

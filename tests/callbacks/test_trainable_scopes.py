@@ -94,7 +94,7 @@ def test_batch_statistics_move_again_in_the_next_fit():
 def test_a_scope_that_matches_nothing_lists_the_closest_paths(strategy):
     model = hand_loop.make_model(strategy)
 
-    with pytest.raises(ValueError, match=r"'head', which matches no trainable.*head/kernel"):
+    with pytest.raises(ValueError, match=r"'head' in `scopes` matches no trainable.*head/kernel"):
         hand_loop.fit(model, [TrainableScopes(["head"])])
 
 
