@@ -22,12 +22,12 @@ _MUCH_INPUT = 0.3
 class Throughput(StepCallback):
     """Logs a line like `step 120, loss = 0.41 (5312 examples/s; 24.1 ms/step)` every few steps.
 
-    On several workers the chief says the rate of all and that of each, and every worker its own.
-    The loss is that of the last global batch, or beside parameter servers the mean of the epoch.
-    Steps are those of the optimizer. The step that TensorFlow compiles, validation and steps that a
-    `ProfilerTrace` records do not count. The logs of an epoch get its mean rate over all workers as
-    "examples_per_second". At the end the chief says what limited the training: the input, the
-    computation, messages, the program between the steps, or one slow worker.
+    On several workers the chief logs the rate of all and the mean per worker, and the others log
+    that mean. The loss is that of the last global batch, or beside parameter servers the mean of
+    the epoch. Steps are those of the optimizer. The step that TensorFlow compiles, validation and
+    steps that a `ProfilerTrace` records do not count. The logs of an epoch get its mean rate over
+    all workers as "examples_per_second". At the end the chief says what limited the training: the
+    input, the computation, messages, the program between the steps, or one slow worker.
 
     The lines go to the logger "kerasdist" of Python's logging.
 
