@@ -220,7 +220,7 @@ class StopOnNonFinite(StepCallback):
 
     def _cause(self) -> str:
         if self.batch is not None:
-            x, *_ = keras.utils.unpack_x_y_sample_weight(self.batch)
+            x = _inputs_in(self.batch)
             if not _is_finite(x):
                 return "the input contains NaN or infinity"
             if layer := _first_layer(self.model, x):
@@ -233,6 +233,15 @@ class StopOnNonFinite(StepCallback):
         bad = [path for path, size in sizes if not np.isfinite(size)]
         # The backward pass comes to the last variable first.
         return f"the gradient of '{bad[-1]}'" if bad else "a gradient"
+
+
+def _inputs_in(batch):
+    """Returns the inputs of a batch; all of it where a train_step takes it apart in its own way."""
+    try:
+        x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+    except ValueError:
+        return batch
+    return x
 
 
 def _rider(updates: list) -> str:

@@ -261,7 +261,7 @@ def test_the_batch_is_written(tmp_path):
 
 
 class Autoencoder(keras.Model):
-    """Learns what it is given: a tensor alone, ragged or not."""
+    """Learns what it is given: a tensor alone, ragged or not, or the last of several."""
 
     def __init__(self):
         super().__init__()
@@ -271,8 +271,9 @@ class Autoencoder(keras.Model):
         return self.top(x.to_tensor(shape=[None, 6]) if isinstance(x, tf.RaggedTensor) else x)
 
     def train_step(self, data):
+        x = data[-1] if isinstance(data, tuple) else data
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(data, training=True) - 1.0))
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - 1.0))
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         return {"loss": loss}
@@ -286,13 +287,17 @@ def ragged(x):
     return tf.RaggedTensor.from_tensor(x)
 
 
+def four(x):
+    return 0 * np.nan_to_num(x), 0 * np.nan_to_num(x), np.ones(len(x), "float32"), x
+
+
 @hand_loop.on_one_device_and_two_replicas
 @pytest.mark.parametrize(
     ("form", "num_arrays"),
-    [(tf.constant, 1), (bfloat16, 1), (ragged, 2)],
-    ids=["dense", "bfloat16", "ragged"],
+    [(tf.constant, 1), (bfloat16, 1), (ragged, 2), (four, 4)],
+    ids=["dense", "bfloat16", "ragged", "four tensors"],
 )
-def test_data_that_is_a_tensor_alone(strategy, form, num_arrays, tmp_path):
+def test_data_that_is_not_inputs_and_labels(strategy, form, num_arrays, tmp_path):
     x, _ = data_with_nan()
     with strategy.scope():
         model = Autoencoder()
