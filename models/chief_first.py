@@ -32,7 +32,11 @@ def chief_first(
 
 
 def _meet(strategy: tf.distribute.Strategy) -> None:
-    """Wait for all workers: a sum has its value when everybody has given his part."""
+    """Wait for all workers: a sum has its value when everybody has given his part.
+
+    Where one is gone it fails at once. `kerasdist.barrier` would wait for it to the end of its
+    limit, and the chief may take hours here.
+    """
 
     def replica_fn():
         context = tf.distribute.get_replica_context()

@@ -43,7 +43,6 @@ from models import (
     command,
     datasets,
     deployment,
-    divergence,
     fine_tuning,
     gradient_flags,
     input_pipeline,
@@ -56,6 +55,7 @@ from models import (
     saving,
 )
 from models.chief_first import chief_first
+from models.divergence import DivergedError
 from models.learning_curve import write_learning_curve
 from models.nets import auxiliary
 from models.number_flag import NOT_NEGATIVE, SHARE, define_number
@@ -304,7 +304,6 @@ def _fit(
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
     )
-    checks = [divergence.FiniteGradients(), divergence.FiniteLoss()]
     interrupted = False
     try:
         with warnings.catch_warnings():
@@ -317,7 +316,7 @@ def _fit(
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
                 epochs=math.ceil(last_step / steps_per_epoch),
                 steps_per_epoch=steps_per_epoch,
-                callbacks=[history, tensorboard, *checks, *kept],
+                callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept],
                 shuffle=False,  # The pipeline shuffles; Keras warns about the default.
             )
     except KeyboardInterrupt:
@@ -327,9 +326,10 @@ def _fit(
             f"--train_dir {str(train_dir.path)!r} holds another training. Give its flags again, "
             f"choose another directory, or replace it with --overwrite. {error}"
         ) from error
+    except FloatingPointError as error:
+        raise DivergedError(error) from error
     except input_pipeline.READ_ERRORS as error:
-        told = divergence.as_diverged(error, model)
-        told = told or input_pipeline.unread(error, values, train, test)
+        told = input_pipeline.unread(error, values, train, test)
         if told is None:
             raise
         raise told from error

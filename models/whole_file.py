@@ -6,17 +6,26 @@ with whole_file(path) as incomplete:
 
 import contextlib
 import os
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Generator[Path]:
-    """Give a path to write to; move it to `path` at the end, remove it after an exception."""
+    """Give a path to write to; move it to `path` at the end, remove it after an exception.
+
+    Behind a link it takes the place of what the link points to, and the mode of a file stays.
+    """
+    target = path.resolve()
     # The suffix stays: writers choose the format by it.
-    incomplete = path.with_name(f".incomplete_{path.name}")
+    incomplete = target.with_name(f".incomplete_{target.name}")
     try:
         yield incomplete
-        os.replace(incomplete, path)
+        if target.exists():
+            shutil.copymode(target, incomplete)
+        with incomplete.open("rb") as file:
+            os.fsync(file.fileno())  # Else a power failure may leave an empty file of this name.
+        os.replace(incomplete, target)
     finally:
         incomplete.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """Whether there is a network to download from, known in seconds."""
 
 import os
+import queue
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 # Where tensorflow-datasets looks first, and a name that should be known anywhere.
 _HOSTS = ("storage.googleapis.com", "www.tensorflow.org")
@@ -14,17 +15,18 @@ def is_offline() -> bool:
     """Return whether no name can be resolved, and no proxy could do so instead."""
     if any(os.environ.get(each) or os.environ.get(each.upper()) for each in _PROXIES):
         return False
-    pool = ThreadPoolExecutor(len(_HOSTS))
+    found = queue.SimpleQueue()
+    for host in _HOSTS:
+        # Daemons: a look-up that hangs must not delay the end of the process.
+        threading.Thread(target=_look_up, args=(host, found), daemon=True).start()
     try:
-        futures = [pool.submit(socket.getaddrinfo, host, 443) for host in _HOSTS]
-        return all(_has_failed(future) for future in futures)
-    finally:
-        pool.shutdown(wait=False)
-
-
-def _has_failed(future) -> bool:
-    try:
-        future.result(_TIMEOUT_SECS)
-    except (OSError, TimeoutError):
+        return not any(found.get(timeout=_TIMEOUT_SECS) for _ in _HOSTS)
+    except queue.Empty:
         return True
-    return False
+
+
+def _look_up(host: str, found: queue.SimpleQueue) -> None:
+    try:
+        found.put(bool(socket.getaddrinfo(host, 443)))
+    except OSError:
+        found.put(False)

@@ -1,5 +1,7 @@
 """Files are whole or not there."""
 
+import os
+
 import pytest
 
 from models.whole_file import whole_file
@@ -27,3 +29,29 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path):
 
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_and_the_mode_stay(tmp_path):
+    path, link = tmp_path / "picture.png", tmp_path / "newest.png"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+
+    with whole_file(link) as incomplete:
+        incomplete.write_text("new")
+
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_disk_has_a_file_before_it_takes_its_place(tmp_path, monkeypatch):
+    path, seen = tmp_path / "picture.png", []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: seen.append((os.fstat(file).st_ino, path.exists()))
+    )
+
+    with whole_file(path) as incomplete:
+        incomplete.write_text("new")
+
+    assert seen == [(path.stat().st_ino, False)]

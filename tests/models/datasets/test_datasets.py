@@ -1,6 +1,7 @@
 """The table of datasets, and what is said of names that are not in it."""
 
 import socket
+import threading
 
 import pytest
 import tensorflow_datasets as tfds
@@ -70,6 +71,20 @@ def test_a_proxy_may_know_names(monkeypatch):
     assert connection.is_offline()
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     assert not connection.is_offline()
+
+
+def test_a_look_up_that_hangs_delays_neither_the_answer_nor_the_end(monkeypatch):
+    for name in ("https_proxy", "http_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    may_end, before = threading.Event(), set(threading.enumerate())
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *place: may_end.wait(30) and [place])
+    monkeypatch.setattr(connection, "_TIMEOUT_SECS", 0.01)
+
+    assert connection.is_offline()
+    hanging = set(threading.enumerate()) - before
+    assert [thread.daemon for thread in hanging] == [True, True]
+    may_end.set()
 
 
 @pytest.mark.parametrize("split", ["tran", "train+tset", "validation[:10]"])
