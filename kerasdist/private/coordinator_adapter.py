@@ -242,20 +242,19 @@ def _report_lost_worker(worker, on_lost, on_back):
     worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
 
 
-def stop(coordinator, wait_secs: float = 5.0) -> None:
+def stop(coordinator) -> None:
     """Ends the threads of a coordinator before Python does: one that still runs aborts the process.
 
     Not TensorFlow's own way, which waits for every lost worker to come back.
 
     Args:
         coordinator: A ClusterCoordinator.
-        wait_secs: How long to wait for a thread that runs something on a worker.
     """
     cluster = coordinator._cluster
     for worker in cluster.workers:
         worker.stop()
     cluster.closure_queue.stop()
-    deadline = time.monotonic() + wait_secs
+    deadline = time.monotonic() + 5.0  # One that runs something on a worker may be halted with it.
     # The thread of a lost worker waits in Python for it to come back, which does no harm.
     running = {
         f"{COORDINATOR_THREADS}-{worker.worker_index}"
