@@ -34,20 +34,3 @@ class TrainFunction(Protocol):
     def restart(self) -> None:
         """Begins a `fit` or `evaluate`: counts from 0, and looks at the first batch again."""
         ...
-
-
-class LockstepFunction(TrainFunction, Protocol):
-    """A train function of workers that make each step together, and so can stop together."""
-
-    def look_again(self) -> None:
-        """Compares the next batch of the workers, too, as that of a new epoch."""
-        ...
-
-    def request_stop(self) -> None:
-        """Tells the other workers, with the next gradients, that this one wants to stop."""
-        ...
-
-    @property
-    def is_stop_requested(self) -> bool:
-        """Whether a worker wanted to stop before the last step; the same on every worker."""
-        ...
