@@ -7,14 +7,15 @@ from collections.abc import Generator
 # Of linux/capability.h: 64 bits of each set, in two words.
 _VERSION = 0x20080522
 _EFFECTIVE, _NUM_WORDS = 0, 6
-_DAC_OVERRIDE = 1 << 1
+_DAC_OVERRIDE, _DAC_READ_SEARCH = 1 << 1, 1 << 2
 
 
 @contextlib.contextmanager
 def respected() -> Generator[None]:
-    """Takes from this thread the right to write where the permissions of a file forbid it."""
+    """Takes from this thread the right to read and write what the permissions of a file forbid."""
     words = _capabilities()
-    _set_capabilities([words[_EFFECTIVE] & ~_DAC_OVERRIDE, *words[1:]])
+    rights = words[_EFFECTIVE] & ~_DAC_OVERRIDE & ~_DAC_READ_SEARCH
+    _set_capabilities([rights, *words[1:]])
     try:
         yield
     finally:

@@ -22,6 +22,7 @@ from kerasdist.checkpoints import (
     Saved,
     callback_states,
     histories,
+    resume,
     saver_of_copy,
     variables,
 )
@@ -29,6 +30,7 @@ from kerasdist.checks import check_bool, check_int, check_secs
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
 from kerasdist.private import keras_adapter
+from kerasdist.terminal import say
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from kerasdist.training.step.update_callback import UpdateCallback
@@ -57,11 +59,14 @@ class Checkpoint(UpdateCallback):
     `steps_per_epoch`.
 
     A model that is trained by several `fit` in a row gives each the same folder: where a later one
-    has begun, the earlier ones train nothing. A finished training is said to be finished. With more
-    `epochs` or data it goes on; an epoch in which the data ran out goes on as well.
+    has begun, the earlier ones train nothing. The numbers of the checkpoints go on rising, also
+    where the model is compiled in between and the optimizer counts from 0. A finished training is
+    said to be finished. With more `epochs` or data it goes on; an epoch in which the data ran out
+    goes on as well.
 
     The chief writes. A checkpoint is complete or absent, whenever its writer is killed, and one
-    that is damaged is passed over with a warning. The weights load with stock Keras:
+    that is damaged is passed over with a warning; one that cannot be read for another reason, such
+    as its permissions, is an error. The weights load with stock Keras:
     `model.load_weights("<directory>/step-00000120/model.weights.h5")`.
 
     Args:
@@ -94,6 +99,7 @@ class Checkpoint(UpdateCallback):
         TypeError, ValueError: An argument is none of these.
         Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
             model, optimizer or batch size.
+        OSError: When `fit` begins: a checkpoint that may be whole cannot be read.
 
     Example:
         model.fit(dataset, epochs=10, callbacks=[Checkpoint("runs/1", every_steps=1000)])
@@ -174,8 +180,11 @@ class Checkpoint(UpdateCallback):
             self._termination.watch()
             running_call.at_end(self.model, self._termination.unwatch)
         self.resumed_from = None
-        if saved := self._agreed_newest():
-            self._resume(saved)
+        self._is_of_later_fit = False
+        saved = self._agreed_newest()
+        self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
+        # A callback may compile the model after the last step of an epoch, which takes it away.
+        self._step_function: Any = self.model.train_function
         running_call.at_end(self.model, self._await_writing)
         is_timed = self.every_steps is not None or self.every_secs is not None
         self._counter = (
@@ -262,8 +271,8 @@ class Checkpoint(UpdateCallback):
         """
         strategy, num_expected = self.model.distribute_strategy, (self.params or {}).get("steps")
         if traits.keeps_own_pace(strategy):
-            self.model.train_function.finish()
-            self._num_steps = self.model.train_function.num_steps_of_epoch
+            self._step_function.finish()
+            self._num_steps = self._step_function.num_steps_of_epoch
         if self._cut is not None or self._num_steps >= (num_expected or 0):
             return
         if not peers.sum_over(strategy, self.model.stop_training):
@@ -276,19 +285,19 @@ class Checkpoint(UpdateCallback):
         strategy = self.model.distribute_strategy
         if peers.count(strategy) == 1:
             return self._termination.is_asked_for
-        step = self.model.train_function
-        if step is None:  # A callback has compiled the model: no step follows.
+        if self.model.train_function is None:  # A callback has compiled it: no step follows.
             return False
         if self._termination.is_asked_for:
-            step.request_stop()
-        if not step.is_stop_requested:
+            self._step_function.request_stop()
+        if not self._step_function.is_stop_requested:
             return False
         return bool(peers.sum_over(strategy, self._termination.is_asked_for) > 0)
 
     def _leave(self, epoch: int, step: int):
         self._save(epoch, step)
         self._say(
-            f"TERM: the training is saved in {self.directory}, and goes on when it is started."
+            f"Received SIGTERM: checkpoint saved in {self.directory}. Start the same command to "
+            "resume."
         )
         raise SystemExit(SIGNALED + signal.SIGTERM)
 
@@ -298,51 +307,66 @@ class Checkpoint(UpdateCallback):
         """Returns the newest checkpoint that is whole, the same for all workers."""
         saved = self._folder.newest()
         strategy = self.model.distribute_strategy
-        step = saved.record["updates"] if saved else -1
         steps = np.zeros(peers.count(strategy))
-        steps[peers.index_of(strategy)] = step
+        steps[peers.index_of(strategy)] = saved.step if saved else -1
         steps = peers.sum_over(strategy, steps)
-        if (steps != steps[0]).any():
-            raise RuntimeError(
-                f"The workers see different checkpoints in {self.directory!r}: the newest are of "
-                f"the steps {', '.join(str(int(each)) for each in steps)} (-1: none). The folder "
-                "must be one that all of them share."
-            )
+        resume.check_agreement(self.directory, [int(each) for each in steps])
         return saved
 
-    def _resume(self, saved: Saved):
+    def _begin(self, saved: Saved | None) -> bool:
+        """Resumes a checkpoint where it is one of this `fit`; returns whether it does."""
+        if saved is None:
+            return False
+        training = resume.Training(
+            fit=self._fit,
+            epochs=self._epochs(),
+            batch_size=self._batch_size,
+            variables=variables.signature_of(self.model),
+            other_optimizers=variables.other_optimizers_of(self.model),
+        )
+        if resume.is_of_earlier_fit(saved.record, training):
+            return False
+        if differences := resume.differences(saved.record, training):
+            self._refuse(saved, resume.describe_differences(differences))
+            return False
+        self._is_of_later_fit = resume.is_of_later_fit(saved.record, training)
+        self._resume(saved, training)
+        return True
+
+    def _num_left_behind(self, resumed: Saved | None) -> int:
+        """Returns the updates before those that the optimizer counts.
+
+        One that begins anew, as after another `compile`, begins with none. Its checkpoints are the
+        newest all the same.
+        """
+        if resumed:
+            return resumed.step - resumed.record["updates"]
+        newest = max(self._folder.steps(), default=0)
+        return max(0, newest - updates_of(self.model))
+
+    def _refuse(self, saved, differences: str):
+        if not self.weights_if_changed:
+            raise self.MismatchError(
+                f"{saved.path} is of another training: {differences}. Restore the model, optimizer "
+                "and batch size, use another folder, or take the weights alone with "
+                "weights_if_changed=True."
+            )
+        with keras_adapter.without_optimizers(self.model):
+            self._load_weights(saved)
+        self._say(
+            f"Weights taken from {saved.path}; the rest is of another training: {differences}."
+        )
+
+    def _resume(self, saved: Saved, training: resume.Training):
         record = saved.record
-        if record["fit"] < self._fit:  # The next `fit` of this process, which begins.
-            return
-        now = variables.signature_of(self.model)
-        sizes = record.get("batch_size"), self._batch_size
-        differences = variables.differences(record["variables"], now)
-        others = record.get("other_optimizers"), variables.other_optimizers_of(self.model)
-        if all(others) and others[0] != others[1]:  # A train_step may make them in its first call.
-            shown = [", ".join(each or ()) for each in others]
-            differences.append(f"optimizers {shown[0]} in the checkpoint, {shown[1]} now")
-        if None not in sizes and sizes[0] != sizes[1]:
-            differences.append(f"batch size {sizes[0]} in the checkpoint, {sizes[1]} now")
-        if differences:
-            self._refuse(saved, differences)
-            return
         self._restore_weights(saved)
         self.resumed_from = saved.path
         self._run = record["run"]
         self._monitored = record.get("monitored", {}).get(self.monitor)
-        epochs = self._epochs()
-        is_over = record["fit"] > self._fit or (
-            record["is_finished"] and epochs <= max(record["epochs"], record["epoch"])
-        )
         self._pending = saved
-        if is_over:
-            num_epochs = record["epoch"] + (record["step"] > 0)
-            keras_adapter.begin_at(self.model, epochs)
-            self._say(
-                f"The training in {self.directory} is finished: {record['updates']} steps, "
-                f"{num_epochs} epochs. Nothing is left to do. Train on with more `epochs`, or anew "
-                "in another folder."
-            )
+        if resume.is_over(record, training):
+            keras_adapter.begin_at(self.model, training.epochs)
+            self._say(resume.describe_end(saved, training, self.directory))
             return
         keras_adapter.begin_at(self.model, record["epoch"])
         self._first_epoch = record.get("first_epoch", 0)
@@ -350,25 +374,13 @@ class Checkpoint(UpdateCallback):
         self._training.resume_at = running_call.DataPlace(
             epoch=record["epoch"] - self._first_epoch, step=record["step"], state=state
         )
-        self._say(
-            f"Resumed from {saved.path}: step {record['updates']}, epoch {record['epoch'] + 1} of "
-            f"{epochs}, after {record['step']} of its steps. The data "
-            f"{'of the epoch ' if state else ''}is read up to there."
-        )
-
-    def _refuse(self, saved, differences):
-        shown = "; ".join(differences[:6]) + ("; ..." if len(differences) > 6 else "")
-        if not self.weights_if_changed:
-            raise self.MismatchError(
-                f"{saved.path} is of another training: {shown}. Restore the model, optimizer and "
-                "batch size, use another folder, or take the weights alone with "
-                "weights_if_changed=True."
-            )
-        with keras_adapter.without_optimizers(self.model):
-            self._load_weights(saved)
-        self._say(f"Weights taken from {saved.path}; the rest is of another training: {shown}.")
+        self._say(resume.describe_resume(saved, training, has_data_state=state is not None))
 
     def _restore_weights(self, saved):
+        if self._is_of_later_fit:  # Which restores the rest when it begins.
+            with keras_adapter.without_optimizers(self.model):
+                self._load_weights(saved)
+            return
         self._load_weights(saved)
         if any(name.startswith("global seed/") for name in saved.arrays):
             keras_adapter.make_global_seed_generator()
@@ -380,8 +392,8 @@ class Checkpoint(UpdateCallback):
     def _load_weights(self, saved):
         with saved.weights() as path:
             self.model.load_weights(path)
-        then, now = saved.record["variables"], variables.signature_of(self.model)
-        if not variables.differences(*map(_weights_in, (then, now))):
+        both = saved.record["variables"], variables.signature_of(self.model)
+        if not variables.differences(*map(variables.weights_in, both)):
             named = variables.weights_of(self.model)
             variables.write(self.model.distribute_strategy, named, saved.arrays)
 
@@ -410,7 +422,7 @@ class Checkpoint(UpdateCallback):
         strategy = self.model.distribute_strategy
         is_cut = is_finished and self._cut is not None
         if traits.keeps_own_pace(strategy) and not is_cut:
-            num_done = self.model.train_function.finish()
+            num_done = self._step_function.finish()
             if step and num_done is None:  # The epoch is over, which `fit` has yet to see.
                 return
             step = num_done if step else 0  # Workers are ahead of it.
@@ -450,38 +462,42 @@ class Checkpoint(UpdateCallback):
         arrays |= of_callbacks
         if state:
             arrays[_DATA_STATE] = np.frombuffer(zlib.compress(state[1], level=1), np.uint8)
+        number = self._num_before + updates
         if not beside:
-            with self._errors(updates):
-                self._write(updates, record, arrays, self.model.save_weights)
+            with self._errors(number):
+                self._write(number, record, arrays, self.model.save_weights)
             return
         arrays = {name: np.array(each) for name, each in arrays.items()}
         pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         saver = saver_of_copy(self.model.save_weights)
-        self._writing = updates, pool.submit(self._write, updates, record, arrays, saver)
+        self._writing = number, pool.submit(self._write, number, record, arrays, saver)
         pool.shutdown(wait=False)
 
-    def _write(self, updates, record, arrays, save_weights):
-        self._folder.write(updates, record, arrays, save_weights)
-        newest = self._folder.steps()[-self.keep :]
-        self._folder.keep({*newest, *self._ranked()[: self.keep_best]})
+    def _write(self, number, record, arrays, save_weights):
+        self._folder.write(number, record, arrays, save_weights)
+        steps = self._folder.steps()
+        # Those after it are damaged: training went on from one before them.
+        newest = [step for step in steps if step <= number][-self.keep :]
+        later = [step for step in steps if step > number]
+        self._folder.keep({*newest, *later, *self._ranked()[: self.keep_best]})
 
     def _await_writing(self):
         """Waits until the disk has what is written beside the training."""
         if self._writing is None:
             return
-        (updates, writing), self._writing = self._writing, None
-        with self._errors(updates):
+        (number, writing), self._writing = self._writing, None
+        with self._errors(number):
             writing.result()
 
     @contextlib.contextmanager
-    def _errors(self, updates: int):
+    def _errors(self, number: int):
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
             if self.on_error == "raise":
                 raise
             warnings.warn(
-                f"The checkpoint of step {updates} cannot be written to {self.directory!r}: "
+                f"The checkpoint of step {number} cannot be written to {self.directory!r}: "
                 f"{getattr(error, 'message', error)}. Training goes on, and tries again with the "
                 "next one.",
                 stacklevel=2,
@@ -505,7 +521,7 @@ class Checkpoint(UpdateCallback):
 
     def _say(self, line: str):
         if peers.is_chief(self.model.distribute_strategy):
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
 
 def _state_of_data(saved: Saved) -> tuple[int, bytes] | None:
@@ -513,10 +529,6 @@ def _state_of_data(saved: Saved) -> tuple[int, bytes] | None:
     if _DATA_STATE not in saved.arrays:
         return None
     return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
-
-
-def _weights_in(signature: list[list]) -> list[list]:
-    return [each for each in signature if each[0] == "weight"]
 
 
 def _mode_of(monitor: str) -> str:

@@ -32,6 +32,11 @@ from kerasdist.files.whole_file import force_to_disk
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".unfinished-"
+# What reading a checkpoint raises that is damaged, or that another process is removing.
+_DAMAGE = (
+    *(ValueError, KeyError, TypeError, FileNotFoundError),
+    *(tf.errors.NotFoundError, tf.errors.DataLossError),
+)
 
 
 class CorruptCheckpointError(Exception):
@@ -44,11 +49,13 @@ class Saved:
 
     Attributes:
         path: Its folder.
+        step: Its number.
         record: Where the training is, and what it is; see `callbacks.Checkpoint`.
         arrays: The state but for weights and optimizer, by name.
     """
 
     path: str
+    step: int
     record: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
@@ -131,7 +138,8 @@ class Folder:
         """Returns the checkpoint of a step.
 
         Raises:
-            CorruptCheckpointError: It is not what was written.
+            CorruptCheckpointError: It is not what was written, or not there any more.
+            OSError: It may be whole, and cannot be read at this moment or by this user.
         """
         path = self.path_of(step)
         try:
@@ -146,24 +154,36 @@ class Folder:
                 np.load(file, allow_pickle=False) as arrays,
             ):
                 arrays = {**arrays, **_viewed(arrays, record.get("dtypes", {}))}
-                return Saved(path=path, record=record, arrays=arrays)
-        except (OSError, ValueError, KeyError, TypeError, tf.errors.OpError) as error:
+                return Saved(path=path, step=step, record=record, arrays=arrays)
+        except _DAMAGE as error:
             raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
+        except (OSError, tf.errors.OpError) as error:
+            raise OSError(
+                f"{path} cannot be read, and may be whole: {getattr(error, 'message', error)}. Let "
+                "this process read it, name another folder, or remove this checkpoint."
+            ) from error
 
     def newest(self) -> Saved | None:
         """Returns the newest checkpoint that is whole; None where there is none.
 
-        Those that are not are warned of.
+        Those that are damaged are warned of.
+
+        Raises:
+            OSError: One cannot be read that may be whole. To pass it over would in the end remove
+                it, as the training that begins without it makes newer ones.
         """
-        for step in reversed(self.steps()):
+        steps = self.steps()
+        for step in reversed(steps):
             try:
                 return self.read(step)
             except CorruptCheckpointError as error:
                 warnings.warn(
-                    f"The checkpoint of step {step} is damaged, and the one before it is used: "
-                    f"{error}",
-                    stacklevel=2,
+                    f"The checkpoint of step {step} cannot be read: {error}", stacklevel=2
                 )
+        if steps:
+            warnings.warn(
+                f"No readable checkpoint in {self.path}: training begins anew.", stacklevel=2
+            )
         return None
 
     def monitored(self, name: str) -> dict[int, float]:

@@ -69,6 +69,11 @@ def signature_of(model) -> list[list]:
     ]
 
 
+def weights_in(signature: list[list]) -> list[list]:
+    """Returns what a signature says of the weights."""
+    return [each for each in signature if each[0] == "weight"]
+
+
 def other_optimizers_of(model) -> list[str]:
     """Returns the classes of the optimizers that a model has beside its own, as `signature_of`.
 

@@ -249,7 +249,10 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(tmp_path, capsys):
     finished = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
 
     again = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
-    assert "is finished: 21 steps, 3 epochs. Nothing is left to do." in capsys.readouterr().err
+    assert (
+        "is finished: 21 steps, 3 epochs. To train longer, raise `epochs`;"
+        in capsys.readouterr().err
+    )
     assert_equal(again, finished, strategy)
     more = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=5)
 
@@ -299,7 +302,7 @@ def test_the_epochs_before_are_not_read_again(
 
     assert_equal(found, expected, strategy)
     assert passed_over == [num_read[7 if data is shuffled_dataset else 6]]
-    assert "The data of the epoch is read up to there." in capsys.readouterr().err
+    assert "The data of this epoch is read again up to that step." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("data", [shuffled_dataset, of_unknown_length])
@@ -320,7 +323,7 @@ def test_random_operations_in_the_data_need_all_of_it_again(passed_over, tmp_pat
 
     assert_equal(found, uninterrupted(strategy, augmented), strategy)
     assert passed_over == [math.inf, math.inf, 2]
-    assert "The data is read up to there." in capsys.readouterr().err
+    assert "All data is read again up to that step." in capsys.readouterr().err
 
 
 def test_another_pipeline_is_told(passed_over, tmp_path):
@@ -439,6 +442,32 @@ def test_several_fits_in_a_row(tmp_path):
     assert_equal(program(), expected, strategies.get("one device"))
 
 
+def fine_tune(folder, *interrupt):
+    """Trains a new head, compiles the model anew, and trains all of it."""
+    strategy = strategies.get("one device")
+    model = make_model(strategy)
+    for is_whole in (False, True):
+        with strategy.scope():
+            model.layers[0].trainable = is_whole
+            model.compile(keras.optimizers.RMSprop(1e-3) if is_whole else "sgd", "mse")
+        callbacks = [Checkpoint(folder, every_steps=3, keep=2), *(interrupt if is_whole else ())]
+        size = 16 if is_whole else 20
+        history = model.fit(*examples(), epochs=2, batch_size=size, verbose=0, callbacks=callbacks)
+    return model, history
+
+
+def test_a_later_fit_with_another_optimizer_is_resumed(tmp_path, capsys):
+    expected = fine_tune(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fine_tune(tmp_path / "parts", Interrupt(8))
+    assert names(tmp_path / "parts") == ["step-00000015", "step-00000018"]  # After 12 of the first.
+
+    assert_equal(fine_tune(tmp_path / "parts"), expected, strategies.get("one device"))
+    said = capsys.readouterr().err
+    assert "Nothing left to train in this `fit`: " in said
+    assert "step-00000018: step 6, epoch 1 of 2, after 6 of its steps." in said
+
+
 @pytest.mark.parametrize("name", ["model.weights.h5", "state.npz", "checkpoint.json"])
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
 def test_a_damaged_checkpoint_is_passed_over(name, damage, tmp_path):
@@ -457,11 +486,60 @@ def test_a_damaged_checkpoint_is_passed_over(name, damage, tmp_path):
         path.write_bytes(content[: len(content) // 3] if damage == "truncated" else content)
 
     callback = Checkpoint(tmp_path, every_steps=4)
-    with pytest.warns(UserWarning, match="The checkpoint of step 8 is damaged"):
+    with pytest.warns(UserWarning, match="The checkpoint of step 8 cannot be read"):
         found = train(strategy, shuffled_dataset, [callback])
 
     assert callback.resumed_from == str(tmp_path / "step-00000004")
     assert_equal(found, expected, strategy)
+
+
+def damage_checkpoint(folder, step):
+    (folder / f"step-{step:08d}" / "state.npz").write_bytes(b"")
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint of step")
+def test_what_comes_after_a_damaged_checkpoint_is_kept(tmp_path):
+    strategy = strategies.get("one device")
+    with pytest.raises(Interrupted):
+        train(strategy, arrays, [Checkpoint(tmp_path, every_steps=4, keep=2), Interrupt(10)])
+    damage_checkpoint(tmp_path, 8)
+    with pytest.raises(Interrupted):
+        train(strategy, arrays, [Checkpoint(tmp_path, every_steps=3, keep=1), Interrupt(4)])
+
+    last = Checkpoint(tmp_path)
+    found = train(strategy, arrays, [last])
+
+    assert last.resumed_from == str(tmp_path / "step-00000006")
+    assert_equal(found, uninterrupted(strategy, arrays), strategy)
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint of step")
+def test_a_training_whose_checkpoints_are_all_damaged_begins_anew_and_says_so(tmp_path):
+    strategy = strategies.get("one device")
+    with pytest.raises(Interrupted):
+        train(strategy, arrays, [Checkpoint(tmp_path, every_steps=4), Interrupt(5)])
+    damage_checkpoint(tmp_path, 4)
+
+    with pytest.warns(UserWarning, match=f"No readable checkpoint in {tmp_path}: training begins"):
+        found = train(strategy, arrays, [Checkpoint(tmp_path)])
+
+    assert_equal(found, uninterrupted(strategy, arrays), strategy)
+
+
+@pytest.mark.parametrize("name", ["model.weights.h5", "checkpoint.json"])
+def test_a_checkpoint_that_may_not_be_read_is_an_error_and_stays(name, tmp_path):
+    strategy = strategies.get("one device")
+    train(strategy, arrays, [Checkpoint(tmp_path, keep=1)], epochs=1)
+    before = names(tmp_path)
+    (tmp_path / before[0] / name).chmod(0)
+
+    with (
+        permissions.respected(),
+        pytest.raises(OSError, match=r"step-00000007 cannot be read, and may be whole: .*denied"),
+    ):
+        train(strategy, arrays, [Checkpoint(tmp_path, keep=1)])
+
+    assert names(tmp_path) == before
 
 
 def test_the_newest_are_kept_and_weights_load_with_keras(tmp_path):
@@ -596,6 +674,10 @@ def test_the_weights_alone_with_another_optimizer(tmp_path, capsys):
     np.testing.assert_array_equal(other.get_weights()[0], model.get_weights()[0])
     assert len(history.epoch) == 3
     assert "Weights taken from" in capsys.readouterr().err
+    # Its own are the newest.
+    again = Checkpoint(tmp_path)
+    train(strategy, arrays, [again], make=with_sgd)
+    assert again.resumed_from == str(tmp_path / "step-00000042")
 
 
 def test_training_goes_on_where_it_cannot_be_written(tmp_path):

@@ -126,7 +126,7 @@ def _sending(task, name, before=""):
 
 
 _SAVES = "checkpointed()"
-_TERM = "TERM: the training is saved"
+_TERM = "Received SIGTERM: checkpoint saved"
 _FULL = """
 import resource
 checkpointed()

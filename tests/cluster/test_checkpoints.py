@@ -17,7 +17,12 @@ from kerasdist.private import names
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests.cluster import outcomes, record_files
 from tests.cluster.outcomes import of
-from tests.strategies import each_cluster, each_worker_deployment, run_on_workers
+from tests.strategies import (
+    each_cluster,
+    each_with_parameter_servers,
+    each_worker_deployment,
+    run_on_workers,
+)
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 started = outcomes.started
@@ -112,7 +117,9 @@ def assert_alike(found, expected):
 @of(killed, "worker 0", "--workers=2")
 def test_the_chief_of_two_workers_is_killed(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
-    assert "of its steps. The data of the epoch is read up to there." in outcome.outputs[0]
+    assert (
+        "of its steps. The data of this epoch is read again up to that step." in outcome.outputs[0]
+    )
 
 
 @of(killed, "worker 1", "--workers=2", at=13)
@@ -137,7 +144,7 @@ def test_term_of_which_the_others_hear_in_the_last_step_of_an_epoch(outcome, und
 @of(killed, "worker 1", "--workers=2", at=10, number=signal.SIGTERM)
 def test_a_worker_that_is_told_to_end_saves_with_the_others_at_one_step(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
-    assert "TERM: the training is saved in" in outcome.outputs[0]
+    assert "Received SIGTERM: checkpoint saved in" in outcome.outputs[0]
     assert re.search(r"Resumed from \S+: step 1[12], ", outcome.outputs[0])
 
 
@@ -222,3 +229,42 @@ def test_workers_with_their_own_files_read_no_epoch_before(workers, tmp_path):
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
         assert len(read_again) == 1  # Of the epoch that goes on.
+
+
+class CompileAtTheEnd(keras.callbacks.Callback):
+    """Compiles the model after the last step, or at the end, of the last epoch."""
+
+    def __init__(self, hook: str):
+        super().__init__()
+        self.hook = hook
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.hook == "step" and batch + 1 == (self.params or {}).get("steps"):
+            self.compile()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.hook == "epoch":
+            self.compile()
+
+    def compile(self):
+        self.model.compile("sgd", "mse")
+
+
+def compiled_at_the_end(strategy, *, folder):
+    """Returns the checkpoints of trainings at whose end a callback compiles the model."""
+    x = np.ones((32, 4), "float32")
+    for hook in ("step", "epoch"):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        checkpoint = kerasdist.callbacks.Checkpoint(folder / hook)
+        callbacks = [CompileAtTheEnd(hook), checkpoint]
+        model.fit(x, x[:, :1], batch_size=8, epochs=1, verbose=0, callbacks=callbacks)
+    return [[path.name for path in (folder / hook).iterdir()] for hook in ("step", "epoch")]
+
+
+@each_with_parameter_servers
+def test_a_callback_may_compile_the_model_at_the_end(workers, tmp_path):
+    (found,) = run_on_workers(partial(compiled_at_the_end, folder=tmp_path), workers)
+
+    assert list(map(len, found)) == [1, 1]

@@ -1,0 +1,113 @@
+"""What a checkpoint that was found means for the `fit` that begins: decided, and said.
+
+Pure: `callbacks.Checkpoint` reads the folder and changes the model.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from kerasdist.checkpoints import variables
+from kerasdist.checkpoints.folder import Saved
+
+_NUM_SHOWN = 6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """The `fit` that begins, as far as it must be that of a checkpoint.
+
+    Attributes:
+        fit: How many `fit` of this model into this folder have ended in this process.
+        epochs: The last one it is to train.
+        batch_size: Examples of a global batch; None where it is not known.
+        variables: `variables.signature_of` its model.
+        other_optimizers: `variables.other_optimizers_of` its model.
+    """
+
+    fit: int
+    epochs: int
+    batch_size: int | None
+    variables: list[list]
+    other_optimizers: list[str]
+
+
+def check_agreement(directory: str, steps: Sequence[int]) -> None:
+    """Checks that all workers have found the same checkpoint.
+
+    Args:
+        directory: Where they looked.
+        steps: That of the newest, for each worker; -1 where it found none.
+
+    Raises:
+        RuntimeError: They differ.
+    """
+    if len(set(steps)) > 1:
+        raise RuntimeError(
+            f"The workers see different checkpoints in {directory!r}: the newest are of the steps "
+            f"{', '.join(map(str, steps))} (-1: none). The folder must be one that all of them "
+            "share."
+        )
+
+
+def is_of_earlier_fit(record: dict, training: Training) -> bool:
+    """Whether a checkpoint is of a `fit` that has ended in this process: nothing is to resume."""
+    return record["fit"] < training.fit
+
+
+def is_of_later_fit(record: dict, training: Training) -> bool:
+    """Whether the `fit` that begins was over in the run that wrote the checkpoint.
+
+    The program may compile the model anew before the later one. That one compares the optimizer.
+    """
+    return record["fit"] > training.fit
+
+
+def is_over(record: dict, training: Training) -> bool:
+    """Whether nothing is left for the `fit` that begins."""
+    if is_of_later_fit(record, training):
+        return True
+    return record["is_finished"] and training.epochs <= max(record["epochs"], record["epoch"])
+
+
+def differences(record: dict, training: Training) -> list[str]:
+    """Returns in words why a checkpoint is not one of the `fit` that begins."""
+    then, now = record["variables"], training.variables
+    if is_of_later_fit(record, training):
+        return variables.differences(variables.weights_in(then), variables.weights_in(now))
+    found = variables.differences(then, now)
+    others = record.get("other_optimizers"), training.other_optimizers
+    if all(others) and others[0] != others[1]:  # A train_step may make them in its first call.
+        shown = [", ".join(each or ()) for each in others]
+        found.append(f"optimizers {shown[0]} in the checkpoint, {shown[1]} now")
+    sizes = record.get("batch_size"), training.batch_size
+    if None not in sizes and sizes[0] != sizes[1]:
+        found.append(f"batch size {sizes[0]} in the checkpoint, {sizes[1]} now")
+    return found
+
+
+def describe_differences(found: list[str]) -> str:
+    """Returns the first of some differences, for a message."""
+    return "; ".join(found[:_NUM_SHOWN]) + ("; ..." if len(found) > _NUM_SHOWN else "")
+
+
+def describe_end(saved: Saved, training: Training, directory: str) -> str:
+    """Returns what is said of a training that is over."""
+    record = saved.record
+    if is_of_later_fit(record, training):
+        return f"Nothing left to train in this `fit`: {saved.path} is of a later one."
+    num_epochs = record["epoch"] + (record["step"] > 0)
+    return (
+        f"The training in {directory} is finished: {record['updates']} steps, {num_epochs} epochs. "
+        "To train longer, raise `epochs`; to start over, use another folder."
+    )
+
+
+def describe_resume(saved: Saved, training: Training, *, has_data_state: bool) -> str:
+    """Returns what is said of a training that goes on."""
+    record = saved.record
+    data = "The data of this epoch" if has_data_state else "All data"
+    return (
+        f"Resumed from {saved.path}: step {record['updates']}, epoch {record['epoch'] + 1} of "
+        f"{training.epochs}, after {record['step']} of its steps. {data} is read again up to that "
+        "step."
+    )
