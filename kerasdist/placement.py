@@ -40,7 +40,9 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
     """
     sharded_variables.check_placement(model)
     if not model.built:
-        return {"variables": "not made yet: an `Input` in the model tells what lives where"}
+        return {
+            "variables": "made by `fit`; a model with an `Input` shows here what is on which ps"
+        }
     slots = model.optimizer.variables if model.optimizer and model.optimizer.built else []
     parts = [*_parts(model.variables), *_parts(slots, are_slots=True)]
     described = {
@@ -48,7 +50,7 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
         for index in range(num_ps)
     }
     if not slots:
-        described["slots"] = "the optimizer's, each beside its weight, come with `fit`"
+        described["slots"] = "made by `fit`, each on the ps of its weight"
     return described
 
 

@@ -192,7 +192,7 @@ def _last_batch(plan):
     last = plan.num_examples % plan.global_batch_size
     if last == 0:
         return "as large as the others"
-    text = f"{_count(last, 'example', 'examples')}, weighed as that many; none is dropped"
+    text = f"{_count(last, 'example', 'examples')}, weighted by their number; none dropped"
     empty = plan.num_replicas_of_step - last
     return text + (f"; {_count(empty, 'replica', 'replicas')} without any" if empty > 0 else "")
 
@@ -216,8 +216,10 @@ def _messages(strategy):
     options = getattr(strategy, "communication_options", None)
     if options is None:
         return ""
-    size = f"{options.bytes_per_pack:,} bytes at once" if options.bytes_per_pack else "in one"
-    return f"all-reduce {options.implementation.name}, the gradients of a step {size}"
+    size = (
+        f"messages of {options.bytes_per_pack:,} bytes" if options.bytes_per_pack else "one message"
+    )
+    return f"all-reduce {options.implementation.name}, all gradients of a step in {size}"
 
 
 def _steps_per_call(model, cluster):

@@ -10,7 +10,7 @@ from kerasdist.training.report.limit import limit_of
 
 Curves = dict[str, dict[int, float]]
 
-# A panel for each: its title, and how its tags begin or are called.
+# Each panel with the tags of its curves.
 _PANELS = (
     ("loss", ("loss", "epoch_loss")),
     ("learning rate", ("learning_rate", "epoch_learning_rate")),
@@ -27,10 +27,17 @@ def show(runs: Sequence[Path], output: Path) -> str:
         output: The PNG.
 
     Raises:
-        ValueError: A folder has no numbers in it, or matplotlib is missing.
+        ValueError: A folder has no numbers in it, no run has any that are drawn, or matplotlib is
+            missing.
     """
     curves = {_name_of(run, runs): read(run) for run in runs}
-    _draw(curves, output)
+    panels = _panels(curves)
+    if not panels:
+        raise ValueError(
+            f"There are no losses, rates or epoch logs to draw in {', '.join(map(str, runs))}. "
+            "Name the log_dir of callbacks.Summaries or TensorBoard."
+        )
+    _draw(panels, output)
     return "\n".join(
         [*(sentence_on(name, each) for name, each in curves.items()), f"Written: {output}"]
     )
@@ -95,16 +102,19 @@ def _numbers(path):
         return
 
 
-def _draw(curves: dict[str, Curves], output: Path):
+def _panels(curves: dict[str, Curves]) -> list[tuple[str, dict]]:
+    """Returns the titles of the panels that have curves, each with these by their labels."""
+    panels = [(title, _of_panel(curves, tags)) for title, tags in _PANELS]
+    return [(title, lines) for title, lines in [*panels, *_metrics(curves)] if lines]
+
+
+def _draw(panels: list[tuple[str, dict]], output: Path):
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError(
             "`show` draws with matplotlib, which is not here: pip install 'kerasdist[plot]'."
         ) from None
-    panels = [(title, _of_panel(curves, tags)) for title, tags in _PANELS]
-    panels += _metrics(curves)
-    panels = [(title, lines) for title, lines in panels if lines]
     figure = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axis, (title, lines) in zip(axes, panels, strict=True):

@@ -39,7 +39,7 @@ def test_plan_of_two_clones(capsys):
         "devices": "CPU:0, CPU:1",
         "replicas": "2 copies of the model",
         "batch": "64 examples (global), 32 on each replica",
-        "last batch": "29 examples, weighed as that many; none is dropped",
+        "last batch": "29 examples, weighted by their number; none dropped",
         "steps per epoch": "23 for 1,437 examples",
     }
 

@@ -70,12 +70,12 @@ def test_batch_is_global_and_per_replica(num_replicas, global_batch_size, text):
     ("num_replicas", "num_examples", "text"),
     [
         (2, 128, "as large as the others"),
-        (2, 100, "36 examples, weighed as that many; none is dropped"),
-        (2, 10, "10 examples, weighed as that many; none is dropped"),
-        (1, 65, "1 example, weighed as that many; none is dropped"),
-        (2, 65, "1 example, weighed as that many; none is dropped; 1 replica without any"),
-        (4, 65, "1 example, weighed as that many; none is dropped; 3 replicas without any"),
-        (4, 68, "4 examples, weighed as that many; none is dropped"),
+        (2, 100, "36 examples, weighted by their number; none dropped"),
+        (2, 10, "10 examples, weighted by their number; none dropped"),
+        (1, 65, "1 example, weighted by their number; none dropped"),
+        (2, 65, "1 example, weighted by their number; none dropped; 1 replica without any"),
+        (4, 65, "1 example, weighted by their number; none dropped; 3 replicas without any"),
+        (4, 68, "4 examples, weighted by their number; none dropped"),
     ],
 )
 def test_last_batch_says_what_becomes_of_it(num_replicas, num_examples, text):
@@ -280,7 +280,7 @@ def test_layers_that_draw_nothing_are_not_noted(name):
 @pytest.mark.processes
 def test_plan_of_parameter_servers_says_what_lives_where():
     chief, *_ = run_cluster(plans_of_parameter_servers, num_workers=1, num_ps=2)
-    assert chief.returncode == 0, chief.output
+    assert chief.exit_code == 0, chief.output
     before, after = map(rows_of, chief.value)
 
     assert before["devices"] == "CPU:0"
@@ -292,7 +292,7 @@ def test_plan_of_parameter_servers_says_what_lives_where():
     table = "sequential/table/embeddings (part {} of 2) 1.3"
     assert before["ps 0"] == f"1.3 MB: {table.format(1)}, 1 smaller"
     assert before["ps 1"] == f"1.3 MB: {table.format(2)}, 1 smaller"
-    assert before["slots"].startswith("the optimizer's, each beside its weight")
+    assert before["slots"].startswith("made by `fit`, each on the ps of its weight")
     assert after["ps 0"].startswith("1.3 MB, and 2.6 MB of the optimizer: sequential/table")
     assert after["steps per call"] == "5"
     assert not {"slots", "update"} & after.keys()

@@ -1,6 +1,7 @@
 """`python -m kerasdist show`: runs as a picture, and what limited them."""
 
 import pytest
+import tensorflow as tf
 from matplotlib import image
 
 from kerasdist import show
@@ -45,7 +46,7 @@ def test_the_numbers_of_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("share", "limit"), [(0.6, "The input limits it: 60%"), (0.1, "The computation")]
+    ("share", "limit"), [(0.6, "waiting for the next batch, 60%"), (0.1, "Bottleneck: computation")]
 )
 def test_what_limits_a_run(share, limit):
     curves = {
@@ -76,3 +77,13 @@ def test_a_folder_without_numbers_is_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"error: There are no numbers in {tmp_path}. ")
     assert main(["show", str(tmp_path), str(tmp_path / "other")]) == 2
     assert capsys.readouterr().err.startswith(f"error: There is no folder {tmp_path / 'other'}. ")
+
+
+def test_a_run_without_losses_says_what_it_lacks(tmp_path, capsys):
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        tf.summary.scalar("queue_size", 3.0, step=1)
+
+    assert main(["show", str(tmp_path), f"--output={tmp_path / 'run.png'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: There are no losses, rates or epoch logs to draw in {tmp_path}")
+    assert said.endswith("Name the log_dir of callbacks.Summaries or TensorBoard.\n")

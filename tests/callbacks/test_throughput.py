@@ -29,7 +29,7 @@ def test_a_line_every_few_steps_with_the_loss_of_the_global_batch(strategy, capl
     truth = hand_loop.train()
     *said, limit = lines(caplog)
     found: list = [re.match(LINE, line) for line in said]
-    assert " limits it: " in limit
+    assert "Bottleneck: " in limit
     assert [int(each[1]) for each in found] == [5, 10]
     assert [float(each[2]) for each in found] == pytest.approx(
         [truth.losses[4], truth.losses[9]], rel=1e-3
@@ -71,7 +71,7 @@ def test_data_that_is_too_slow_is_named(caplog):
 
     *_, line, limit = lines(caplog)
     assert re.search(r"waits for data [5-9]\d% of the time: the input limits it", line)
-    assert limit.startswith("The input limits it: ")
+    assert limit.startswith("Bottleneck: waiting for the next batch, ")
 
 
 def test_how_much_of_the_device_is_used(caplog):
@@ -107,7 +107,7 @@ def test_wrong_arguments_are_named(arguments, message):
 
 
 @pytest.mark.processes
-def test_the_chief_says_the_rate_of_all_and_each_worker_its_own():
+def test_the_chief_says_the_rate_of_all_and_each_worker_the_mean():
     chief, worker = strategies.run_on_workers(lines_of_worker, "2 workers")
 
     assert re.match(r"worker 0: step 5, loss = .* examples/s global, \d+ per worker; ", chief[0])
@@ -118,9 +118,9 @@ def test_the_chief_says_the_rate_of_all_and_each_worker_its_own():
 def test_a_slow_worker_is_named_with_what_it_does():
     chief, worker = strategies.run_on_workers(lines_beside_a_slow_callback, "2 workers")
 
-    assert chief[-1].startswith("worker 0: worker 1 limits it: it keeps the others waiting, ")
+    assert chief[-1].startswith("worker 0: Bottleneck: worker 1, which keeps the others waiting ")
     assert re.search(r"Of its own time \d+% is between the steps", chief[-1])
-    assert "limits it" not in worker[-1]  # It is said once.
+    assert "Bottleneck" not in worker[-1]  # It is said once.
 
 
 def lines_beside_a_slow_callback(strategy):

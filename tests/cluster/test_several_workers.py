@@ -428,7 +428,7 @@ def test_messages_can_be_made_smaller():
     for output in testing.run_cluster(train_with_small_messages):
         num_collectives, plan = output.value
         assert num_collectives > 1
-        assert "all-reduce AUTO, the gradients of a step 64 bytes at once" in plan
+        assert "all-reduce AUTO, all gradients of a step in messages of 64 bytes" in plan
         assert "on each of 2 workers" in plan
 
 

@@ -17,27 +17,27 @@ _NAMES = {
     "idle": "between the steps",
 }
 _SENTENCES = {
-    "compute": "The computation limits it: it is {share} of {step}",
-    "input": "The input limits it: {share} of {step} is a wait for the next batch",
-    "exchange": "Communication limits it: {share} of {step} goes to messages",
-    "idle": "The program between the steps limits it: it takes {share} of {step}",
+    "compute": "Bottleneck: computation, {share} of {step}",
+    "input": "Bottleneck: waiting for the next batch, {share} of {step}",
+    "exchange": "Bottleneck: messages between workers, {share} of {step}",
+    "idle": "Bottleneck: Python code between steps (callbacks, logs), {share} of {step}",
 }
 _FIRST = {
-    "compute": "Larger batches, mixed precision or more replicas come first.",
-    "input": "Read ahead (`prefetch`), in parallel (`num_parallel_calls`), or `cache`.",
-    "exchange": "Larger batches per worker, fewer workers or a faster network come first.",
+    "compute": "Try larger batches, mixed precision or more replicas first.",
+    "input": "Read ahead (`prefetch`), read in parallel (`num_parallel_calls`), or `cache`.",
+    "exchange": "Try larger batches per worker, fewer workers or a faster network first.",
     "idle": (
         "Raise `steps_per_execution` in `compile`, and look at callbacks that act on each batch."
     ),
 }
 _OF_SERVED = {
-    "idle": "The chief limits it: workers wait {share} of the time for their next steps",
-    "exchange": "Communication limits it: {share} of the workers' time goes to messages",
+    "idle": "Bottleneck: the chief, workers wait {share} of the time for their next steps",
+    "exchange": "Bottleneck: messages to parameter servers, {share} of the workers' time",
 }
 _NAMES_OF_SERVED = _NAMES | {"idle": "waiting for the chief"}
 _FIRST_OF_SERVED = {
     "idle": "Raise `steps_per_execution` in `compile`, or use fewer workers.",
-    "exchange": "Larger batches, or more parameter servers, come first.",
+    "exchange": "Try larger batches or more parameter servers first.",
 }
 
 
@@ -107,7 +107,7 @@ def limit_of(
         sentences, firsts, names = _SENTENCES, _FIRST, _NAMES
     cause = max(shares, key=lambda cause: shares[cause])
     sentence = sentences[cause].format(
-        share=f"{shares[cause]:.0%}", step=f"a step of {ms_per_step:.1f} ms"
+        share=f"{shares[cause]:.0%}", step=f"a {ms_per_step:.1f} ms step"
     )
     return f"{sentence} ({_others(shares, cause, names)}). {firsts[cause]}"
 
@@ -126,11 +126,11 @@ def _slow_worker(workers, are_asynchronous) -> str | None:
         others = _mean([each for each in workers if each is not slow], "exchange")
         if others - slow.exchange < _MUCH_WAITING:
             return None
-        seen = f"keeps the others waiting, {others - slow.exchange:.0%} of the time"
+        seen = f"keeps the others waiting {others - slow.exchange:.0%} of the time"
     shares, names = _shares_of(slow), _NAMES_OF_SERVED if are_asynchronous else _NAMES
     cause = max(shares, key=lambda cause: shares[cause])
     return (
-        f"{slow.name} limits it: it {seen}. Of its own time {shares[cause]:.0%} is "
+        f"Bottleneck: {slow.name}, which {seen}. Of its own time {shares[cause]:.0%} is "
         f"{names[cause]} ({_others(shares, cause, names)}). Look at that machine first: "
         "what else runs there, and how it reads its data."
     )

@@ -45,8 +45,8 @@ def of_parts(error: Exception, model, step) -> Exception:
             f"Model '{model.name}' is made for batches of {size} examples, and each of {number} "
             "replicas is given its part of the batch. Leave the size out (`keras.Input(shape)` "
             "without `batch_size` or `batch_shape`). Where layers need it (`stateful=True`), it is "
-            f"that of one replica: train with batches of {number * size}, or make the model for "
-            "parts."
+            f"that of one replica: train with batches of {number * size}, or build the model for "
+            "the batch size of one replica."
         )
     if "called while defining a new graph" in str(error):
         return RuntimeError(

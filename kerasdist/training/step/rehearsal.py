@@ -98,8 +98,8 @@ def warn_of_differences(model, step: Callable, batch) -> None:
         lines = filter(str.strip, str(error).splitlines())
         words = [type(error).__name__, *itertools.islice(lines, 1)]
         warnings.warn(
-            f"Whether the gradient over {num_replicas} replicas is that of the whole batch on one "
-            f"device could not be seen: {': '.join(words)}",
+            f"Could not check that {num_replicas} replicas give the gradient of one device: "
+            f"{': '.join(words)}",
             stacklevel=2,
         )
         return

@@ -19,7 +19,7 @@ NUM_STEPS, BATCH, LENGTH = 60, 4, 3
 @pytest.fixture(scope="module")
 def outcome():
     chief, *_ = testing.run_cluster(train_beside_a_slow_input, num_workers=2, num_ps=2)
-    assert chief.returncode == 0, chief.output[-4000:]
+    assert chief.exit_code == 0, chief.output[-4000:]
     return chief.value
 
 
@@ -100,5 +100,5 @@ def test_no_bytes_are_told_of_where_no_step_has_ended(outcome):
 def test_the_slow_worker_is_named(found):
     said = show.sentence_on("run", found)
 
-    assert "worker 1 limits it: it makes " in said
+    assert "Bottleneck: worker 1, which makes " in said
     assert "% is input (" in said

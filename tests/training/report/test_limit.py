@@ -10,10 +10,10 @@ from kerasdist.training.report.worker_share import WorkerShare
 @pytest.mark.parametrize(
     ("shares", "said"),
     [
-        ((0.1, 0.1, 0.1), "The computation limits it: it is 70% of a step of 5.0 ms (input 10%,"),
-        ((0.5, 0.1, 0.1), "The input limits it: 50% of a step of 5.0 ms"),
-        ((0.1, 0.6, 0.1), "Communication limits it: 60%"),
-        ((0.1, 0.1, 0.7), "The program between the steps limits it: it takes 70%"),
+        ((0.1, 0.1, 0.1), "Bottleneck: computation, 70% of a 5.0 ms step (input 10%,"),
+        ((0.5, 0.1, 0.1), "Bottleneck: waiting for the next batch, 50% of a 5.0 ms step"),
+        ((0.1, 0.6, 0.1), "Bottleneck: messages between workers, 60%"),
+        ((0.1, 0.1, 0.7), "Bottleneck: Python code between steps (callbacks, logs), 70%"),
     ],
 )
 def test_the_largest_share_of_one_device(shares, said):
@@ -24,7 +24,7 @@ def test_workers_that_wait_for_the_network_alike():
     workers = [WorkerShare("worker 0", 0.0, 0.6, 0.1), WorkerShare("worker 1", 0.1, 0.5, 0.1)]
 
     text = limit_of(workers, ms_per_step=5.0)
-    assert text.startswith("Communication limits it: 50% of a step of 5.0 ms goes to messages")
+    assert text.startswith("Bottleneck: messages between workers, 50% of a 5.0 ms step")
     assert "computation 30%, input 10%, between the steps 10%" in text
 
 
@@ -32,16 +32,16 @@ def test_a_slow_worker_and_what_it_does():
     workers = [WorkerShare("worker 0", 0.0, 0.7, 0.1), WorkerShare("worker 1", 0.6, 0.1, 0.1)]
 
     text = limit_of(workers, ms_per_step=5.0)
-    assert text.startswith("worker 1 limits it: it keeps the others waiting, 60% of the time.")
+    assert text.startswith("Bottleneck: worker 1, which keeps the others waiting 60% of the time.")
     assert "Of its own time 60% is input" in text
 
 
 @pytest.mark.parametrize(
     ("idle", "steps", "said"),
     [
-        (0.7, 10.0, "The chief limits it: workers wait 70% of the time for their next steps"),
-        (0.1, 10.0, "The computation limits it: it is 60%"),
-        (0.1, 4.0, "worker 1 limits it: it makes 4.0 steps/s, the others 10.0 each."),
+        (0.7, 10.0, "Bottleneck: the chief, workers wait 70% of the time for their next steps"),
+        (0.1, 10.0, "Bottleneck: computation, 60%"),
+        (0.1, 4.0, "Bottleneck: worker 1, which makes 4.0 steps/s, the others 10.0 each."),
     ],
 )
 def test_workers_that_keep_their_own_pace(idle, steps, said):
@@ -66,4 +66,4 @@ def test_the_parts_of_a_run_count_by_their_time():
 
     sentence = limit.sentence()
     assert sentence is not None
-    assert sentence.startswith("The input limits it: 85% of a step of 200.0 ms")
+    assert sentence.startswith("Bottleneck: waiting for the next batch, 85% of a 200.0 ms step")

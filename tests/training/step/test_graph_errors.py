@@ -59,7 +59,7 @@ def test_a_model_for_the_batch_of_a_replica_trains(strategy):
     assert np.isfinite(history["loss"]).all()
 
 
-@pytest.mark.filterwarnings("ignore:Whether the gradient over")
+@pytest.mark.filterwarnings("ignore:Could not check that")
 @each_replicated_strategy
 def test_any_other_error_of_such_a_model_is_shown_as_it_is(strategy):
     def broken(y, predictions):
@@ -91,7 +91,7 @@ class Pairs(keras.Model):
         return {"loss": loss}
 
 
-@pytest.mark.filterwarnings("ignore:Whether the gradient over")
+@pytest.mark.filterwarnings("ignore:Could not check that")
 @each_replicated_strategy
 def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(strategy):
     with strategy.scope():
