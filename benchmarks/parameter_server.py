@@ -91,7 +91,7 @@ def _on_chief(function):
     outputs = testing.run_cluster(
         functools.partial(_run, function), num_workers=2, num_ps=1, timeout_secs=900
     )
-    if any(output.returncode for output in outputs):
+    if any(output.exit_code for output in outputs):
         raise SystemExit(outputs[0].output[-4000:])
     return outputs[0].value
 

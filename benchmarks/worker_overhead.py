@@ -133,7 +133,7 @@ def launch(rounds: int) -> dict:
 def _values(function, *, num_workers) -> list:
     outputs = testing.run_cluster(function, num_workers=num_workers, timeout_secs=600)
     for output in outputs:
-        if output.returncode != 0:
+        if output.exit_code != 0:
             raise RuntimeError(f"{output.task} failed:\n{output.output[-2000:]}")
     return [output.value for output in outputs]
 

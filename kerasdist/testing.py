@@ -33,13 +33,13 @@ class TaskOutput:
 
     Attributes:
         task: Which one.
-        returncode: Its exit code; 128 + s where signal s ended it.
+        exit_code: Its exit code; 128 + s where signal s ended it.
         output: All that it wrote, stdout and stderr in order.
         value: What the function returned; None where it did not, and for scripts.
     """
 
     task: Task
-    returncode: int
+    exit_code: int
     output: str
     value: Any = None
 
@@ -58,7 +58,7 @@ def run_cluster(
 ) -> list[TaskOutput]:
     """Runs a program as all tasks of a cluster and returns what each did.
 
-    A task that fails is no error here: look at `returncode`.
+    A task that fails is no error here: look at `exit_code`.
 
     Args:
         program: A function without arguments, the `Path` of a script, or the source of one as text.
@@ -82,7 +82,7 @@ def run_cluster(
     Example:
         ```python
         results = run_cluster(lambda: os.environ["TF_CONFIG"], num_workers=2)
-        assert [result.returncode for result in results] == [0, 0]
+        assert [result.exit_code for result in results] == [0, 0]
         ```
     """
     with signals_end_the_launch(), Guard(isolate=network == ISOLATED) as guard:
@@ -110,7 +110,7 @@ def run_cluster(
         return [
             TaskOutput(
                 task=ended.task,
-                returncode=ended.exit_code,
+                exit_code=ended.exit_code,
                 output=ended.log.read_text(errors="replace"),
                 value=value,
             )

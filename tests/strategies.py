@@ -79,7 +79,7 @@ def run_on_workers(function, workers: str, *, timeout_secs: float = 120) -> list
         functools.partial(_run, function), timeout_secs=timeout_secs, **arguments
     )
     for output in outputs:
-        assert output.returncode == 0, f"{output.task}\n{output.output[-4000:]}"
+        assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
     serve = workers in PARAMETER_SERVERS
     return [output.value for output in outputs if not serve or output.task.job == "chief"]
 

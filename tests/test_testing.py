@@ -28,7 +28,7 @@ def task():
     return json.loads(os.environ["TF_CONFIG"])["task"]
 
 
-def test_function_gives_value_output_and_returncode_of_every_task(capsys):
+def test_function_gives_value_output_and_exit_code_of_every_task(capsys):
     def work():
         print("at work")
         return task()["index"] * 10
@@ -38,7 +38,7 @@ def test_function_gives_value_output_and_returncode_of_every_task(capsys):
     assert [str(result.task) for result in results] == ["worker 0", "worker 1"]
     assert [result.value for result in results] == [0, 10]
     assert [result.output for result in results] == ["at work\n", "at work\n"]
-    assert [result.returncode for result in results] == [0, 0]
+    assert [result.exit_code for result in results] == [0, 0]
     assert capsys.readouterr().out == ""
 
 
@@ -53,7 +53,7 @@ def test_text_is_the_source_of_a_script():
         num_clones=2,
     )
 
-    assert [(result.output, result.returncode) for result in results] == [("2\n", 3)]
+    assert [(result.output, result.exit_code) for result in results] == [("2\n", 3)]
 
 
 def test_path_is_a_script(tmp_path):
@@ -79,8 +79,8 @@ def test_failure_is_not_raised_and_stops_the_others():
 
     first, second = run_cluster(fail, num_workers=2)
 
-    assert first.returncode == 143
-    assert second.returncode == 1
+    assert first.exit_code == 143
+    assert second.exit_code == 1
     assert second.output.endswith("KeyError: 'missing'\n")
     assert first.value is second.value is None
 
@@ -94,8 +94,8 @@ def test_others_may_go_on_after_a_failure():
 
     first, second = run_cluster(fail, num_workers=2, stop_on_failure=False)
 
-    assert (first.returncode, first.value) == (0, "went on")
-    assert second.returncode == 1
+    assert (first.exit_code, first.value) == (0, "went on")
+    assert second.exit_code == 1
 
 
 @pytest.mark.parametrize("stop_on_failure", [True, False])

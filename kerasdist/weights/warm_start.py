@@ -40,10 +40,10 @@ class WarmStart:
 def warm_start(
     model,
     source: Any,
+    *,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     rename: Mapping[str, str] | Sequence[tuple[str, Any]] | None = None,
-    *,
     ignore_missing: bool = False,
     reshape: bool = False,
     averages: bool = False,

@@ -68,7 +68,7 @@ def alone(program: str, *, num_workers: int = 2, num_ps: int = 0) -> Outcome:
         timeout_secs=240,
         stop_on_failure=False,
     )
-    codes, outputs = zip(*((result.returncode, result.output) for result in results), strict=True)
+    codes, outputs = zip(*((result.exit_code, result.output) for result in results), strict=True)
     return Outcome(codes=list(codes), outputs=list(outputs), ended_at=time.time())
 
 

@@ -61,4 +61,4 @@ def test_models_that_differ_are_refused_where_they_part():
     assert "They part at the variable 'hidden/kernel': [3,4] on the task of index 0, " in told or (
         "They part at the variable 'hidden/kernel': [3,5] on the task of index 1, " in told
     )
-    assert all(result.returncode for result in results)
+    assert all(result.exit_code for result in results)

@@ -37,7 +37,7 @@ def outcomes(deployment) -> list[dict]:
     """Returns what each worker, or the chief of parameter servers, gives: one cluster runs all."""
     outputs = testing.run_cluster(run_cases, timeout_secs=540, **DEPLOYMENTS[deployment])
     for output in outputs:
-        assert output.returncode == 0, f"{output.task}\n{output.output[-4000:]}"
+        assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
     return [output.value for output in outputs if output.value]
 
 

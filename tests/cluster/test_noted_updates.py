@@ -154,7 +154,7 @@ def device_of(op, outside):
 def test_an_update_that_is_noted_waits_for_no_message(run):
     chief, *_ = testing.run_cluster(run, num_workers=1, num_ps=2)
 
-    assert chief.returncode == 0, chief.output[-4000:]
+    assert chief.exit_code == 0, chief.output[-4000:]
     found = chief.value
     if run is in_two_pieces:
         for name in OF_WHOLE_WEIGHTS:

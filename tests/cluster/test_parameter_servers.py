@@ -457,14 +457,14 @@ def outputs():
 
 def result_of(check):
     chief, *_ = outputs()
-    assert chief.returncode == 0, chief.output[-4000:]
+    assert chief.exit_code == 0, chief.output[-4000:]
     result = chief.value[check.__name__]
     assert not isinstance(result, str), result
     return result
 
 
 def test_all_tasks_end_well():
-    assert [output.returncode for output in outputs()] == [0] * 5
+    assert [output.exit_code for output in outputs()] == [0] * 5
 
 
 @pytest.mark.parametrize("check", [shuffled_dataset, unknown_length, generator, py_dataset])
@@ -591,7 +591,7 @@ def test_saved_model_loads_on_another_number_of_parameter_servers(tmp_path):
     chief, *_ = testing.run_cluster(
         functools.partial(load_on_one_worker, tmp_path / "model.keras"), num_workers=1, num_ps=3
     )
-    assert chief.returncode == 0, chief.output[-4000:]
+    assert chief.exit_code == 0, chief.output[-4000:]
     weights, tasks = chief.value
 
     assert sorted(tasks) == ["0", "1", "2"]

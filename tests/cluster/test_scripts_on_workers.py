@@ -134,7 +134,7 @@ def evaluate_on_the_chief():
 
 def test_workers_that_do_different_things_are_told():
     for result in testing.run_cluster(evaluate_on_the_chief, num_workers=2):
-        assert result.returncode
+        assert result.exit_code
         assert "RuntimeError: Another worker does something else" in result.output
 
 

@@ -117,7 +117,7 @@ def test_workers_and_parameter_servers_given_by_hand_evaluate_each_example_once(
     capsys.readouterr()
     assert evaluate.main(argv) == 0
 
-    assert [task.returncode for task in (chief, worker, ps)] == [0, 0, 0], chief.output
+    assert [task.exit_code for task in (chief, worker, ps)] == [0, 0, 0], chief.output
     assert results(chief.output) == results(capsys.readouterr().out) != []
     assert "Accuracy" not in worker.output + ps.output
 
