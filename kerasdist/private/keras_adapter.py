@@ -617,13 +617,17 @@ def around_initializers(context: Callable[[], Any]) -> Generator[None]:
 def standing_in(variables: list[keras.Variable], values: list) -> Generator[None]:
     """Lets other variables of TensorFlow's stand in for those that Keras' variables hold."""
     own = [variable._value for variable in variables]
-    for variable, value in zip(variables, values, strict=False):
-        variable._value = value
+    stand_in(variables, values)
     try:
         yield
     finally:
-        for variable, value in zip(variables, own, strict=True):
-            variable._value = value
+        stand_in(variables, own)
+
+
+def stand_in(variables: list[keras.Variable], values: list) -> None:
+    """As `standing_in`, until others do."""
+    for variable, value in zip(variables, values, strict=False):
+        variable._value = value
 
 
 def give_way(tensor: Any, variable: keras.Variable, then: Callable) -> None:

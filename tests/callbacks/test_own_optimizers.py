@@ -1,5 +1,6 @@
 """Programs that keep optimizers of their own in a dict, as published ones do."""
 
+import contextlib
 import tempfile
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
+from kerasdist.private import keras_adapter
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
 from tests.plain import check_as_plain
@@ -73,6 +75,69 @@ def test_they_train_as_in_plain_keras(strategy):
         return make_here(optimizer=keras.optimizers.Adam, rate=0.01, critic_steps=2)
 
     check_as_plain(strategy, make_with_two_turns, fit)
+
+
+class Projected(keras.optimizers.SGD):
+    """Keeps weights in a box, as those of the critic of a Wasserstein GAN."""
+
+    def apply_gradients(self, grads_and_vars):
+        pairs = list(grads_and_vars)
+        super().apply_gradients(pairs)
+        _project([variable for _, variable in pairs])
+
+
+class ProjectedInApply(keras.optimizers.SGD):
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+        _project(keras_adapter.variables_trained_by(self))
+
+
+def _project(variables):
+    for variable in variables:
+        variable.assign(tf.clip_by_value(variable, -0.3, 0.3))
+
+
+class Lookahead(keras.optimizers.SGD):
+    """Goes half of the way back every other update, at first to 0."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.slow = [self.add_variable_from_reference(each, "slow") for each in variables]
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+        tf.cond(self.iterations % 2 == 0, self._go_back, lambda: 0)
+
+    def _go_back(self):
+        for slow, variable in zip(self.slow, keras_adapter.variables_trained_by(self), strict=True):
+            slow.assign_add(0.5 * (variable - slow))
+            variable.assign(slow)
+        return 0
+
+
+def weights_after_own_updates(strategy=None) -> list:
+    """Returns the weights that optimizers train which change them after Keras' update."""
+    weights = []
+    for optimizer in (Projected, ProjectedInApply, Lookahead):
+        keras.utils.set_random_seed(1)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            model.compile(optimizer(0.1), "mse")
+        model.fit(X, X[:, :1], batch_size=16, shuffle=False, verbose=0)
+        weights.extend(model.get_weights())
+    return weights
+
+
+@each_strategy
+def test_what_they_do_after_the_update_is_done_to_what_it_has_made(strategy):
+    assert_same(weights_after_own_updates(strategy), weights_after_own_updates())
+
+
+@each_with_parameter_servers
+def test_what_they_do_after_the_update_is_done_on_the_parameter_server(workers):
+    (weights,) = strategies.run_on_workers(weights_after_own_updates, workers)
+
+    assert_same(weights, weights_after_own_updates())
 
 
 @on_one_device_and_two_replicas

@@ -39,11 +39,12 @@ class RemoteDelivery:
 
     @contextlib.contextmanager
     def updating(self, optimizer) -> Generator[None]:
-        """Traces an update of the variables themselves, not of copies."""
+        """Traces an update of the variables themselves, which what follows it reads, not copies."""
         self._optimizer = optimizer
+        if self._copies:
+            self._copies.put_back()
         try:
-            with self._copies.put_back() if self._copies else contextlib.nullcontext():
-                yield
+            yield
         finally:  # The step outlives its trace, whose graph they are of.
             self._optimizer = None
             self._forget()

@@ -52,9 +52,9 @@ class LocalCopies:
         with keras_adapter.standing_in(self._variables, copies):
             yield fetched
 
-    def put_back(self) -> contextlib.AbstractContextManager:
-        """Returns a context in which the variables are those of the parameter servers."""
-        return keras_adapter.standing_in(self._variables, self._remote)
+    def put_back(self) -> None:
+        """Lets the rest of the step, which may read an update, see the weights themselves."""
+        keras_adapter.stand_in(self._variables, self._remote)
 
     def _copy(self, position, value):
         with tf.device("/device:CPU:0"):

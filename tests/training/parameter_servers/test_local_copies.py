@@ -13,23 +13,25 @@ def make_model(units=2):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
 
 
-def test_a_step_reads_copies_and_updates_the_weights_themselves():
+def test_a_step_reads_copies_and_from_its_update_on_the_weights_themselves():
     model = make_model()
     copies = LocalCopies(model)
-    before = model.get_weights()
-    kernel, bias = model.trainable_variables
+    before = model.get_weights()[0]
+    kernel, _ = model.trainable_variables
+    weight = kernel.value
 
     @tf.function
     def step():
         with copies.held():
-            with copies.put_back():
-                kernel.value.assign_add(tf.ones([3, 2]))
-            return tf.identity(kernel.value), tf.identity(bias.value)
+            weight.assign_add(tf.ones([3, 2]))
+            seen = tf.identity(kernel.value)
+            copies.put_back()
+            return seen, tf.identity(kernel.value)
 
-    for seen, value in zip(step(), before, strict=True):
-        np.testing.assert_array_equal(seen, value)
-    np.testing.assert_array_equal(kernel.numpy(), before[0] + 1)
-    assert kernel.value is model.trainable_variables[0].value
+    seen_before, seen_after = step()
+    np.testing.assert_array_equal(seen_before, before)
+    np.testing.assert_array_equal(seen_after, before + 1)
+    assert kernel.value is weight
 
 
 def test_an_error_ends_the_copies():
