@@ -4,10 +4,15 @@ Stock Keras gives each replica a copy of the seed, so that all replicas drop the
 replica 0 keeps the numbers of one device, and the others add their position to the seed.
 """
 
+import contextlib
 import functools
+import random
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
@@ -59,6 +64,20 @@ def _copy(generator):
     copy = keras.random.SeedGenerator(int(numbers[0]))
     copy.state.assign(numbers)
     return copy
+
+
+@contextlib.contextmanager
+def generators_kept() -> Generator[None]:
+    """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
+    keras_state = keras_adapter.thread_state()
+    of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        keras_adapter.set_global_seed_generator(keras_state, of_keras)
 
 
 def notes(model, num_replicas: int) -> tuple[str, ...]:

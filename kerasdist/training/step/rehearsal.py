@@ -34,6 +34,7 @@ from kerasdist.training.step import (
     batch_statistics,
     gradient_aggregation,
     own_attributes,
+    randomness,
     replica_step,
 )
 
@@ -251,13 +252,16 @@ def _sketch_of_change(before, variable) -> float:
 
 def _touched(batch):
     """Returns a batch whose inputs differ in their last bits, where they are floats."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
 
     def touch(leaf):
         is_float = tf.is_tensor(leaf) and leaf.dtype in (tf.float32, tf.float64)
         return leaf * (1.0 + _TOUCH) if is_float else leaf
 
-    return keras.utils.pack_x_y_sample_weight(tf.nest.map_structure(touch, x), y, sample_weight)
+    if isinstance(batch, (tuple, list)) and len(batch) > 3:  # Anchors, positives, negatives, ...
+        return tf.nest.map_structure(touch, batch)
+    # Not labels and weights: what is compared with 0 or 1 may be exact.
+    x, *others = keras.utils.unpack_x_y_sample_weight(batch)
+    return keras.utils.pack_x_y_sample_weight(tf.nest.map_structure(touch, x), *others)
 
 
 def _some_of(batch, number: int):
@@ -297,6 +301,7 @@ def _without_traces(model) -> Generator[None]:
             contextlib.redirect_stdout(io.StringIO()),
             tf.summary.record_if(False),
             own_attributes.kept(model),
+            randomness.generators_kept(),
         ):
             warnings.simplefilter("ignore")
             yield

@@ -1,17 +1,20 @@
 """A training step as one device makes it, on each replica of a strategy: with the whole batch."""
 
 import contextlib
-import random
 import warnings
 from collections.abc import Generator
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
-from kerasdist.training.step import batch_statistics, lazy_logs, own_attributes, replica_step
+from kerasdist.training.step import (
+    batch_statistics,
+    lazy_logs,
+    own_attributes,
+    randomness,
+    replica_step,
+)
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.step_logs import graph_function
 from kerasdist.training.step.watched_step import copies_of, slots_of
@@ -86,7 +89,11 @@ def state_kept(model) -> Generator[None]:
         return variable
 
     try:
-        with _generators_kept(), own_attributes.kept(model), tf.variable_creator_scope(create):
+        with (
+            randomness.generators_kept(),
+            own_attributes.kept(model),
+            tf.variable_creator_scope(create),
+        ):
             yield
     finally:
         for metric in keras_adapter.metrics_of(model):
@@ -103,17 +110,3 @@ def _state_of(model) -> list:
     seeds = [generator.state] if generator else []
     variables = [*model.variables, *metrics, *slots_of(model), *seeds]
     return [copy for variable in variables for copy in copies_of(model, variable)]
-
-
-@contextlib.contextmanager
-def _generators_kept() -> Generator[None]:
-    """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
-    keras_state = keras_adapter.thread_state()
-    of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
-        keras_adapter.set_global_seed_generator(keras_state, of_keras)

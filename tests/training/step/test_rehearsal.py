@@ -83,7 +83,8 @@ def warnings_of_fit(model, **arguments) -> list[str]:
         warnings.simplefilter("always")
         # Shuffled, the replicas' shares could have masks of equal size.
         model.fit(X, Y, batch_size=16, shuffle=False, verbose=0, **arguments)
-    return [str(each.message) for each in caught if "whole batch" in str(each.message)]
+    texts = [str(each.message) for each in caught]
+    return [each for each in texts if "whole batch" in each or "Could not check" in each]
 
 
 @each_replicated_strategy
@@ -274,6 +275,42 @@ def test_two_batches_in_one_are_rehearsed_in_their_proportion(strategy):
     data = tf.data.Dataset.zip(unlabeled.batch(24), labeled.batch(6)).take(2)
 
     model.fit(data, shuffle=False, verbose=0)  # A warning is an error here.
+
+
+class Triplets(keras.Model):
+    """A model that learns from anchors, what is like and unlike them, and by how much."""
+
+    def __init__(self, *args, reduce):
+        super().__init__(*args)
+        self.reduce = reduce
+
+    def train_step(self, data):
+        anchors, positives, negatives, margins = data
+        with tf.GradientTape() as tape:
+            near, far = (
+                tf.reduce_sum(tf.square(self(anchors) - self(others)), axis=-1)
+                for others in (positives, negatives)
+            )
+            loss = self.reduce(tf.nn.relu(near - far + margins))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(("reduce", "number"), [(tf.reduce_mean, 0), (tf.reduce_sum, 1)])
+def test_data_need_not_be_of_inputs_and_labels(strategy, reduce, number):
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = Triplets(inputs, layers.Dense(2)(inputs), reduce=reduce)
+        model.compile("sgd")
+    data = tf.data.Dataset.from_tensor_slices((X, X[::-1], X[::2].repeat(2, 0), X[:, 0]))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(data.batch(16), shuffle=False, verbose=0)
+
+    assert [("a sum over the examples" in str(each.message)) for each in caught] == [True] * number
 
 
 @each_replicated_strategy
@@ -467,6 +504,27 @@ def test_it_leaves_no_trace(strategy, steps_per_execution, data):
         return logs, int(model.optimizer.iterations), random.random(), np.random.uniform()
 
     check_as_plain(strategy, make, run)
+
+
+class Draws(keras.Model):
+    """A model whose train_step returns a number that it drew without a seed."""
+
+    def train_step(self, data):
+        return super().train_step(data) | {"drawn": keras.random.uniform(())}
+
+
+@each_replicated_strategy
+def test_numbers_without_a_seed_are_those_of_the_programs(strategy):
+    def fit(seed):
+        keras.backend.clear_session()  # Keras' generator is made by the first number.
+        keras.utils.set_random_seed(seed)
+        with strategy.scope():
+            inputs = keras.Input((3,))
+            model = Draws(inputs, layers.Dense(2)(inputs))
+            model.compile("sgd", "mse")
+        return model.fit(X, Y, batch_size=64, verbose=0).history["drawn"]
+
+    assert fit(3) == fit(3) != fit(4)
 
 
 class Collects(keras.metrics.Metric):
