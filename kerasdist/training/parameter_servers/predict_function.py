@@ -56,7 +56,13 @@ class WorkerPredictFunction:
         prediction = Prediction(schedule, self._watch)
         self._running.append(prediction)
         positions = itertools.count()
-        return tf.nest.map_structure(lambda _: Output(prediction, next(positions)), outputs)
+
+        def of_worker(spec):
+            output = Output(prediction, next(positions))
+            # Keras stacks scalars only where they are TensorFlow's: such a model waits.
+            return output.tensor if spec.shape.rank == 0 else output
+
+        return tf.nest.map_structure(of_worker, outputs)
 
 
 class Prediction:
@@ -104,7 +110,8 @@ class Output:
         return self._prediction.fetch()[self._position]
 
     @functools.cached_property
-    def _tensor(self) -> tf.Tensor:
+    def tensor(self) -> tf.Tensor:
+        """The tensor itself, once it is there."""
         return tf.convert_to_tensor(self.numpy())
 
     def __array__(self, dtype=None, copy=None):
@@ -116,10 +123,10 @@ class Output:
     def __getattr__(self, name):
         if name.startswith("_"):  # What TensorFlow and numpy look for, to know what this is.
             raise AttributeError(name)
-        return getattr(self._tensor, name)
+        return getattr(self.tensor, name)
 
     def __format__(self, spec):
-        return format(self._tensor, spec)
+        return format(self.tensor, spec)
 
     def __reduce__(self):
         return tf.convert_to_tensor, (self.numpy(),)
@@ -130,7 +137,7 @@ def _operator(name):
         others = (
             tf.convert_to_tensor(each) if isinstance(each, Output) else each for each in others
         )
-        return getattr(self._tensor, name)(*others)
+        return getattr(self.tensor, name)(*others)
 
     return operate
 

@@ -15,6 +15,10 @@ class PredictFunction:
     Each of several workers predicts the whole data and returns all of it, so that one of them can
     call `predict` alone.
 
+    An output without axes is taken for a mean over the examples, such as a loss: it is that of the
+    replicas, weighed by their examples. What is computed from weights alone is so, too. One that is
+    no floating point number is that of the first replica.
+
     Args:
         model: A model of one of our strategies.
     """
@@ -46,25 +50,38 @@ class PredictFunction:
         outputs = self._strategy.experimental_local_results(outputs)
         if len(replicas) == 1:
             return outputs[0]
-        return joined(*map(_of_examples, outputs, counts))
+        return tf.nest.map_structure(lambda *parts: _of_replicas(parts, counts), *outputs)
 
 
 def joined(*structures):
-    """Returns structures of tensors, joined along their first axis."""
+    """Returns structures of tensors, joined along their first axis; scalars get one."""
     if len(structures) == 1:
         return structures[0]
-    return tf.nest.map_structure(lambda *parts: batches.joined(parts), *structures)
+    return tf.nest.map_structure(
+        lambda *parts: tf.stack(parts) if parts[0].shape.rank == 0 else batches.joined(parts),
+        *structures,
+    )
 
 
-def _of_examples(outputs, count):
-    """Returns the outputs of a replica; none of one that computed with a borrowed example."""
+def _of_replicas(parts: tuple, counts: list):
+    """Returns an output of all replicas; nothing of one that computed with a borrowed example."""
+    if parts[0].shape.rank == 0:
+        return _mean(parts, counts)
+    return batches.joined([_cut(part, count) for part, count in zip(parts, counts, strict=True)])
+
+
+def _mean(parts: tuple, counts: list):
+    dtype = parts[0].dtype
+    if not dtype.is_floating:
+        return parts[0]
+    # In float64, so that the mean of equal numbers is the same number.
+    counts = tf.cast(tf.stack(counts), tf.float64)
+    summed = tf.math.multiply_no_nan(tf.cast(tf.stack(parts), tf.float64), counts)
+    return tf.cast(tf.reduce_sum(summed) / tf.reduce_sum(counts), dtype)
+
+
+def _cut(output, count):
     if isinstance(count, int) and count > 0:
-        return outputs
-
-    def cut(output):
-        if output.shape.rank == 0:
-            return output
-        size = tf.cast(batches.num_examples(output), tf.int64)
-        return batches.rows(output, 0, tf.where(count > 0, size, tf.zeros_like(size)))
-
-    return tf.nest.map_structure(cut, outputs)
+        return output
+    size = tf.cast(batches.num_examples(output), tf.int64)
+    return batches.rows(output, 0, tf.where(count > 0, size, tf.zeros_like(size)))

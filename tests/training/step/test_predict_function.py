@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.step.predict_function import PredictFunction, joined
-from tests.strategies import each_strategy
+from tests import strategies
+from tests.plain import check_as_plain
+from tests.strategies import each_strategy, each_with_parameter_servers
 
 
 class Doubled(keras.Model):
@@ -31,3 +33,50 @@ def test_ragged_outputs_are_joined_too():
     parts = [{"x": tf.ragged.constant([[1], [2, 3]])}, {"x": tf.ragged.constant([[4, 5, 6]])}]
 
     assert joined(*parts)["x"].to_list() == [[1], [2, 3], [4, 5, 6]]
+
+
+class WithScalars(keras.Model):
+    """Also returns a number of the weights, a mean over examples and an integer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.compile()
+
+    def call(self, inputs):
+        outputs = self.dense(inputs)
+        temperature = keras.ops.mean(self.dense.kernel)
+        return {"y": outputs, "temperature": temperature, "mean": keras.ops.mean(outputs)}
+
+    def predict_step(self, data):
+        return super().predict_step(data) | {"version": tf.constant(7)}
+
+
+def predict_scalars(model) -> dict:
+    x = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
+    return {
+        "several batches": model.predict(x, batch_size=4, verbose=0),
+        "one": model.predict(x, verbose=0),
+        "more replicas than examples": model.predict(x[:1], verbose=0),
+        "on batch": model.predict_on_batch(x),
+    }
+
+
+@each_strategy
+def test_scalars_are_those_of_each_batch(strategy):
+    check_as_plain(strategy, WithScalars, predict_scalars)
+
+
+@each_with_parameter_servers
+def test_scalars_are_those_of_each_batch_of_workers(workers):
+    strategies.run_on_workers(check_scalars, workers)
+
+
+def check_scalars(strategy):
+    check_as_plain(strategy, WithScalars, predict_scalars)
+
+
+def test_scalars_of_several_batches_in_a_call_are_stacked():
+    parts = [{"x": tf.constant(1.0)}, {"x": tf.constant(2.0)}]
+
+    assert joined(*parts)["x"].numpy().tolist() == [1, 2]
