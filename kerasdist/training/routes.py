@@ -166,6 +166,8 @@ def _make_test_function(stock, model, force=False):
         return stock(model, force)
     batch_statistics.synchronize(model)
     batch_statistics.synchronize_workers(model)
+    if isinstance(model.train_function, WorkerStepFunction):
+        model.train_function.wait()  # In a callback of `fit`: Keras resets the metrics next.
     if model.test_function is None or force:
         scope_checks.check(model)
         model.test_function = _make_step(

@@ -319,6 +319,28 @@ def weights_assigned_in_a_call(strategy):
 
 
 @on_two_workers
+def metrics_of_batches_in_the_middle(strategy):
+    model, seen = make_model(strategy, optimizer=lambda: keras.optimizers.SGD(0.0)), []
+    x, y = data(12)
+    methods = (
+        model.test_on_batch,
+        model.train_on_batch,
+        functools.partial(model.evaluate, verbose=0),
+    )
+
+    def look(method, batch, logs):
+        if batch % 4 == 2:
+            seen.append(method(x, y))
+
+    for method in methods:
+        callback = keras.callbacks.LambdaCallback(
+            on_train_batch_end=functools.partial(look, method)
+        )
+        model.fit(dataset(), epochs=2, verbose=0, callbacks=[callback])
+    return seen, model.evaluate(x, y, verbose=0)
+
+
+@on_two_workers
 def stop_in_the_middle(strategy):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -639,6 +661,13 @@ def test_interrupted_training_goes_on_from_a_backup():
 
 def test_weight_that_a_layer_assigns_is_assigned_on_the_parameter_server():
     assert result_of(weights_assigned_in_a_call) == pytest.approx(1, abs=0.01)  # sqrt(18) before.
+
+
+def test_metrics_of_a_batch_in_the_middle_are_without_those_of_steps_that_run():
+    seen, expected = result_of(metrics_of_batches_in_the_middle)
+    assert len(seen) >= 6
+    for metrics in seen:
+        assert metrics == pytest.approx(expected, abs=1e-5)
 
 
 def test_stops_in_the_middle_of_an_epoch():

@@ -34,6 +34,7 @@ class Call:
         calls: Of the same epoch.
         batch: The batch of the one step, where the chief reads it; None where the worker does.
         result: What the coordinator promises, and the attempt.
+        is_fetched: Whether the first of them is what it promised.
     """
 
     position: int
@@ -41,6 +42,7 @@ class Call:
     calls: "Calls"
     batch: Any = None
     result: Any = None
+    is_fetched: bool = False
 
 
 def most_running(num_workers: int) -> int:

@@ -118,19 +118,13 @@ class WorkerStepFunction:
 
     def _call(self, data) -> dict:
         num_taken = None
-        try:
+        with self._abandoned_after_errors():
             if isinstance(data, Calls):
                 num_taken = self._advance(data)
             else:
                 for batch in data:
                     self._run_batch(batch)
                 self._recent = None
-        except tf.errors.OpError as error:
-            self._abandon()
-            raise graph_errors.explained(_of_user(error)) from None
-        except Exception:  # Of the coordinator's own.
-            self._abandon()
-            raise
         if num_taken == 0:
             self.finish()
             raise StopIteration
@@ -151,6 +145,15 @@ class WorkerStepFunction:
         if self._calls is None or self._calls.peek() is None:
             return None
         return self._calls.num_done_of_epoch
+
+    def wait(self) -> None:
+        """Waits until metrics have what runs, before others reset them.
+
+        Its calls end later, as callbacks count them: the logs of `fit` are then without them.
+        """
+        with self._abandoned_after_errors():
+            for call in self._running:
+                self._fetch(call)
 
     @property
     def num_steps_of_epoch(self) -> int:
@@ -221,8 +224,7 @@ class WorkerStepFunction:
 
     def _end(self, call: Call) -> int:
         """Waits for a call; returns how many steps it had batches for."""
-        result, attempt = call.result
-        numbers = self._watch.fetch_once(result, attempt)
+        numbers, attempt = self._fetch(call)
         num_taken = call.num_steps
         data = call.calls.source.data
         if attempt.is_lost:
@@ -233,6 +235,14 @@ class WorkerStepFunction:
                 num_taken = self._run_again(call, np.zeros(len(self._ledger.devices), np.int64))
         call.calls.end(call, num_taken)
         return num_taken
+
+    def _fetch(self, call: Call):
+        """Returns what came of a call, once it is there, and its attempt."""
+        result, attempt = call.result
+        if not call.is_fetched:
+            call.result = self._watch.fetch_once(result, attempt), attempt
+            call.is_fetched = True
+        return call.result
 
     def _make_up(self, call: Call, done) -> int:
         """Makes what is missing of the steps of a lost call; returns how many it has."""
@@ -280,6 +290,18 @@ class WorkerStepFunction:
                 return
             found = self._ledger.close(attempt)
             done = found if done is None else np.maximum(done, found)
+
+    @contextlib.contextmanager
+    def _abandoned_after_errors(self) -> Generator[None]:
+        """Raises errors of steps as those of the user's code that they are."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            self._abandon()
+            raise graph_errors.explained(_of_user(error)) from None
+        except Exception:  # Of the coordinator's own.
+            self._abandon()
+            raise
 
     def _abandon(self):
         """Lets the coordinator forget what was scheduled, after an error."""
