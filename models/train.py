@@ -23,6 +23,7 @@ which task it is. The chief alone writes and prints. Ctrl-C ends the workers wit
 """
 
 import contextlib
+import functools
 import math
 import os
 import shlex
@@ -125,7 +126,6 @@ def _train(values: flags.FlagValues) -> int:
         return _train_and_finish(values, cluster, model, train, test, train_dir)
     with train_dir.taken():
         train_dir.clear(overwrite=values.overwrite)
-        _describe_data(values, train, train_dir)
         print(plan, flush=True)
         kerasdist.barrier("training directory")
         return _train_and_finish(values, cluster, model, train, test, train_dir)
@@ -164,6 +164,10 @@ def _train_and_finish(
         *gradient_flags.build(values, model),
         *saving.build(values, train_dir),
     ]
+    if cluster.is_chief:
+        # Once `fit` has begun: it refuses to go on with another training, of which all is kept.
+        describe = functools.partial(_describe_data, values, train, train_dir)
+        kept.append(keras.callbacks.LambdaCallback(on_train_begin=lambda logs: describe()))
     run = _fit(
         values,
         model,
@@ -195,6 +199,11 @@ def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
     input_pipeline.check(values)
     if not values.train_dir:
         raise UsageError("--train_dir is missing: where the model goes, such as runs/first.")
+    if "://" in values.train_dir:
+        raise UsageError(
+            f"--train_dir {values.train_dir!r} must be a folder that this machine has. Mount the "
+            "storage, or copy the run there when it is done."
+        )
     train_dir = TrainDir(Path(values.train_dir))
     if cluster.is_chief:  # The others need not even see it.
         train_dir.check(overwrite=values.overwrite)

@@ -1397,6 +1397,7 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--ps=-1", "--", "true"], "Received: num_ps=-1."),
         (["--clones=0", "--", "true"], "Received: num_clones=0."),
         (["--clones=100000", "--", "true"], "Received: num_clones=100000."),
+        (["--log-dir=gs://bucket", "--", "true"], "Received: log_dir='gs://bucket'."),
         (["--max-restarts=-1", "--", "true"], "Received: max_restarts=-1."),
         (["--grace-secs=-1", "--", "true"], "Received: grace_secs=-1.0."),
         (["--timeout-secs=nan", "--", "true"], "Received: timeout_secs=nan."),

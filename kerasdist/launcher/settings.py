@@ -16,7 +16,7 @@ class Settings:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: A number is out of range, `log_dir` is empty, or `network` is unknown.
+        ValueError: A number is out of range, `log_dir` is empty or no folder, or `network` is unknown.
     """
 
     num_workers: int = 2
@@ -45,6 +45,11 @@ class Settings:
             raise ValueError(
                 "`log_dir` must not be empty. Received: log_dir=''. Without it, logs are in "
                 "kerasdist_logs/<run id>."
+            )
+        if "://" in os.fspath(self.log_dir or ""):
+            raise ValueError(
+                "`log_dir` must be a folder that this machine has. Received: "
+                f"log_dir={self.log_dir!r}. Mount the storage, or copy the logs there afterwards."
             )
         if self.network not in NETWORKS:
             raise ValueError(

@@ -53,6 +53,7 @@ def argv(tmp_path, data_dir):
         ("--dataset_dir=missing", "--dataset_dir 'missing' is not a directory. Create it"),
         ("--train_dir=/dev/null/run", "--train_dir '/dev/null/run' cannot be created"),
         ("--train_dir=", "--train_dir is missing"),
+        ("--train_dir=gs://bucket/run", "--train_dir 'gs://bucket/run' must be a folder"),
         ("--batch_size=0", "--batch_size=0: 0 is not a positive integer"),
         ("--batchsize=1", "Did you mean: batch_size ?"),
         ("--num_clones=0", "num_clones=0"),
@@ -260,7 +261,12 @@ def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, cap
 @pytest.mark.thorough
 def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, capsys):
     assert train.main(argv) == 0
-    for other in (["--optimizer=adam"], ["--model_name=cifarnet", "--train_image_size=28"]):
+    files = [tmp_path / "run" / name for name in ("labels.txt", "samples.png", "model.keras")]
+    contents = [file.read_bytes() for file in files]
+    for other in (
+        ["--optimizer=adam", "--seed=1"],
+        ["--model_name=cifarnet", "--train_image_size=28"],
+    ):
         capsys.readouterr()
 
         assert train.main([*argv, *other, "--max_number_of_steps=8"]) == 2
@@ -268,6 +274,7 @@ def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, caps
         told = capsys.readouterr().err
         assert f"error: --train_dir {str(tmp_path / 'run')!r} holds another training." in told
         assert "in the checkpoint, " in told
+        assert [file.read_bytes() for file in files] == contents
     assert train.main([*argv, "--optimizer=adam", "--overwrite"]) == 0
 
 
