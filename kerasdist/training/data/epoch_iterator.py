@@ -101,7 +101,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._is_counted = not is_distributed and self._own_data is None
         self._num_iterators = 0
         num_shuffled = tensorflow_adapter.num_shuffled(self._dataset)
-        self._is_state_small = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
+        self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._forget_count()
@@ -242,9 +242,11 @@ class EpochIterator(keras_adapter.EpochIterator):
         return iterator
 
     def _state_of(self, iterator) -> bytes | None:
-        if self._is_state_small and running_call.keeps_data_state():
-            return tensorflow_adapter.iterator_state(iterator)
-        return None
+        if not (self._has_small_state and running_call.keeps_data_state()):
+            return None
+        state = tensorflow_adapter.iterator_state(iterator)
+        self._has_small_state = state is not None  # TensorFlow logs each time that it has none.
+        return state
 
     def _source_of(self, iterator) -> DataSource:
         if self._own_data is not None:
