@@ -16,7 +16,7 @@ class Settings:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: A number is out of range, `log_dir` is empty or no folder, or `network` is unknown.
+        ValueError: A number is out of range, `log_dir` is no folder, or `network` is unknown.
     """
 
     num_workers: int = 2
