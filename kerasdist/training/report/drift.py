@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers
+from kerasdist.training.step import own_attributes
 
 _MOST_SHOWN = 4
 # Of a number: far above what machines of other kinds may round.
@@ -53,13 +54,17 @@ def warn_of_drift(model, epoch: int) -> bool:
 
 def _numbers(model) -> list[tuple[str, float]]:
     """Returns names and numbers that differ where the states of two trainings do."""
-    variables = model.trainable_variables
+    trained = [(each.path, each.value) for each in model.trainable_variables]
+    variables = [*trained, *own_attributes.states_of(model)]
     # Sums of squares make no copy of a weight, and are read at once.
-    sums = [tf.cast(tf.nn.l2_loss(_floats(each.value)), tf.float64) for each in variables]
+    sums = [
+        tf.cast(tf.nn.l2_loss(_floats(tf.convert_to_tensor(each))), tf.float64)
+        for _, each in variables
+    ]
     norms = np.sqrt(2 * tf.stack(sums).numpy()) if sums else []
     optimizers = keras_adapter.optimizers_of(model)
     return [
-        *((f"'{each.path}'", norm) for each, norm in zip(variables, norms, strict=True)),
+        *((f"'{name}'", norm) for (name, _), norm in zip(variables, norms, strict=True)),
         *(
             ("the learning rate", float(each.learning_rate))
             for each in optimizers

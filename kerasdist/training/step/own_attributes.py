@@ -46,6 +46,37 @@ def kept(model) -> Generator[None]:
             each.put_back()
 
 
+def states_of(model) -> list[tuple[str, Any]]:
+    """Returns names and TensorFlow's variables that a model keeps and no optimizer trains.
+
+    Not those that belong to the examples of a replica: the statistics of BatchNormalization, which
+    has a warning of its own, the states of recurrent layers, and what is made to be a sum or a mean
+    when it is read.
+    """
+    layers = keras_adapter.layers_of(model)
+    of_examples = (keras.layers.BatchNormalization, keras.layers.RNN)
+    left_out = [each for each in layers if isinstance(each, of_examples)]
+    left_out = {id(weight) for layer in left_out for weight in layer.weights}
+    weights = [each for each in model.non_trainable_weights if id(each) not in left_out]
+    attributes = _instances_in([each for each in layers if _is_own(each)], tf.Variable)
+    states = [
+        *((each.path, each.value) for each in weights),
+        *((each.name.partition(":")[0], each) for each in attributes),
+    ]
+    different = {id(state): (name, state) for name, state in states if _is_number(state)}
+    return list(different.values())
+
+
+def _is_number(variable) -> bool:
+    """Whether a variable holds numbers of a known shape, the same ones on all replicas."""
+    dtype = variable.dtype
+    return (
+        (dtype.is_floating or dtype.is_integer or dtype.is_bool)
+        and variable.shape.is_fully_defined()
+        and variable.synchronization != tf.VariableSynchronization.ON_READ
+    )
+
+
 class _Kept:
     """The attributes of an object as they are now, without those of Keras' base classes."""
 

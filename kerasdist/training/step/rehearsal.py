@@ -8,8 +8,8 @@ are made alike, and nothing that is assigned stays, no variable and no attribute
 gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
 is the user's own, the net predicts once, and the loss alone goes through it.
 
-Weights that a program updates by itself never meet those of the other replicas: where what it
-assigns is not the same on all of them, another warning says so.
+What a program assigns by itself, to weights or to a state such as a running mean, never meets what
+the other replicas assign: where that is not the same on all of them, another warning says so.
 """
 
 import contextlib
@@ -129,10 +129,11 @@ def rehearse(model, step: Callable, batch) -> list[str]:
             step = functools.partial(_differentiate_loss, model, predictions)
             batch = touched = (some, tf.range(batches.num_examples(some)))
         whole = _rehearse_whole(strategy, step, batch, touched)
-        variables, spreads = model.trainable_variables, []
+        weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
+        variables = [*weights, *own_attributes.states_of(model)]
         shared = replica_step.rehearse(
             strategy,
-            functools.partial(_note_spreads, step, variables, spreads),
+            functools.partial(_note_spreads, step, [each for _, each in variables], spreads),
             batches.shares_of(batch, strategy),
             is_whole=False,
             weighs_loss=weighs_loss,
@@ -140,8 +141,14 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     finding = _find(whole, shared, tolerance, num_replicas)
     texts = [_describe(finding, num_replicas)] if finding else []
     pairs = zip(variables, spreads[0], strict=True)
-    if apart := [variable.path for variable, spread in pairs if spread > _TOLERANCE]:
-        texts.append(_describe_assigned(apart, num_replicas))
+    apart = [name if spread > _TOLERANCE else None for (name, _), spread in pairs]
+    num_weights = len(weights)
+    for names, describe in (
+        (apart[:num_weights], _describe_assigned),
+        (apart[num_weights:], _describe_states),
+    ):
+        if told := [name for name in names if name]:
+            texts.append(describe(told, num_replicas))
     return texts
 
 
@@ -219,7 +226,7 @@ def _note_spreads(step: Callable, variables: list, spreads: list, data):
 
     Args:
         step: Called with `data`, on each replica.
-        variables: The trained ones. In a rehearsal the optimizer leaves them alone.
+        variables: TensorFlow's. In a rehearsal the optimizer leaves the trained ones alone.
         spreads: Gets a list with a number for each of them, the same one from each replica: the
             standard deviation over the replicas as a fraction of the root mean square.
         data: The share of a replica.
@@ -377,14 +384,29 @@ def _describe(finding: Finding, num_replicas: int) -> str:
 
 
 def _describe_assigned(paths: list[str], num_replicas: int) -> str:
-    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     return (
-        f"What a step assigns to the trained weight '{paths[0]}'{others} is not the same on the "
+        f"What a step assigns to the trained weight {_first_of(paths)} is not the same on the "
         f"{num_replicas} replicas: each computes it from its own examples, so that they train "
         "different weights. Update them with `optimizer.apply(gradients, variables)`, which "
         "sees the gradient of the whole batch, or assign what all replicas share: that of "
         '`tf.distribute.get_replica_context().all_reduce("MEAN", gradient)`.'
     )
+
+
+def _describe_states(names: list[str], num_replicas: int) -> str:
+    return (
+        f"What a step assigns to the state {_first_of(names)} is not the same on the "
+        f"{num_replicas} replicas: each computes it from its own examples, and goes on with it, "
+        "where one device computes it from the whole batch. The model that is saved has that of "
+        "one replica. Assign what is of the whole batch: `kerasdist.global_mean(values)` and "
+        "`kerasdist.global_sum(values)` of its examples, or, of other numbers, "
+        '`tf.distribute.get_replica_context().all_reduce("SUM", numbers)`; for a queue of examples '
+        "`all_gather(examples, axis=0)` of the same context."
+    )
+
+
+def _first_of(names: list[str]) -> str:
+    return f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _percent(fraction: float) -> str:

@@ -65,6 +65,14 @@ def test_every_optimizer_is_looked_at(model, others):
         assert warn_of_drift(model, 0)
 
 
+def test_states_that_no_optimizer_trains_are_looked_at(model, others):
+    model.add(keras.layers.Dense(2, name="teacher", kernel_initializer="ones", trainable=False))
+    others |= {2: 2.0}
+
+    with pytest.warns(UserWarning, match="they differ in '.*teacher/kernel'. What"):
+        assert warn_of_drift(model, 0)
+
+
 def test_a_model_need_not_have_weights_or_an_optimizer(model, others):
     model.trainable = False
     model.optimizer = None

@@ -251,6 +251,59 @@ def test_weights_that_all_replicas_assign_alike_are_no_news(strategy, update):
     assert fit_by_hand(strategy, update, is_built=True) == ([], True)
 
 
+class RunningNorm(layers.Layer):
+    """A layer that subtracts the mean of what it has seen, kept in a weight and in a variable."""
+
+    def __init__(self, mean_of):
+        super().__init__()
+        self.mean_of = mean_of
+
+    def build(self, input_shape):
+        self.mean = self.add_weight(shape=input_shape[1:], initializer="zeros", trainable=False)
+        self.last: Any = tf.Variable(tf.zeros(input_shape[1:]), trainable=False)
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs, training=False):
+        outputs = inputs - self.mean
+        if training:
+            self.last.assign(self.mean_of(inputs))
+            self.mean.assign(0.9 * self.mean + 0.1 * self.last)
+            self.count.assign_add(1.0)
+        return outputs
+
+
+def mean_of_replica(inputs):
+    return tf.reduce_mean(inputs, axis=0)
+
+
+def mean_of_replicas(inputs):
+    context: Any = tf.distribute.get_replica_context()
+    return context.all_reduce("MEAN", mean_of_replica(inputs))
+
+
+def mean_of_batch(inputs):
+    return tf.stack([kerasdist.global_mean(each) for each in tf.unstack(inputs, axis=1)])
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(
+    ("mean_of", "number"),
+    [(mean_of_replica, 1), (mean_of_replicas, 0), (mean_of_batch, 0)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_state_that_is_not_the_same_on_all_replicas_is_named(strategy, mean_of, number):
+    with strategy.scope():
+        norm = RunningNorm(mean_of)
+        recurrent = [layers.Reshape((1, 3)), layers.GRU(2), layers.BatchNormalization()]
+        model = keras.Sequential([keras.Input((3,)), norm, *recurrent, layers.Dense(2)])
+        model.compile("sgd", "mse")
+
+    found = warnings_of_fit(model)
+
+    assert len(found) == number
+    assert all("to the state 'sequential" in each and " and 1 more is" in each for each in found)
+
+
 class SemiSupervised(keras.Model):
     """A model that learns from examples with labels and from others, of another batch size."""
 
