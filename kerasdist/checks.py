@@ -8,6 +8,7 @@ worker.
 
 import math
 import numbers
+import os
 from typing import Any, TypeGuard
 
 
@@ -57,6 +58,24 @@ def check_bool(name: str, value: object) -> None:
     """Raises a TypeError unless `value` is True or False; the text "False" is true to Python."""
     if not isinstance(value, bool):
         raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}.")
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raises a TypeError unless `value` is an instance of `kind`, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"`{name}` must be a {kind.__name__}. Received: {name}={value!r}.")
+
+
+def checked_folder(name: str, value: Any) -> str:
+    """Returns the path of a folder; raises a TypeError or ValueError where it is none."""
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise TypeError(f"`{name}` must be the path of a folder. Received: {name}={value!r}.")
+    if not path:
+        raise ValueError(
+            f"`{name}` must not be empty. Received: {name}={value!r}. '.' is the current folder."
+        )
+    return path
 
 
 def is_int(value: object) -> TypeGuard[int]:

@@ -79,3 +79,17 @@ def test_a_decay_is_less_than_1(decay):
 def test_only_a_bool_is_true_or_false(value):
     with pytest.raises(TypeError, match=f"must be True or False. Received: chief={value!r}"):
         checks.check_bool("chief", value)
+
+
+def test_an_instance_may_be_left_out():
+    checks.check_kind("steps", None, int)
+    with pytest.raises(TypeError, match=r"`steps` must be a int\. Received: steps='2'\."):
+        checks.check_kind("steps", "2", int)
+
+
+def test_a_folder_is_a_path_that_is_not_empty(tmp_path):
+    assert checks.checked_folder("log_dir", tmp_path) == str(tmp_path)
+    with pytest.raises(TypeError, match=r"`log_dir` must be the path.* Received: log_dir=b'runs'"):
+        checks.checked_folder("log_dir", b"runs")
+    with pytest.raises(ValueError, match=r"`log_dir` must not be empty.* Received: log_dir=''"):
+        checks.checked_folder("log_dir", "")

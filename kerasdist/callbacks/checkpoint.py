@@ -26,7 +26,7 @@ from kerasdist.checkpoints import (
     saver_of_copy,
     variables,
 )
-from kerasdist.checks import check_bool, check_int, check_secs
+from kerasdist.checks import check_bool, check_int, check_secs, checked_folder
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
 from kerasdist.private import keras_adapter
@@ -143,7 +143,7 @@ class Checkpoint(UpdateCallback):
             raise ValueError(f'`mode` must be "auto", "min" or "max". Received: {mode=}.')
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
-        self.directory = os.fspath(directory)
+        self.directory = checked_folder("directory", directory)
         self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
         self.keep_best, self.monitor = keep_best, monitor
         self.mode = _mode_of(monitor) if mode == "auto" else mode

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.checks import check_int, is_int
+from kerasdist.checks import check_int, checked_folder, is_int
 from kerasdist.lifetime.remote_recordings import RemoteRecordings
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
@@ -77,7 +77,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         check_int("num_steps", num_steps, at_least=1)
         if tasks not in ("chief", "all"):
             raise ValueError(f'`tasks` must be "chief" or "all". Received: {tasks=}.')
-        self.log_dir = os.fspath(log_dir)
+        self.log_dir = checked_folder("log_dir", log_dir)
         self.every_steps, self.num_steps, self.tasks = every_steps, num_steps, tasks
         self.at_steps = None if at_steps is None else _checked(at_steps)
         self.files: list[str] = []

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks.evidence import Evidence
-from kerasdist.checks import check_int
+from kerasdist.checks import check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.step import layer_outputs, rare, replica_step, whole_step
@@ -70,7 +70,7 @@ class StopOnNonFinite(StepCallback):
             raise ValueError(f"`action` must be one of {_ACTIONS}. Received: {action=}.")
         check_int("max_restores", max_restores, at_least=1)
         self.action, self.max_restores = action, max_restores
-        self.directory = None if directory is None else os.fspath(directory)
+        self.directory = None if directory is None else checked_folder("directory", directory)
         self.batch: Any = None
         self.step: int | None = None
 

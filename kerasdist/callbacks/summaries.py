@@ -14,7 +14,7 @@ from kerasdist import plan
 from kerasdist.callbacks import patterns
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
-from kerasdist.checks import check_bool, check_int, check_secs
+from kerasdist.checks import check_bool, check_int, check_secs, checked_folder
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
@@ -108,7 +108,7 @@ a step computed; also of each worker |
         check_bool("graph", graph)
         if on_error not in ("warn", "raise"):
             raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
-        self.log_dir = os.fspath(log_dir)
+        self.log_dir = checked_folder("log_dir", log_dir)
         self.every_steps, self.every_secs = every_steps, every_secs
         self._weights = _Choice("weights", weights)
         self._gradients = _Choice("gradients", gradients)

@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kerasdist import launch_note, tasks
-from kerasdist.checks import check_bool, check_int, check_positive
+from kerasdist.checks import check_bool, check_int, check_kind, check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
@@ -83,6 +83,8 @@ def make_strategy(
             model.compile(optimizer="sgd", loss="mse")
         model.fit(dataset)      # batched with the global batch size
     """
+    check_kind("config", config, DeploymentConfig)
+    check_kind("cluster", cluster, Cluster)
     check_positive("start_timeout_secs", start_timeout_secs, finite=True)
     check_positive("heartbeat_timeout_secs", heartbeat_timeout_secs, finite=True)
     check_positive("step_timeout_secs", step_timeout_secs)
