@@ -68,7 +68,7 @@ def test_one_clone_is_one_device():
 )
 def test_arguments_are_checked_also_where_they_have_no_effect(argument, value, error):
     with pytest.raises(error, match=f"^`{argument}` must .* Received: {argument}={value!r}.$"):
-        kerasdist.make_strategy(**{"cluster": Cluster.local(), argument: value})
+        kerasdist.make_strategy(**{argument: value})
 
 
 def test_launch_is_told_that_the_program_makes_a_strategy(tmp_path, monkeypatch):
