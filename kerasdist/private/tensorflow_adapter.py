@@ -483,15 +483,35 @@ def batch_size_of(dataset) -> int | None:
 
 def num_shuffled(dataset) -> int:
     """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
-    seen, left, total = set(), [dataset], 0
+    sizes = (tf.get_static_value(getattr(each, "_buffer_size", 0)) for each in _chain(dataset))
+    return sum(max(int(size or 0), 0) for size in sizes)
+
+
+def calls_python(dataset) -> bool:
+    """Whether Python makes elements of a dataset: a generator, a `py_function`."""
+    return any(
+        "PyFunc" in node.op
+        for each in _chain(dataset)
+        for wrapper in each._functions()
+        for node in _nodes_of(wrapper.function.graph.as_graph_def())
+    )
+
+
+def _nodes_of(graph):
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _chain(dataset):
+    """Yields a dataset and those that it is made of; none for what is no dataset of tf.data."""
+    seen, left = set(), [dataset]
     while left:  # Long chains and datasets that are in several places: each is looked at once.
         each = left.pop()
-        if id(each) in seen or not isinstance(each, tf.data.Dataset):
-            continue
-        seen.add(id(each))
-        total += max(int(tf.get_static_value(getattr(each, "_buffer_size", 0)) or 0), 0)
-        left.extend(each._inputs())
-    return total
+        if id(each) not in seen and isinstance(each, tf.data.Dataset):
+            seen.add(id(each))
+            yield each
+            left.extend(each._inputs())
 
 
 def iterator_state(iterator) -> bytes | None:

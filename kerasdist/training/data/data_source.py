@@ -1,9 +1,12 @@
-"""An iterator over the user's data that ends without a wait.
+"""An iterator over the user's data that ends without a wait, where nobody can tell.
 
 TensorFlow tunes a running iterator from a thread that sleeps for 10 ms, 20 ms, 40 ms and so on, up
 to a minute. An iterator that is deleted wakes the thread first and marks itself as ended second;
 where the thread is quicker it sees an iterator that has not ended, sleeps on, and the deletion
 waits. On two cores that was every third `fit` or epoch, which then took up to twice its time.
+
+Where Python makes the data, the iterator may be in the middle of a call of it. The next one, or the
+program, must not make another call at the same time: a generator fails, and a file is read by two.
 """
 
 import _thread
@@ -13,16 +16,18 @@ import tensorflow as tf
 
 
 class DataSource:
-    """Holds the only lasting reference to an iterator, and lets it go in a thread of its own.
+    """Holds the only lasting reference to an iterator, and lets it go without a wait.
 
     Args:
         iterator: Of `tf.data`, of a distributed dataset, or any other.
         next_size: int64 scalar, the examples of the next global batch, for data of which each
             worker reads its own part (see `file_shards`); None for others.
+        calls_python: Whether Python makes the data: then it is waited for, as in plain Keras.
     """
 
-    def __init__(self, iterator: Iterator, *, next_size=None):
+    def __init__(self, iterator: Iterator, *, next_size=None, calls_python: bool = False):
         self.iterator = iterator
+        self._calls_python = calls_python
         self.next_size = next_size
 
     def __iter__(self):
@@ -32,6 +37,8 @@ class DataSource:
         return next(self.iterator)
 
     def __del__(self):
+        if self._calls_python:
+            return
         references = [self.__dict__.pop("iterator")]
         try:
             # threading.Thread would wait until the thread runs: for ever, where Python shuts down.

@@ -100,6 +100,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
         self._is_counted = not is_distributed and self._own_data is None
         self._num_iterators = 0
+        self._calls_python = tensorflow_adapter.calls_python(self._dataset)
         num_shuffled = tensorflow_adapter.num_shuffled(self._dataset)
         self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
@@ -252,10 +253,11 @@ class EpochIterator(keras_adapter.EpochIterator):
         if self._own_data is not None:
             *_, size = next(iterator)
             next_size = peers.sum_over(self._strategy, size)
-            return DataSource(iterator, next_size=tf.constant(next_size, tf.int64))
+            next_size = tf.constant(next_size, tf.int64)
+            return DataSource(iterator, next_size=next_size, calls_python=self._calls_python)
         if self._class_weight is not None:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
-        return DataSource(iterator)
+        return DataSource(iterator, calls_python=self._calls_python)
 
     def _interrupted_warning(self):
         if self.steps_per_epoch:

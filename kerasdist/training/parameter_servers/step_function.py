@@ -8,6 +8,7 @@ import contextlib
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 
 import numpy as np
@@ -70,7 +71,9 @@ class WorkerStepFunction:
             model.metrics_variables, self.num_examples, self._ledger
         )
         self._running: list = []
-        self._calls: Calls | None = None
+        # They hold the iterator of the data, which must end with the `fit` that has made it.
+        self._calls: Callable[[], Calls | None] = lambda: None
+        self.num_steps_of_epoch = 0
         self._traced_for = None  # The data, and below the functions traced for it.
         self._concrete: dict = {}
         self._recent: dict | None = None
@@ -142,9 +145,10 @@ class WorkerStepFunction:
         running, self._running = self._running, []
         for call in running:
             self._end(call)
-        if self._calls is None or self._calls.peek() is None:
+        calls = self._calls()
+        if calls is None or calls.peek() is None:
             return None
-        return self._calls.num_done_of_epoch
+        return calls.num_done_of_epoch
 
     def wait(self) -> None:
         """Waits until metrics have what runs, before others reset them.
@@ -155,13 +159,9 @@ class WorkerStepFunction:
             for call in self._running:
                 self._fetch(call)
 
-    @property
-    def num_steps_of_epoch(self) -> int:
-        """How many steps of the epoch have ended."""
-        return self._calls.num_done_of_epoch if self._calls else 0
-
     def _advance(self, calls: Calls) -> int:
-        self._calls = calls
+        if self._calls() is not calls:
+            self._calls, self.num_steps_of_epoch = weakref.ref(calls), calls.num_done_of_epoch
         while call := calls.take():
             self._start(call)
         if not self._running:  # `finish` has ended the last ones, in the middle of an epoch.
@@ -234,6 +234,7 @@ class WorkerStepFunction:
             if position != call.position:  # Lost with a worker, and this one had read on.
                 num_taken = self._run_again(call, np.zeros(len(self._ledger.devices), np.int64))
         call.calls.end(call, num_taken)
+        self.num_steps_of_epoch = call.calls.num_done_of_epoch
         return num_taken
 
     def _fetch(self, call: Call):

@@ -3,15 +3,19 @@
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training.data.data_source import DataSource
 from kerasdist.training.data.epoch_iterator import EpochIterator
-from tests.strategies import each_strategy
+from tests import strategies
+from tests.strategies import each_strategy, each_with_parameter_servers
 
 
 class SlowToEnd:
@@ -53,6 +57,59 @@ def test_epoch_iterator_keeps_no_iterator_of_an_earlier_epoch(strategy):
             next(batches)
     del batches
     assert [source() for source in sources] == [None] * 4
+
+
+def use_a_generator_again_and_again(strategy):
+    """Returns what a model predicts at last, of a generator that takes its time."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    def batches():
+        while True:
+            time.sleep(0.01)
+            yield np.ones((4, 1)), np.ones((4, 1))
+
+    generator = batches()
+    for _ in range(4):
+        model.fit(generator, steps_per_epoch=2, shuffle=False, verbose=0)
+        model.evaluate(generator, steps=2, verbose=0)
+        predictions = model.predict(generator, steps=2, verbose=0)
+    return predictions
+
+
+@each_strategy
+def test_a_generator_is_not_called_while_it_runs(strategy):
+    assert len(use_a_generator_again_and_again(strategy)) == 8
+
+
+@each_with_parameter_servers
+def test_a_generator_is_not_called_while_it_runs_for_workers(workers):
+    ((*predictions,),) = strategies.run_on_workers(use_a_generator_again_and_again, workers)
+
+    assert len(predictions) == 8
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda numbers: numbers.map(lambda i: i + 1).shuffle(3), False),
+        (lambda numbers: tf.data.Dataset.zip(numbers, numbers), False),
+        (lambda numbers: numbers.map(negative).batch(2), True),
+        (
+            lambda numbers: tf.data.Dataset.from_generator(range, args=[3], output_types="int32"),
+            True,
+        ),
+        (lambda numbers: object(), False),
+    ],
+    ids=["map", "zip", "numpy_function", "from_generator", "no dataset"],
+)
+def test_who_makes_the_data(make, expected):
+    assert tensorflow_adapter.calls_python(make(tf.data.Dataset.range(3))) == expected
+
+
+def negative(i):
+    return tf.numpy_function(np.negative, [i], tf.int64)
 
 
 PROGRAM = """
