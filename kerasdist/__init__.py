@@ -9,6 +9,7 @@ All that a script needs:
     model.fit(dataset)
 """
 
+import contextlib
 import importlib
 import typing
 
@@ -41,9 +42,10 @@ def __getattr__(name: str):
     if name in _LAZY_MODULES:
         return importlib.import_module(f"kerasdist.{name}")
     if name == "__version__":
-        from importlib.metadata import version  # Takes longer than all the others.
+        from importlib import metadata  # Takes longer than all the others.
 
-        return version("kerasdist")
+        with contextlib.suppress(metadata.PackageNotFoundError):  # A folder on the path has none.
+            return metadata.version("kerasdist")
     raise AttributeError(f"module 'kerasdist' has no attribute {name!r}")
 
 

@@ -22,6 +22,16 @@ def end_process(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
+def leave(exit_code: int) -> NoReturn:
+    """Ends the program in order; at once where what it has printed cannot be written."""
+    try:
+        print(end="", flush=True)
+        print(end="", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        os._exit(exit_code)  # Python would try again, and make it 120.
+    sys.exit(exit_code)
+
+
 def flush_stdout() -> None:
     """Writes what the program has printed, where that can be written."""
     with contextlib.suppress(OSError, ValueError):

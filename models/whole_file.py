@@ -18,14 +18,14 @@ def whole_file(path: Path) -> Generator[Path]:
     Behind a link it takes the place of what the link points to, and the mode of a file stays.
     """
     target = path.resolve()
-    # The suffix stays: writers choose the format by it.
-    incomplete = target.with_name(f".incomplete_{target.name}")
+    # The suffix stays, also where a link points to a name without: writers choose the format by it.
+    incomplete = target.with_name(f".incomplete_{path.name}")
     try:
         yield incomplete
-        if target.exists():
-            shutil.copymode(target, incomplete)
         with incomplete.open("rb") as file:
             os.fsync(file.fileno())  # Else a power failure may leave an empty file of this name.
+        if target.exists():
+            shutil.copymode(target, incomplete)
         os.replace(incomplete, target)
     finally:
         incomplete.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ from kerasdist import __main__ as command
 from kerasdist.cluster import Cluster, Task
 from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.launcher import LaunchError, function_program, task_environment, task_log
-from kerasdist.launcher.command import split_python
+from kerasdist.launcher.command import checked, split_python
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.task_log import LogReader, error_of, last_lines
@@ -1348,12 +1348,22 @@ def test_what_is_no_script_of_python_is_not_looked_for(program):
         ("python -B -- train.py", "python -B", "train.py"),
         ("python -", "python", "-"),
         ("python -V", "python -V", ""),
+        ("python3-dbg train.py", "python3-dbg", "train.py"),
         ("python-config train.py", "", ""),
         ("env python train.py", "", ""),
     ],
 )
 def test_the_parts_of_a_command(command, python, program):
     assert split_python(command.split()) == (python.split(), program.split())
+
+
+def test_a_script_on_the_path_is_a_program(tmp_path, monkeypatch):
+    tool = tmp_path / "tool.py"
+    tool.write_text("#!/usr/bin/env python")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert checked(["tool.py", "-x"]) == ["tool.py", "-x"]
 
 
 def test_command_passes_its_settings_on(monkeypatch):

@@ -1,6 +1,7 @@
 """A line that nobody takes, and the end of a process, where nothing can be written."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -29,3 +30,16 @@ def test_a_process_ends_where_nothing_can_be_written(no_terminal, monkeypatch):
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match=r"^138$"):
         terminal.end_process(138)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_program_leaves_with_its_exit_code_where_nothing_can_be_written():
+    program = "from kerasdist import terminal; print(1); terminal.leave(138)"
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=full, env=variables, timeout=60
+        )
+
+    assert result.returncode == 138

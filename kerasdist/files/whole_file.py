@@ -24,14 +24,14 @@ def whole_file(path: str) -> Generator[str]:
         path: Where the file will be; behind a link, what the link points to.
     """
     target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    # The end stays: writers choose the format by it.
-    unfinished = os.path.join(folder, f".writing-{name[-_KEPT:]}")
+    # The end stays, also where a link points to another one: writers choose the format by it.
+    name = os.path.basename(path)[-_KEPT:]
+    unfinished = os.path.join(os.path.dirname(target), f".writing-{name}")
     try:
         yield unfinished
+        force_to_disk(unfinished)
         if os.path.exists(target):
             shutil.copymode(target, unfinished)
-        force_to_disk(unfinished)
         os.replace(unfinished, target)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-_PYTHON = re.compile(r"python[\d.]*t?")
+_PYTHON = re.compile(r"python[\d.]*(t?d?|-dbg)")
 # Of Python's own options: flags in one word, the first that takes a value, and the value.
 _WITH_VALUE = re.compile(r"-([^-cmWX]*)([cmWX])(.*)", re.DOTALL)
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
@@ -81,5 +81,7 @@ def split_python(command: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _script_of(command: Sequence[str]) -> str:
     """Returns the script that Python is told to run; "" where it is something else."""
+    if command[0].endswith(".py"):  # A program of its own, which `checked` has found.
+        return ""
     _, program = split_python(command)
     return program[0] if program and not program[0].startswith("-") else ""

@@ -8,8 +8,8 @@ import json
 
 import tensorflow as tf
 
-# Of one text; an OSError also has a number, which says which of its subclasses it is.
-_KINDS = (OSError, ValueError, TypeError, RuntimeError, KeyboardInterrupt)
+# Made of more than a text.
+_OTHERS = (UnicodeError, BaseExceptionGroup)
 
 
 def to_text(error: BaseException, told: str) -> str:
@@ -21,8 +21,14 @@ def to_text(error: BaseException, told: str) -> str:
     """
     if isinstance(error, tf.errors.OpError):
         return json.dumps(["OpError", error.error_code, told])
-    kind = next((kind for kind in _KINDS if isinstance(error, kind)), RuntimeError)
-    return json.dumps([kind.__name__, getattr(error, "errno", None), told])
+    kind = next(
+        kind
+        for kind in type(error).__mro__
+        if kind.__module__ == "builtins" and not issubclass(kind, _OTHERS)
+    )
+    # Of an OSError, which of its subclasses it is.
+    number = error.errno if isinstance(error, OSError) else None
+    return json.dumps([kind.__name__, number if isinstance(number, int) else None, told])
 
 
 def from_text(text: str) -> BaseException:

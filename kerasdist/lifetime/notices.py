@@ -70,7 +70,7 @@ def wait_for_text(
     """
     deadline = clock() + timeout_secs
     while is_posted(notice, timeout_secs=deadline - clock(), clock=clock):
-        if text := read(notice):
+        if (text := read(notice)) or clock() > deadline:
             return text
     return ""
 

@@ -19,7 +19,7 @@ from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.lifetime import last_word, peer_failure, remote_recordings
 from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
-from kerasdist.terminal import flush_stdout, say
+from kerasdist.terminal import flush_stdout, leave, say
 
 _POLL_SECS = 1.0
 
@@ -55,7 +55,7 @@ def serve(
     cause = told.result() if told.done() else lost.result()
     flush_stdout()
     say(peer_failure.message(cause, cluster) if cause else f"{cluster.task}: the job is over.")
-    sys.exit(PEER_FAILED if cause else 0)
+    leave(PEER_FAILED if cause else 0)
 
 
 def _num_threads(cluster: Cluster) -> int:

@@ -61,6 +61,18 @@ def test_a_link_and_the_mode_stay(path, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_to_a_name_of_another_kind_keeps_the_suffix(tmp_path):
+    target, link = tmp_path / "store" / "abc123", tmp_path / "latest.keras"
+    target.parent.mkdir()
+    link.symlink_to(target)
+
+    with whole_file(str(link)) as unfinished:
+        assert unfinished.endswith(".keras")
+        write(unfinished, "new")
+
+    assert target.read_text() == "new"
+
+
 def test_the_longest_name_that_there_can_be(tmp_path):
     path = tmp_path / f"{'x' * 249}.keras"
 

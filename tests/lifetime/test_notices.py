@@ -59,6 +59,19 @@ def test_text_is_waited_for_and_read(clock, posted_at, monkeypatch):
     assert notices.wait_for_text("it begins", timeout_secs=10, clock=clock) == ""
 
 
+def test_wait_for_a_text_that_never_arrives_has_an_end(clock, posted_at, monkeypatch):
+    posted_at["kerasdist: it ends"] = clock()
+
+    def read(key, *, secs):
+        clock.sleep(secs)
+        return ""
+
+    monkeypatch.setattr(coordinator_adapter, "read_of_workers", read)
+
+    assert notices.wait_for_text("it ends", timeout_secs=10, clock=clock) == ""
+    assert clock() == pytest.approx(1010, abs=0.5)
+
+
 def test_wait_for_a_notice_has_an_end(clock, posted_at):
     posted_at["kerasdist: it ends"] = clock() + 11
 

@@ -45,6 +45,18 @@ def test_a_link_and_the_mode_stay(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_to_a_name_of_another_kind_keeps_the_suffix(tmp_path):
+    target, link = tmp_path / "store" / "abc123", tmp_path / "newest.png"
+    target.parent.mkdir()
+    link.symlink_to(target)
+
+    with whole_file(link) as incomplete:
+        assert incomplete.suffix == ".png"
+        incomplete.write_text("new")
+
+    assert target.read_text() == "new"
+
+
 def test_the_disk_has_a_file_before_it_takes_its_place(tmp_path, monkeypatch):
     path, seen = tmp_path / "picture.png", []
     monkeypatch.setattr(
