@@ -180,12 +180,13 @@ class Checkpoint(UpdateCallback):
             self._termination.watch()
             running_call.at_end(self.model, self._termination.unwatch)
         self.resumed_from = None
-        self._is_of_later_fit = False
+        self._has_other_optimizer = False
         saved = self._agreed_newest()
         self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
-        # A callback may compile the model after the last step of an epoch, which takes it away.
-        self._step_function: Any = self.model.train_function
+        self._num_updates = updates_of(self.model)
+        self._last_step_function: Any = None
         running_call.at_end(self.model, self._await_writing)
+        running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
         is_timed = self.every_steps is not None or self.every_secs is not None
         self._counter = (
             UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
@@ -278,6 +279,12 @@ class Checkpoint(UpdateCallback):
         if not peers.sum_over(strategy, self.model.stop_training):
             self._cut = variables.read(strategy, variables.variables_of(self.model))
 
+    @property
+    def _step_function(self):
+        """The one that runs; the last one where a callback has compiled the model after a step."""
+        self._last_step_function = self.model.train_function or self._last_step_function
+        return self._last_step_function
+
     # Leaving.
 
     def _has_to_leave(self) -> bool:
@@ -305,12 +312,16 @@ class Checkpoint(UpdateCallback):
 
     def _agreed_newest(self) -> Saved | None:
         """Returns the newest checkpoint that is whole, the same for all workers."""
-        saved = self._folder.newest()
-        strategy = self.model.distribute_strategy
-        steps = np.zeros(peers.count(strategy))
-        steps[peers.index_of(strategy)] = saved.step if saved else -1
-        steps = peers.sum_over(strategy, steps)
-        resume.check_agreement(self.directory, [int(each) for each in steps])
+        saved = error = None
+        try:
+            saved = self._folder.newest()
+        except OSError as caught:  # Which the others may not have.
+            error = caught
+        step = resume.UNREADABLE if error else saved.step if saved else resume.MISSING
+        steps = peers.gather(self.model.distribute_strategy, np.array([step]))
+        if error:
+            raise error
+        resume.check_agreement(self.directory, [int(each) for each in steps[:, 0]])
         return saved
 
     def _begin(self, saved: Saved | None) -> bool:
@@ -329,7 +340,7 @@ class Checkpoint(UpdateCallback):
         if differences := resume.differences(saved.record, training):
             self._refuse(saved, resume.describe_differences(differences))
             return False
-        self._is_of_later_fit = resume.is_of_later_fit(saved.record, training)
+        self._has_other_optimizer = resume.has_other_optimizer(saved.record, training)
         self._resume(saved, training)
         return True
 
@@ -377,7 +388,7 @@ class Checkpoint(UpdateCallback):
         self._say(resume.describe_resume(saved, training, has_data_state=state is not None))
 
     def _restore_weights(self, saved):
-        if self._is_of_later_fit:  # Which restores the rest when it begins.
+        if self._has_other_optimizer:  # A later `fit` restores the rest when it begins.
             with keras_adapter.without_optimizers(self.model):
                 self._load_weights(saved)
             return
@@ -433,6 +444,9 @@ class Checkpoint(UpdateCallback):
         if is_cut:
             arrays |= self._cut
         updates = updates_of(self.model)
+        if updates < self._num_updates:  # A callback has compiled the model within this `fit`.
+            self._num_before += self._num_updates
+        self._num_updates = updates
         state = self._training.data_state(begins_epoch=step == 0 and not is_finished)
         if not peers.is_chief(strategy):
             return
@@ -479,7 +493,8 @@ class Checkpoint(UpdateCallback):
         # Those after it are damaged: training went on from one before them.
         newest = [step for step in steps if step <= number][-self.keep :]
         later = [step for step in steps if step > number]
-        self._folder.keep({*newest, *later, *self._ranked()[: self.keep_best]})
+        best = [step for step in self._ranked() if step <= number][: self.keep_best]
+        self._folder.keep({*newest, *later, *best})
 
     def _await_writing(self):
         """Waits until the disk has what is written beside the training."""

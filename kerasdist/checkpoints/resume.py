@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
 
+# In place of the step of a checkpoint.
+MISSING, UNREADABLE = -1, -2
 _NUM_SHOWN = 6
 
 
@@ -36,7 +38,7 @@ def check_agreement(directory: str, steps: Sequence[int]) -> None:
 
     Args:
         directory: Where they looked.
-        steps: That of the newest, for each worker; -1 where it found none.
+        steps: That of the newest, for each worker; `MISSING` or `UNREADABLE` where there is none.
 
     Raises:
         RuntimeError: They differ.
@@ -44,8 +46,8 @@ def check_agreement(directory: str, steps: Sequence[int]) -> None:
     if len(set(steps)) > 1:
         raise RuntimeError(
             f"The workers see different checkpoints in {directory!r}: the newest are of the steps "
-            f"{', '.join(map(str, steps))} (-1: none). The folder must be one that all of them "
-            "share."
+            f"{', '.join(map(str, steps))} ({MISSING}: none, {UNREADABLE}: it cannot be read). The "
+            "folder must be one that all of them share."
         )
 
 
@@ -62,6 +64,14 @@ def is_of_later_fit(record: dict, training: Training) -> bool:
     return record["fit"] > training.fit
 
 
+def has_other_optimizer(record: dict, training: Training) -> bool:
+    """Whether the optimizer of a checkpoint is not the one of the `fit` that begins.
+
+    It is that of a later `fit`, or a callback has compiled the model after the last step.
+    """
+    return is_of_later_fit(record, training) or (record["is_finished"] and not record["updates"])
+
+
 def is_over(record: dict, training: Training) -> bool:
     """Whether nothing is left for the `fit` that begins."""
     if is_of_later_fit(record, training):
@@ -72,7 +82,7 @@ def is_over(record: dict, training: Training) -> bool:
 def differences(record: dict, training: Training) -> list[str]:
     """Returns in words why a checkpoint is not one of the `fit` that begins."""
     then, now = record["variables"], training.variables
-    if is_of_later_fit(record, training):
+    if has_other_optimizer(record, training):
         return variables.differences(variables.weights_in(then), variables.weights_in(now))
     found = variables.differences(then, now)
     others = record.get("other_optimizers"), training.other_optimizers
@@ -97,7 +107,7 @@ def describe_end(saved: Saved, training: Training, directory: str) -> str:
         return f"Nothing left to train in this `fit`: {saved.path} is of a later one."
     num_epochs = record["epoch"] + (record["step"] > 0)
     return (
-        f"The training in {directory} is finished: {record['updates']} steps, {num_epochs} epochs. "
+        f"The training in {directory} is finished: {saved.step} steps, {num_epochs} epochs. "
         "To train longer, raise `epochs`; to start over, use another folder."
     )
 
@@ -107,7 +117,7 @@ def describe_resume(saved: Saved, training: Training, *, has_data_state: bool) -
     record = saved.record
     data = "The data of this epoch" if has_data_state else "All data"
     return (
-        f"Resumed from {saved.path}: step {record['updates']}, epoch {record['epoch'] + 1} of "
+        f"Resumed from {saved.path}: step {saved.step}, epoch {record['epoch'] + 1} of "
         f"{training.epochs}, after {record['step']} of its steps. {data} is read again up to that "
         "step."
     )

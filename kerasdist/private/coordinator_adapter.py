@@ -305,9 +305,10 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
     """
 
     def make(dataset):
-        last, position = tf.unstack(numbers_of_worker(place, 2))
-        position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
-        note_numbers_of_worker(place, tf.stack([last, position]))
+        with tf.device("/device:CPU:0"):  # Where the steps look for it, also of a worker with GPUs.
+            last, position = tf.unstack(numbers_of_worker(place, 2))
+            position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
+            note_numbers_of_worker(place, tf.stack([last, position]))
         return tensorflow_adapter.iterator_over(dataset, state)
 
     iterators = []

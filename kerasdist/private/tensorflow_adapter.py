@@ -489,18 +489,17 @@ def num_shuffled(dataset) -> int:
 
 def calls_python(dataset) -> bool:
     """Whether Python makes elements of a dataset: a generator, a `py_function`."""
-    return any(
-        "PyFunc" in node.op
-        for each in _chain(dataset)
-        for wrapper in each._functions()
-        for node in _nodes_of(wrapper.function.graph.as_graph_def())
-    )
-
-
-def _nodes_of(graph):
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
+    left = [wrapper.function.graph for each in _chain(dataset) for wrapper in each._functions()]
+    seen = set()
+    while left:  # Not by its GraphDef, which has copies of all constants.
+        graph = left.pop()
+        if any("PyFunc" in operation.type for operation in graph.get_operations()):
+            return True
+        for name, function in graph._functions.items():
+            if name not in seen:
+                seen.add(name)
+                left.append(function.graph)
+    return False
 
 
 def _chain(dataset):

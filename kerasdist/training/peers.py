@@ -9,6 +9,7 @@ import contextlib
 import functools
 import re
 import weakref
+import zlib
 from collections.abc import Generator
 from typing import Any
 
@@ -129,6 +130,11 @@ def gather(strategy, row: np.ndarray) -> np.ndarray:
     rows = np.zeros((count(strategy), len(row)))
     rows[index_of(strategy)] = row
     return sum_over(strategy, rows)
+
+
+def are_alike(strategy, text: str) -> bool:
+    """Whether all workers give the same text; all of them must call it."""
+    return np.ptp(gather(strategy, np.array([zlib.crc32(text.encode())]))) == 0
 
 
 def sum_in_graph(strategy, tensor):

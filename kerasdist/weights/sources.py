@@ -70,8 +70,8 @@ def _read_path(path, averages) -> list[Value]:
     if tf.io.gfile.exists(os.path.join(path, RECORD)):
         folder, name = os.path.split(path)
         return _of_checkpoint(Folder(folder), int(name.removeprefix("step-")), averages)
-    if steps := Folder(path).steps():
-        return _of_checkpoint(Folder(path), steps[-1], averages)
+    if saved := Folder(path).newest():
+        return _of_checkpoint(Folder(path), saved.step, averages)
     if path.endswith((".keras", ".h5", ".hdf5")):
         values = _of_keras_file(path)
         return _with_averages(values, path) if averages else values

@@ -465,7 +465,35 @@ def test_a_later_fit_with_another_optimizer_is_resumed(tmp_path, capsys):
     assert_equal(fine_tune(tmp_path / "parts"), expected, strategies.get("one device"))
     said = capsys.readouterr().err
     assert "Nothing left to train in this `fit`: " in said
-    assert "step-00000018: step 6, epoch 1 of 2, after 6 of its steps." in said
+    assert "step-00000018: step 18, epoch 1 of 2, after 6 of its steps." in said
+
+
+class CompileIn(keras.callbacks.Callback):
+    """Compiles the model anew in the third epoch, as it begins or as it ends."""
+
+    def __init__(self, moment):
+        super().__init__()
+        setattr(self, moment, self._compile)
+
+    def _compile(self, epoch, logs=None):
+        if epoch == 2:
+            optimizer = keras.optimizers.Adam.from_config(self.model.optimizer.get_config())
+            self.model.compile(optimizer, "mse")
+            self.model.make_train_function()
+
+
+@pytest.mark.parametrize("moment", ["on_epoch_begin", "on_epoch_end"])
+def test_a_model_compiled_within_a_fit_is_the_newest(moment, tmp_path, capsys):
+    def run():
+        model = make_model(strategies.get("one device"))
+        callbacks = [CompileIn(moment), Checkpoint(tmp_path)]
+        model.fit(*examples(), epochs=3, batch_size=16, verbose=0, callbacks=callbacks)
+        return model
+
+    weights = run().get_weights()
+
+    hand_loop.assert_same(run(), weights, tolerance=0)
+    assert "is finished: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["model.weights.h5", "state.npz", "checkpoint.json"])

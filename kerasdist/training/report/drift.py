@@ -29,7 +29,10 @@ def warn_of_drift(model, epoch: int) -> bool:
         Whether they differ.
     """
     strategy = model.distribute_strategy
-    numbers = _numbers(model)
+    states = own_attributes.states_of(model)
+    if not peers.are_alike(strategy, str([name for name, _ in states])):
+        states = []  # One may keep something for itself.
+    numbers = _numbers(model, states)
     rows = peers.gather(strategy, np.array([number for _, number in numbers]))
     is_finite = np.isfinite(rows)
     rows = np.where(is_finite, rows, 0.0)
@@ -52,10 +55,10 @@ def warn_of_drift(model, epoch: int) -> bool:
     return True
 
 
-def _numbers(model) -> list[tuple[str, float]]:
+def _numbers(model, states) -> list[tuple[str, float]]:
     """Returns names and numbers that differ where the states of two trainings do."""
     trained = [(each.path, each.value) for each in model.trainable_variables]
-    variables = [*trained, *own_attributes.states_of(model)]
+    variables = [*trained, *states]
     # Sums of squares make no copy of a weight, and are read at once.
     sums = [
         tf.cast(tf.nn.l2_loss(_floats(tf.convert_to_tensor(each))), tf.float64)

@@ -119,6 +119,9 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
     # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
     weighs_loss = keras_adapter.is_stock_step(step)
+    states = own_attributes.states_of(model)
+    if not peers.are_alike(strategy, str([name for name, _ in states])):
+        states = []  # A worker may keep something for itself.
     with _without_traces(model):
         some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
         predictions = _predict(model, some) if keras_adapter.is_loss_all_own(model) else None
@@ -130,7 +133,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
             batch = touched = (some, tf.range(batches.num_examples(some)))
         whole = _rehearse_whole(strategy, step, batch, touched)
         weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
-        variables = [*weights, *own_attributes.states_of(model)]
+        variables = [*weights, *states]
         shared = replica_step.rehearse(
             strategy,
             functools.partial(_note_spreads, step, [each for _, each in variables], spreads),
