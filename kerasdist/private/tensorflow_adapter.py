@@ -493,12 +493,14 @@ def calls_python(dataset) -> bool:
     seen = set()
     while left:  # Not by its GraphDef, which has copies of all constants.
         graph = left.pop()
+        if graph is None:  # Of a function that was loaded, as of a SavedModel.
+            continue
         if any("PyFunc" in operation.type for operation in graph.get_operations()):
             return True
         for name, function in graph._functions.items():
             if name not in seen:
                 seen.add(name)
-                left.append(function.graph)
+                left.append(getattr(function, "graph", None))
     return False
 
 
