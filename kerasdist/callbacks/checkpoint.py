@@ -184,7 +184,7 @@ class Checkpoint(UpdateCallback):
         saved = self._agreed_newest()
         self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
         self._num_updates = updates_of(self.model)
-        self._last_step_function: Any = None
+        self._last_step_function: Any = self.model.train_function
         running_call.at_end(self.model, self._await_writing)
         running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
         is_timed = self.every_steps is not None or self.every_secs is not None

@@ -67,9 +67,11 @@ def is_of_later_fit(record: dict, training: Training) -> bool:
 def has_other_optimizer(record: dict, training: Training) -> bool:
     """Whether the optimizer of a checkpoint is not the one of the `fit` that begins.
 
-    It is that of a later `fit`, or a callback has compiled the model after the last step.
+    It is that of a later `fit`, or a callback has compiled the model after the last step of all.
     """
-    return is_of_later_fit(record, training) or (record["is_finished"] and not record["updates"])
+    return is_of_later_fit(record, training) or (
+        is_over(record, training) and not record["updates"]
+    )
 
 
 def is_over(record: dict, training: Training) -> bool:

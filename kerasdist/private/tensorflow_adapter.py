@@ -489,8 +489,8 @@ def num_shuffled(dataset) -> int:
 
 def calls_python(dataset) -> bool:
     """Whether Python makes elements of a dataset: a generator, a `py_function`."""
-    left = [wrapper.function.graph for each in _chain(dataset) for wrapper in each._functions()]
-    seen = set()
+    functions = [wrapper.function for each in _chain(dataset) for wrapper in each._functions()]
+    left, seen = [getattr(function, "graph", None) for function in functions], set()
     while left:  # Not by its GraphDef, which has copies of all constants.
         graph = left.pop()
         if graph is None:  # Of a function that was loaded, as of a SavedModel.
