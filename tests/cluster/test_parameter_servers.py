@@ -6,6 +6,7 @@ servers, all tests in one cluster: starting TensorFlow takes longer than most of
 
 import contextlib
 import functools
+import inspect
 import re
 import tempfile
 import traceback
@@ -322,11 +323,10 @@ def weights_assigned_in_a_call(strategy):
 def metrics_of_batches_in_the_middle(strategy):
     model, seen = make_model(strategy, optimizer=lambda: keras.optimizers.SGD(0.0)), []
     x, y = data(12)
-    methods = (
-        model.test_on_batch,
-        model.train_on_batch,
-        functools.partial(model.evaluate, verbose=0),
-    )
+    methods = [functools.partial(model.evaluate, verbose=0)]
+    # Keras 3.12 adds the batch to what the metrics have, also without a strategy.
+    if "reset_metrics" in inspect.getsource(keras.Model.test_on_batch):
+        methods += [model.test_on_batch, model.train_on_batch]
 
     def look(method, batch, logs):
         if batch % 4 == 2:
@@ -337,7 +337,7 @@ def metrics_of_batches_in_the_middle(strategy):
             on_train_batch_end=functools.partial(look, method)
         )
         model.fit(dataset(), epochs=2, verbose=0, callbacks=[callback])
-    return seen, model.evaluate(x, y, verbose=0)
+    return seen, 2 * len(methods), model.evaluate(x, y, verbose=0)
 
 
 @on_two_workers
@@ -664,8 +664,8 @@ def test_weight_that_a_layer_assigns_is_assigned_on_the_parameter_server():
 
 
 def test_metrics_of_a_batch_in_the_middle_are_without_those_of_steps_that_run():
-    seen, expected = result_of(metrics_of_batches_in_the_middle)
-    assert len(seen) >= 6
+    seen, at_least, expected = result_of(metrics_of_batches_in_the_middle)
+    assert len(seen) >= at_least
     for metrics in seen:
         assert metrics == pytest.approx(expected, abs=1e-5)
 
