@@ -146,6 +146,13 @@ CASES = (
         model=models.masked,
         fit=lambda data: data.arrays(x=data.words(), y=np.tile(data.labels()[:, None], 5)),
     ),
+    Case(
+        name="metrics of one's own",
+        model=models.with_own_metrics,
+        fit=lambda data: data.of(97).arrays(
+            sample_weight=data.of(97).weights(), validation_data=data.of(37).examples()
+        ),
+    ),
     Case(name="loss reduction: sum", model=lambda: models.reduced("sum")),
     Case(
         name="loss reduction: mean_with_sample_weight",

@@ -16,6 +16,14 @@ def regression(optimizer=None, **compile_arguments):
     return model
 
 
+def with_own_metrics():
+    """Returns a network whose metrics do not add up over parts of a batch."""
+    model = _network()
+    metrics = [root_mean_square, largest_ratio, LargestError(), keras.losses.LogCosh()]
+    model.compile(_sgd(), loss="mse", metrics=metrics, weighted_metrics=[LargestError(name="top")])
+    return model
+
+
 def regularized():
     """Returns a network whose weights are regularized."""
     model = _network(kernel_regularizer=keras.regularizers.L1L2(0.01, 0.02))
@@ -299,6 +307,38 @@ class HasUnusedVariable(keras.layers.Dense):
         self.unused = self.add_weight(shape=(3,), name="unused")
 
 
+def root_mean_square(y, predictions):
+    """Returns a number per batch."""
+    return keras.ops.sqrt(keras.ops.mean(keras.ops.square(y - predictions)))
+
+
+def largest_ratio(y, predictions):
+    """Returns a number per example, which is compared with all others of the batch."""
+    errors = keras.ops.abs(y - predictions)[:, 0]
+    return errors / keras.ops.max(errors)
+
+
+class LargestError(keras.metrics.Metric):
+    """The largest error of all examples, and the mean of the largest ones of the batches."""
+
+    def __init__(self, name="largest_error"):
+        super().__init__(name=name)
+        # Not 0, which is what remains where a state is divided over replicas.
+        self.largest = self.add_weight(initializer="ones", name="largest")
+        self.mean = keras.metrics.Mean()
+
+    def update_state(self, y, predictions, sample_weight=None):
+        errors = keras.ops.abs(y - predictions)
+        if sample_weight is not None:
+            errors *= sample_weight[:, None]
+        largest = keras.ops.max(errors)
+        self.largest.assign(keras.ops.maximum(self.largest, largest))
+        self.mean.update_state(largest)
+
+    def result(self):
+        return self.largest + self.mean.result()
+
+
 class Subclassed(keras.Model):
     """A model that is a class."""
 
@@ -317,19 +357,23 @@ class HasTrainStep(keras.Model):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.loss_average = keras.metrics.Mean(name="my_loss")
+        self.largest_error = LargestError()
 
     @property
     def metrics(self):
-        return [self.loss_average]
+        return [self.loss_average, self.largest_error]
 
     def train_step(self, data):
         x, y = data[:2]
         with tf.GradientTape() as tape:
-            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
+            predictions = self(x, training=True)
+            loss = keras.ops.mean(keras.ops.square(predictions - y))
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
         self.loss_average.update_state(loss)
-        return {"my_loss": self.loss_average.result(), "last": loss}
+        self.largest_error.update_state(y, predictions)
+        averages = {"my_loss": self.loss_average.result(), "top": self.largest_error.result()}
+        return {**averages, "last": loss}
 
 
 class HasFunctionAsStep(HasTrainStep):

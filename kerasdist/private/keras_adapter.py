@@ -99,6 +99,8 @@ ROUTABLE = {
     "unscale_for_distribution": (keras_loss, "unscale_loss_for_distribution"),
     # Counts a scalar once per replica, also on a replica without examples.
     "update_mean": (keras.metrics.Mean, "update_state"),
+    # A function that gives one number for a batch, or compares its examples, adds up to nothing.
+    "update_function": (keras.metrics.MeanMetricWrapper, "update_state"),
     # Three messages a layer, each with a walk through the whole graph; no mask on replicas.
     "moments": (keras.layers.BatchNormalization, "_moments"),
     # Made where it is first used, which on a replica fails.
@@ -458,9 +460,14 @@ def compute_loss(model, x, y, predictions, sample_weight):
     return model._compute_loss(x, y, predictions, sample_weight, training=True)
 
 
-def has_mask(tensor) -> bool:
-    """Whether a layer said which parts of its output count."""
-    return getattr(tensor, "_keras_mask", None) is not None
+def mask_of(tensor) -> Any:
+    """Returns the tensor with which a layer said which parts of its output count, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor, mask) -> None:
+    """Says which parts of a tensor count, as a layer does of its output."""
+    tensor._keras_mask = mask
 
 
 def _is_stock(thing) -> bool:
@@ -472,6 +479,32 @@ def metrics_of(model) -> list[keras.metrics.Metric]:
     metrics = [*model.metrics, *BaseTrainer.metrics.fget(model)]
     inner = [each for metric in metrics for each in getattr(metric, "metrics", ())]
     return list({id(metric): metric for metric in (*metrics, *inner)}.values())
+
+
+def own_metrics_of(model) -> list[keras.metrics.Metric]:
+    """Returns the metrics of `model` that may not add up; those given to `compile`, too."""
+    compiled = getattr(model, "_compile_metrics", None)
+    names_ = ("_user_metrics", "_user_weighted_metrics")
+    given = keras.tree.flatten([getattr(compiled, name, None) for name in names_])
+    metrics = [each for each in given if isinstance(each, keras.metrics.Metric)]
+    metrics = {id(each): each for each in (*metrics_of(model), *metrics)}
+    return [each for each in metrics.values() if not adds_up(each)]
+
+
+def adds_up(metric) -> bool:
+    """Whether the variables of a metric are sums over the examples, as those of Keras' own are.
+
+    Not where a class or a function is the user's. Keras' losses give one number for a batch, and
+    its correlations may be over the examples.
+    """
+    if not _is_stock(metric) or isinstance(metric, _CORRELATIONS):
+        return False
+    if isinstance(metric, keras.metrics.MeanMetricWrapper):
+        return inspect.isfunction(metric._fn) and _is_stock(metric._fn)
+    return True
+
+
+_CORRELATIONS = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
 
 def logs_of_batch(logs: Any, *, is_eager: bool = False) -> dict:

@@ -50,6 +50,7 @@ PARAMETERS = {
     "scale_for_distribution": "value",
     "unscale_for_distribution": "value",
     "update_mean": "self values sample_weight",
+    "update_function": "self y_true y_pred sample_weight",
     "moments": "self inputs mask",
     "global_seed_generator": "",
     "next_seed": "self ordered",

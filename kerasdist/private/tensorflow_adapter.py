@@ -289,6 +289,18 @@ def differentiable_sum(tensor, weigh=None):
     return summed
 
 
+def read_first_replica(variable) -> None:
+    """Lets a variable with a value on each replica read as that of the first one of this worker."""
+    if isinstance(variable, values.SyncOnReadVariable):
+        variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+def read_sum(variable) -> None:
+    """Lets a variable with a value on each replica read as their sum, as it does at first."""
+    if isinstance(variable, values.SyncOnReadVariable):
+        variable._aggregation = tf.VariableAggregation.SUM
+
+
 def without_gradient() -> contextlib.AbstractContextManager:
     """Returns a context in which no operation has a gradient; see `give_gradient`."""
     return record.stop_recording()

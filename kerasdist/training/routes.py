@@ -35,6 +35,7 @@ from kerasdist.training.step import (
     scope_checks,
     update_callback,
     variable_creation,
+    whole_metrics,
 )
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
@@ -102,6 +103,7 @@ def _lay():
         "own_losses": global_loss.own_losses,
         "clear_losses": global_loss.clear_losses,
         "update_mean": global_loss.update_mean,
+        "update_function": whole_metrics.update_function,
         "moments": batch_statistics.moments,
         "global_seed_generator": randomness.global_seed_generator,
         "next_seed": randomness.next_seed,
@@ -149,6 +151,7 @@ def _make_train_function(stock, model, force=False):
 def _make_step(model, step, *, is_rehearsed=False, **arguments) -> TrainFunction:
     if traits.keeps_own_pace(model.distribute_strategy):
         return WorkerStepFunction(model, step, **arguments)
+    whole_metrics.prepare(model)
     return StepFunction(model, step, is_rehearsed=is_rehearsed, **arguments)
 
 

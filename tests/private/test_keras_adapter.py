@@ -273,5 +273,8 @@ def test_the_loss_of_predictions_made_before_is_that_of_the_step():
 
 
 def test_a_mask_of_an_output_is_seen():
-    assert keras_adapter.has_mask(keras.layers.Masking()(tf.ones([1, 2, 3])))
-    assert not keras_adapter.has_mask(keras.layers.Identity()(tf.ones([1, 2, 3])))
+    masked, other = keras.layers.Masking()(tf.ones([1, 2, 3])), tf.ones([1, 2, 3])
+    assert keras_adapter.mask_of(masked).shape == (1, 2)
+    assert keras_adapter.mask_of(other) is None
+    keras_adapter.set_mask(other, keras_adapter.mask_of(masked))
+    assert keras.src.backend.get_keras_mask(other) is keras_adapter.mask_of(masked)

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import replica_step, whole_metrics
 
 
 def moments(stock, layer, inputs, mask):
@@ -99,19 +99,25 @@ def _in_range(value, dtype):
 def states_of_examples(model) -> list[tf.Variable]:
     """Returns the variables that each replica sets by its own examples: metrics, statistics."""
     # A compiled metric is one of others, which have the same variables.
-    of_metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
-    values = (*(each.value for each in of_metrics), *_statistics(model))
-    return list({id(value): value for value in values}.values())
+    values = [value for value in _of_metrics(model) if not whole_metrics.is_of_all(value)]
+    return list({id(value): value for value in (*values, *_statistics(model))}.values())
 
 
 def other_states(model) -> list[tf.Variable]:
     """Returns the other variables that a step of `model` sets and its optimizer does not.
 
-    Statistics of synchronized layers, states of layers of the user's own, what a program assigns.
+    Statistics of synchronized layers, states of layers of the user's own, what a program assigns,
+    and the metrics that see the whole batch.
     """
     known = {id(value) for value in states_of_examples(model)}
-    states = {id(each.value): each.value for each in model.non_trainable_weights}
+    values = (*(each.value for each in model.non_trainable_weights), *_of_metrics(model))
+    states = {id(value): value for value in values}
     return [value for key, value in states.items() if key not in known]
+
+
+def _of_metrics(model) -> list[tf.Variable]:
+    metrics = keras_adapter.metrics_of(model)
+    return [each.value for metric in metrics for each in metric.variables]
 
 
 @contextlib.contextmanager

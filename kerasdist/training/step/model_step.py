@@ -12,7 +12,12 @@ import tensorflow as tf
 
 from kerasdist.training import peers, traits
 from kerasdist.training.data import data_checks
-from kerasdist.training.step import batch_statistics, replica_step, update_callback
+from kerasdist.training.step import (
+    batch_statistics,
+    replica_step,
+    update_callback,
+    whole_metrics,
+)
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.step_logs import StepLogs, graph_function, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
@@ -112,6 +117,7 @@ class ModelStep:
         with self._traced_again_if_made(states, shares), contextlib.ExitStack() as stack:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
+            stack.enter_context(whole_metrics.updated_with_all(self._model))
             stack.enter_context(self.logs.watched())
             result = replica_step.run(
                 self._strategy,

@@ -178,7 +178,7 @@ def _predict(model, batch):
         and each.dtype.is_floating
         and each.shape.rank
         and each.shape[0] == batches.num_examples(batch)
-        and not keras_adapter.has_mask(each)
+        and keras_adapter.mask_of(each) is None
         for each in tf.nest.flatten(predictions)
     )
     return predictions if is_divisible else None

@@ -49,6 +49,8 @@ class ReplicaStep:
         is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
         data: The batch of this replica.
         dependence: The `Dependence` that follows it; None in a rehearsal.
+        graph: The graph of the step itself; in another one, of a condition or a loop, replicas
+            cannot meet.
         delivery: How the aggregated gradients reach the variables.
         exchange: Called as exchange(sum_up, tensors) for the messages between replicas.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
@@ -59,6 +61,8 @@ class ReplicaStep:
             device only where there are callbacks.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
+        of_all: What `whole_metrics` was given on this replica, each by its id with what it is over
+            all replicas.
         discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
             in metrics, no moving statistics. They are the same on all replicas.
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
@@ -77,6 +81,7 @@ class ReplicaStep:
     is_quiet: bool = False
     data: Any = None
     dependence: Any = None
+    graph: Any = dataclasses.field(default_factory=tf.compat.v1.get_default_graph)
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     exchange: Callable = operator.call
     riders: dict = dataclasses.field(default_factory=dict)
@@ -85,6 +90,7 @@ class ReplicaStep:
     divisors: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
+    of_all: dict = dataclasses.field(default_factory=dict)
     discards: list = dataclasses.field(default_factory=list)
     rehearsed: Any = None
 
@@ -248,11 +254,11 @@ def _size(tensor):
 @contextlib.contextmanager
 def entered(replica_step: ReplicaStep) -> Generator[None]:
     """Makes `replica_step` the `current()` one of this thread."""
-    _local.replica_step = replica_step
+    outer, _local.replica_step = current(), replica_step
     try:
         yield
     finally:
-        _local.replica_step = None
+        _local.replica_step = outer
 
 
 def run(
