@@ -279,9 +279,15 @@ def _build(stock, model, iterator=None, data_batch=None):
         if iterator is not None and training:
             training.element_spec = spec
         return
-    # What cannot be built now ends in the first trace, with the error of the user's own code.
-    with contextlib.suppress(Exception), model.distribute_strategy.scope():
-        keras_adapter.build_from_spec(model, spec)
+    try:
+        with model.distribute_strategy.scope():
+            keras_adapter.build_from_spec(model, spec)
+    except Exception as error:
+        # What cannot be built now ends in the first trace, with the error of the user's own code.
+        # Where workers differ or are lost, there is no model to trace.
+        of_workers = variable_creation.error_of_workers(error)
+        if of_workers is not None:
+            raise of_workers from None
 
 
 def _make_variables(model, element_spec):

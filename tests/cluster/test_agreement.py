@@ -54,11 +54,24 @@ def build_another_model():
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(4 + index, name="hidden")])
 
 
-def test_models_that_differ_are_refused_where_they_part():
-    results = testing.run_cluster(build_another_model, num_workers=2)
+def build_another_model_in_fit():
+    strategy = kerasdist.make_strategy()
+    index = kerasdist.Cluster.from_env().worker_index
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(4 + index, name="hidden")])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 3)), np.ones((8, 4 + index)), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [(build_another_model, "hidden/kernel"), (build_another_model_in_fit, "kernel")],
+)
+def test_models_that_differ_are_refused_where_they_part(build, name):
+    results = testing.run_cluster(build, num_workers=2)
 
     told = "".join(result.output for result in results)
-    assert "They part at the variable 'hidden/kernel': [3,4] on the task of index 0, " in told or (
-        "They part at the variable 'hidden/kernel': [3,5] on the task of index 1, " in told
+    assert f"They part at the variable '{name}': [3,4] on the task of index 0, " in told or (
+        f"They part at the variable '{name}': [3,5] on the task of index 1, " in told
     )
     assert all(result.exit_code for result in results)

@@ -9,9 +9,17 @@ import re
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
+from kerasdist.training.step import variable_creation
 
 _PATTERN = re.compile(r"\[kerasdist (\w+)\] (.*?) \[end\]", re.DOTALL)
 _CLASSES = {"ValueError": ValueError, "FloatingPointError": FloatingPointError}
+# What a part of the batch can be the reason of, by the words of TensorFlow, Keras and NumPy.
+_OF_SHAPES = (ValueError, IndexError, tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
+_SHAPES = re.compile(
+    r"\b(shaped?|shapes|reshape|dim|dims|dimensions?|ranks?|sizes?|length|axis|axes|broadcast\w*|"
+    r"concat\w*|indices|index|out of (bounds|range))\b",
+    re.IGNORECASE,
+)
 
 
 def message(error_class: type[Exception], text: str) -> str:
@@ -35,12 +43,15 @@ def of_parts(error: Exception, model, step) -> Exception:
         model: The model of the step.
         step: Its train_step or test_step.
     """
+    if differ := variable_creation.difference_found():
+        return differ
     number = model.distribute_strategy.num_replicas_in_sync
     inputs = getattr(model, "inputs", None) or ()
     sizes = {each.shape[0] for each in inputs if each.shape and each.shape[0]}
     size = next((each for each in sizes if re.search(rf"\b{each}\b", str(error))), None)
-    is_of_shapes = isinstance(error, (ValueError, tf.errors.InvalidArgumentError))
-    if size is not None and is_of_shapes:  # Whatever else fails says nothing of the size.
+    # Whatever else fails says nothing of the size.
+    is_of_shapes = isinstance(error, _OF_SHAPES)
+    if size is not None and is_of_shapes:
         return ValueError(
             f"Model '{model.name}' is made for batches of {size} examples, and each of {number} "
             "replicas is given its part of the batch. Leave the size out (`keras.Input(shape)` "
@@ -56,7 +67,8 @@ def of_parts(error: Exception, model, step) -> Exception:
             "or 1.0 where only some are to count, or with "
             "`kerasdist.callbacks.GradientAccumulation(steps)`."
         )
-    if not keras_adapter.is_stock_step(step):
+    is_of_shapes = is_of_shapes and _SHAPES.search(str(error)) is not None
+    if is_of_shapes and not keras_adapter.is_stock_step(step):
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "
             "part of the batch, which is divided along the first axis. Data whose first axis does "

@@ -1,12 +1,50 @@
 """How variables of a strategy read, and what their updates send: not always as Keras asks for."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
+
+# What TensorFlow says where another task is gone, or has given up.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.CancelledError,
+)
+
+
+_differences: list["WorkersDifferError"] = []
+
+
+class WorkersDifferError(ValueError):
+    """The workers do not make the same variables."""
+
+
+def difference_found() -> WorkersDifferError | None:
+    """Returns the error of workers that differ, after which none of their variables is right.
+
+    Keras swallows what a layer raises that it builds in a trace, and fails later, of another thing.
+    """
+    return _differences[0] if _differences else None
+
+
+def error_of_workers(error: BaseException) -> BaseException | None:
+    """Returns what the other workers have to do with an error of making variables.
+
+    A `WorkersDifferError`, or TensorFlow's error of a lost task: `error` or one that it was raised
+    from, as Keras wraps what a layer raises. None where the model alone is the reason.
+    """
+    return next((e for e in _chain(error) if isinstance(e, (WorkersDifferError, *_LOST))), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def creator_for(strategy) -> Callable:
@@ -40,6 +78,7 @@ def _create_on_workers(stock, next_creator, **kwargs):
         told = _as_disagreement(error, _name_of(kwargs))
         if told is None:
             raise
+        _differences.append(told)
         raise told from error
 
 
@@ -48,7 +87,7 @@ def _name_of(kwargs) -> str:
     return f"{layer.name}/{name}" if layer is not None else str(name)
 
 
-def _as_disagreement(error: tf.errors.OpError, name: str) -> ValueError | None:
+def _as_disagreement(error: tf.errors.OpError, name: str) -> WorkersDifferError | None:
     """Returns what TensorFlow says where workers make different variables; None of anything else.
 
     Each worker gets the first value of a variable from the chief.
@@ -65,7 +104,7 @@ def _as_disagreement(error: tf.errors.OpError, name: str) -> ValueError | None:
         what = "a variable here, and a sum over all workers on another task"
     else:
         return None
-    return ValueError(
+    return WorkersDifferError(
         f"The workers do not build the same model and optimizer. They part at the variable "
         f"{name!r}: {what}. Build the same layers in the same order on every worker, and compile "
         "with the same optimizer."

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.step import graph_errors
+from kerasdist.training.step import graph_errors, variable_creation
 from tests.strategies import each_replicated_strategy
 
 X = np.random.default_rng(0).normal(size=(32, 5, 1)).astype("float32")
@@ -103,6 +103,37 @@ def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(str
         model.fit(dataset, shuffle=False, verbose=0)
 
     assert "divided along the first axis" in caught.value.__notes__[-1]
+
+
+OWN_ERRORS = [
+    TypeError("Input 'y' of 'Equal' Op has type int64 that does not match type int32"),
+    ValueError("too many values to unpack (expected 2)"),
+    AttributeError("'M' object has no attribute 'shape_of'"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Could not check that")
+@each_replicated_strategy
+def test_an_error_that_shapes_are_not_the_reason_of_is_told_of_no_parts(strategy):
+    class Fails(keras.Model):
+        def train_step(self, data):
+            raise error
+
+    for error in OWN_ERRORS:
+        with strategy.scope():
+            model = Fails()
+            model.compile("sgd")
+        with pytest.raises(type(error)) as caught:
+            model.fit(X[:12], Y[:12], verbose=0)
+        assert caught.value is error
+        assert not hasattr(error, "__notes__")
+
+
+def test_after_workers_that_differ_any_error_is_theirs(monkeypatch):
+    differ = variable_creation.WorkersDifferError("The workers do not build the same model.")
+    monkeypatch.setattr(variable_creation, "_differences", [differ])
+
+    assert graph_errors.of_parts(AttributeError("of another thing"), None, None) is differ
 
 
 class UpdatesSometimes(keras.Model):
