@@ -147,7 +147,7 @@ CASES = (
         fit=lambda data: data.arrays(x=data.words(), y=np.tile(data.labels()[:, None], 5)),
     ),
     Case(
-        name="metrics of one's own",
+        name="own metrics",
         model=models.with_own_metrics,
         fit=lambda data: data.of(97).arrays(
             sample_weight=data.of(97).weights(), validation_data=data.of(37).examples()
