@@ -483,9 +483,9 @@ def metrics_of(model) -> list[keras.metrics.Metric]:
 
 def own_metrics_of(model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model` that may not add up; those given to `compile`, too."""
-    compiled = getattr(model, "_compile_metrics", None)
-    names_ = ("_user_metrics", "_user_weighted_metrics")
-    given = keras.tree.flatten([getattr(compiled, name, None) for name in names_])
+    compiled, given = model._compile_metrics, []
+    if compiled is not None:
+        given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     metrics = [each for each in given if isinstance(each, keras.metrics.Metric)]
     metrics = {id(each): each for each in (*metrics_of(model), *metrics)}
     return [each for each in metrics.values() if not adds_up(each)]

@@ -278,3 +278,24 @@ def test_a_mask_of_an_output_is_seen():
     assert keras_adapter.mask_of(other) is None
     keras_adapter.set_mask(other, keras_adapter.mask_of(masked))
     assert keras.src.backend.get_keras_mask(other) is keras_adapter.mask_of(masked)
+
+
+def test_metrics_of_the_users_own_are_found_before_they_are_built():
+    def error(y, predictions):
+        return keras.ops.max(y - predictions)
+
+    class Own(keras.metrics.Mean):
+        """A mean."""
+
+    own = Own(), Own()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    assert keras_adapter.own_metrics_of(model) == []
+    model.compile("sgd", "mse", metrics=["mae", [own[0]]], weighted_metrics=[own[1]])
+    assert keras_adapter.own_metrics_of(model) == list(own)
+
+    wrapper = keras.metrics.MeanMetricWrapper
+    adds_up = [
+        keras_adapter.adds_up(wrapper(function))
+        for function in (keras.metrics.mean_squared_error, error, keras.losses.Dice())
+    ]
+    assert adds_up == [True, False, False]
