@@ -22,9 +22,11 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
+from keras.src.saving import saving_lib
 from keras.src.trainers import compile_utils
 from keras.src.trainers import epoch_iterator as keras_epoch_iterator
 from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
@@ -63,6 +65,10 @@ ROUTABLE = {
     "save": (keras.Model, "save"),
     "save_weights": (keras.Model, "save_weights"),
     "export": (keras.Model, "export"),
+    # What `keras.saving.save_model` and `save_weights` call, wherever a program has them from.
+    "save_file": (saving_lib, "save_model"),
+    "save_weights_file": (saving_lib, "save_weights_only"),
+    "save_h5_file": (legacy_h5_format, "save_model_to_hdf5"),
     # Builds from a batch: one more pull from generators, a crash where a batch does not divide.
     "symbolic_build": (TensorFlowTrainer, "_maybe_symbolic_build"),
     # Tests for `dict`, which logs that are not computed yet are not.

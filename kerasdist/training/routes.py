@@ -81,6 +81,9 @@ def _lay():
         "save": _write_file,
         "save_weights": _write_file,
         "export": _write,
+        "save_file": functools.partial(_write_by_function, "save_model"),
+        "save_weights_file": functools.partial(_write_by_function, "save_weights"),
+        "save_h5_file": functools.partial(_write_by_function, "save_model"),
         "symbolic_build": _build,
         "epoch_logs": _epoch_logs,
         "epoch_iterator": _make_epoch_iterator,
@@ -208,14 +211,26 @@ def _outside_scopes(stock, model, *args, **kwargs):
 def _write(stock, model, *args, **kwargs):
     # Keras makes an optimizer, with its variables, to save a model.
     outside = functools.update_wrapper(functools.partial(_outside_scopes, stock), stock)
-    return chief.write(outside, model, *args, **kwargs)
+    with model_file.being_written():
+        return chief.write(outside, model, *args, **kwargs)
 
 
 def _write_file(stock, model, *args, **kwargs):
-    if not _is_ours(model):
+    if not _is_ours(model) or model_file.is_being_written():
         return stock(model, *args, **kwargs)
     whole = functools.update_wrapper(functools.partial(model_file.write, stock), stock)
     return _write(whole, model, *args, **kwargs)
+
+
+def _write_by_function(name, stock, model, *args, **kwargs):
+    """Writes a file by a function of Keras', which a program calls by `name`."""
+
+    @functools.wraps(stock)
+    def write(*args, **kwargs):
+        return stock(*args, **kwargs)
+
+    write.__name__ = name
+    return _write_file(write, model, *args, **kwargs)
 
 
 def _fit(stock, model, *args, **kwargs):

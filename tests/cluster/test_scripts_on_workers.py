@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.models import save_model
 
 import kerasdist
 from kerasdist import testing
@@ -39,8 +40,12 @@ def save_and_load(strategy, folder) -> dict:
     loaded = keras.models.load_model(f"{folder}/model.keras")
     own_folder = folder if is_chief else folder / "of worker 1"
     own_folder.mkdir(exist_ok=True)
+    save_model(model, own_folder / "again.keras")
+    save_model(model, own_folder / "again.h5")
+    keras.saving.save_weights(model, own_folder / "again.weights.h5")
     model.save(own_folder / "again.keras")
     keras.models.load_model(folder / "again.keras")
+    keras.models.load_model(folder / "again.h5", compile=False)
     if is_chief:
         model.save(f"{folder}/by the chief alone.keras")
         time.sleep(1.0)
@@ -49,7 +54,7 @@ def save_and_load(strategy, folder) -> dict:
     return {
         "is_chief": is_chief,
         "data": (folder / "data.txt").read_text(),
-        "files": sorted(path.name for path in own_folder.glob("*.keras")),
+        "files": sorted(path.name for path in own_folder.glob("[abm]*")),
         "loaded": loaded.get_weights(),
         "weights": model.get_weights(),
     }
@@ -63,7 +68,9 @@ def test_what_is_saved_can_be_loaded_in_the_next_line(tmp_path):
 
     assert (chief["is_chief"], other["is_chief"]) == (True, False)
     assert other["data"] == "downloaded"
-    assert chief["files"] == ["again.keras", "by the chief alone.keras", "model.keras"]
+    again = ["again.h5", "again.keras", "again.weights.h5"]
+    others = ["best.weights.h5", "by the chief alone.keras", "model.keras"]
+    assert chief["files"] == [*again, *others]
     assert other["files"] == []
     for result in (chief, other):
         for loaded, weight in zip(result["loaded"], result["weights"], strict=True):

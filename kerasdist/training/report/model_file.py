@@ -1,20 +1,38 @@
-"""What `save` and `save_weights` of a model of ours write: whole, whenever the writer is killed.
+"""What Keras saves of a model of ours: whole, whenever the writer is killed.
 
 Keras writes in the place of the earlier file, of which a kill or a full disk then leaves nothing.
 """
 
 import contextlib
+import contextvars
 import inspect
 import os
+from collections.abc import Generator
 
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import can_be_whole, whole_file
 
 _SUFFIXES = (".keras", ".h5", ".hdf5")
+_is_being_written = contextvars.ContextVar("is_being_written", default=False)
+
+
+@contextlib.contextmanager
+def being_written() -> Generator[None]:
+    """Lets what Keras' methods call inside, themselves routed, write as they are told."""
+    token = _is_being_written.set(True)
+    try:
+        yield
+    finally:
+        _is_being_written.reset(token)
+
+
+def is_being_written() -> bool:
+    """Whether this thread is inside of `being_written`."""
+    return _is_being_written.get()
 
 
 def write(stock, model, *args, **kwargs):
-    """Calls Keras' own method with another file, which takes the place of the one asked for.
+    """Calls Keras' own function with another file, which takes the place of the one asked for.
 
     What is no single file on a disk (folders, shards, file objects, remote paths), what Keras has
     to ask about, and wrong arguments are left to it.

@@ -8,7 +8,9 @@ import sys
 import keras
 import numpy as np
 import pytest
+from keras.saving import save_model, save_weights
 
+from kerasdist.training.report import model_file
 from tests import strategies
 from tests.full_disk import files_of_at_most
 
@@ -50,8 +52,15 @@ def one_device():
     return strategies.get("one device")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_an_error_in_a_save_leaves_the_earlier_file(name, one_device, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("save", "name"),
+    [
+        *[(save, name) for name in FILES],
+        (save_model, "model.keras"),
+        (save_weights, "model.weights.h5"),
+    ],
+)
+def test_an_error_in_a_save_leaves_the_earlier_file(save, name, one_device, tmp_path, monkeypatch):
     path, model = tmp_path / name, make_model(one_device)
     save(model, path)
     before = model.get_weights()
@@ -102,6 +111,21 @@ save(model, Path(path))
     assert killed.returncode == -signal.SIGKILL
     for each in weights_in(path, one_device):
         np.testing.assert_array_equal(each, np.ones_like(each))
+
+
+@pytest.mark.parametrize("name", [*FILES, "model.h5"])
+@pytest.mark.parametrize("is_method", [True, False])
+def test_a_file_is_written_once(is_method, name, one_device, tmp_path, monkeypatch):
+    functions = (save_model, save_weights)
+    if is_method:
+        functions = (keras.Model.save, keras.Model.save_weights)
+    model, written = make_model(one_device), []
+    whole = model_file.whole_file
+    monkeypatch.setattr(model_file, "whole_file", lambda path: written.append(path) or whole(path))
+
+    functions[name.endswith(".weights.h5")](model, tmp_path / name)
+
+    assert written == [str(tmp_path / name)]
 
 
 def test_what_keras_refuses_it_still_refuses(one_device, tmp_path):
