@@ -10,6 +10,7 @@ same numbers, of which the first replica's are read.
 import contextlib
 import dataclasses
 import warnings
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -21,6 +22,11 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.metric_results import replaced
 
+# What replicas show each other: a variable is the same on all of them.
+_SHOWN = (tf.Tensor, tf.RaggedTensor)
+# Those that a step has updated with all examples; another step may leave them alone.
+_updated: weakref.WeakSet = weakref.WeakSet()
+
 
 def prepare(model) -> None:
     """Lets those metrics of `model` read what the first replica holds, before they are reset."""
@@ -31,12 +37,20 @@ def prepare(model) -> None:
 
 @contextlib.contextmanager
 def updated_with_all(model) -> Generator[None]:
-    """Updates those metrics of `model` with all examples, in a step that is run inside."""
+    """Updates those metrics of `model` with all examples, in a step that is run inside.
+
+    One that a step updates by another method of its own stays a sum over the replicas.
+    """
+    metrics = []
+    if _has_replicas_in_step(model.distribute_strategy):
+        metrics = keras_adapter.own_metrics_of(model)
     with contextlib.ExitStack() as stack:
-        if _has_replicas_in_step(model.distribute_strategy):
-            for metric in keras_adapter.own_metrics_of(model):
-                stack.enter_context(replaced(metric, "update_state", _update, metric))
+        for metric in metrics:
+            stack.enter_context(replaced(metric, "update_state", _update, metric))
         yield
+    for metric in metrics:
+        if metric not in _updated:
+            _read_sum(metric)
 
 
 def update_function(stock, metric, *args, **kwargs):
@@ -71,6 +85,7 @@ def _update(update_state: Callable, metric, *args, **kwargs):
     if reason is not None:
         _add_up(metric, reason)
         return update_state(*args, **kwargs)
+    _updated.add(metric)
     _read_first(metric)
     args, kwargs = _of_all((args, kwargs), step)
     # What it asks for is there: `global_mean` is a mean, and a number counts once.
@@ -90,9 +105,13 @@ def _read_first(metric) -> None:
         tensorflow_adapter.read_first_replica(variable.value)
 
 
-def _add_up(metric, reason: str) -> None:
+def _read_sum(metric) -> None:
     for variable in metric.variables:
         tensorflow_adapter.read_sum(variable.value)
+
+
+def _add_up(metric, reason: str) -> None:
+    _read_sum(metric)
     warnings.warn(
         f"The metric '{metric.name}' is updated {reason}, so each replica updates it with its own "
         "examples alone. Its result is that of the sums of its variables, which is another one "
@@ -106,7 +125,7 @@ def _reason_to_stay_apart(step, arguments) -> str | None:
         return "inside of a condition, a loop or a tf.function, where replicas cannot meet"
     for leaf in tf.nest.flatten(arguments):
         if isinstance(leaf, tf.SparseTensor) or (
-            tf.is_tensor(leaf) and leaf.dtype in (tf.string, tf.resource, tf.variant)
+            isinstance(leaf, _SHOWN) and leaf.dtype in (tf.string, tf.resource, tf.variant)
         ):
             return f"with a {type(leaf).__name__} of {leaf.dtype.name}, which cannot be summed"
     return None
@@ -115,7 +134,7 @@ def _reason_to_stay_apart(step, arguments) -> str | None:
 def _of_all(arguments, step):
     """Returns arguments of an update with the rows of all replicas, in their order."""
     leaves = tf.nest.flatten(arguments)
-    new = [leaf for leaf in leaves if tf.is_tensor(leaf) and id(leaf) not in step.of_all]
+    new = [leaf for leaf in leaves if isinstance(leaf, _SHOWN) and id(leaf) not in step.of_all]
     masks = {id(leaf): mask for leaf in new if (mask := keras_adapter.mask_of(leaf)) is not None}
     rows = [leaf for leaf in (*new, *masks.values()) if _has_rows(leaf, step)]
     parts = [part for leaf in rows for part in _parts(leaf)]
@@ -129,7 +148,8 @@ def _of_all(arguments, step):
             keras_adapter.set_mask(whole, found[id(masks[id(leaf)])])
         step.of_all[id(leaf)] = leaf, whole  # Itself, too: while it lives, no other has its id.
     return tf.nest.pack_sequence_as(
-        arguments, [step.of_all[id(leaf)][1] if tf.is_tensor(leaf) else leaf for leaf in leaves]
+        arguments,
+        [step.of_all[id(leaf)][1] if isinstance(leaf, _SHOWN) else leaf for leaf in leaves],
     )
 
 

@@ -200,6 +200,43 @@ def test_where_they_cannot_it_is_a_sum_and_says_so(sees, reason, strategy):
         check_as_plain(strategy, make, lambda model: model.fit(X, Y, **FIT).history)
 
 
+class Counting(keras.Model):
+    """Counts with a method of the metric that Keras does not know."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.counter = Counter(name="counter")
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.counter.count(data[1])
+        return {**logs, "counter": self.counter.result()}
+
+
+class Counter(Last):
+    """A number of examples."""
+
+    def __init__(self, name):
+        super().__init__(None, name)
+        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+
+    def count(self, y):
+        self.total.assign_add(tf.cast(tf.shape(y)[0], tf.float32))
+
+    def result(self):
+        return self.total
+
+
+@each_replicated_strategy
+def test_one_that_is_updated_by_another_method_is_a_sum(strategy):
+    def make():
+        model = net(kind=Counting)
+        model.compile("sgd", "mse")
+        return model
+
+    check_as_plain(strategy, make, fit_and_evaluate)
+
+
 def test_keras_own_metrics_send_nothing():
     model = compiled_with(
         lambda: ["mae", "accuracy", keras.metrics.AUC(), keras.metrics.mean_squared_error]
