@@ -24,12 +24,15 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     """Stands before `optimizer.apply`: sums the replicas' gradients, then applies the sum.
 
     Raises:
-        RuntimeError: The optimizer belongs to a strategy and the model that uses it does not; or a
-            loop of the user's own calls it outside of `strategy.run`, with several replicas.
+        RuntimeError: A loop of the user's own calls it outside of the scope of the optimizer or of
+            the weights; or, with several replicas, outside of `strategy.run`.
     """
     step = replica_step.current()
     if step is None:
-        scope_checks.check_optimizer_scope(optimizer)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
+        scope_checks.check_loop_scope(optimizer, variables)
         return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.

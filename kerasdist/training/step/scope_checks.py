@@ -83,20 +83,46 @@ def check_outsider(model) -> None:
         )
 
 
-def check_optimizer_scope(optimizer) -> None:
-    """Checks that an optimizer of ours is not applied outside of its strategy.
+def check_loop_scope(optimizer, variables: list) -> None:
+    """Checks that a loop of the user's own does not update outside of the scope of a strategy.
+
+    Args:
+        optimizer: The one that is applied.
+        variables: What it updates.
 
     Raises:
-        RuntimeError: It is.
+        RuntimeError: It does, with an optimizer of ours or, on several replicas, weights of ours.
     """
     strategy = keras_adapter.strategy_of(optimizer)
-    if tensorflow_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy:
+    owners = [tensorflow_adapter.owner_of(getattr(each, "value", each)) for each in variables]
+    if _is_left(strategy):
         raise RuntimeError(
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and is applied "
-            "outside of it. Create the model inside the same `with strategy.scope():` block, and "
-            "make the step a `train_step` of the model, which `fit` runs "
-            '(docs/training.md, "A loop of your own").'
+            f"outside of it. {_way_into(strategy, owners)}"
         )
+    for variable, owner in zip(variables, owners, strict=True):
+        if _is_left(owner) and owner.num_replicas_in_sync > 1:
+            raise RuntimeError(
+                f"Weight '{getattr(variable, 'path', variable.name)}' was created inside "
+                f"`strategy.scope()`, and is updated outside of it. {_way_into(owner, owners)}"
+            )
+
+
+def _is_left(strategy) -> bool:
+    return tensorflow_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy
+
+
+def _way_into(strategy, owners: list) -> str:
+    """Returns what to do where an update is outside of `strategy`, with what owns the weights."""
+    step = (
+        "ake the step a `train_step` of the model, which `fit` runs "
+        '(docs/training.md, "A loop of your own").'
+    )
+    if owners and strategy not in owners:
+        return f"Create the model inside the same `with strategy.scope():` block, and m{step}"
+    if strategy.num_replicas_in_sync > 1 or traits.has_remote_variables(strategy):
+        return f"M{step}"
+    return f"Put the loop inside `with strategy.scope():`, or m{step}"
 
 
 def check_on_replica(what: str) -> None:

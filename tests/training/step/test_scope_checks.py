@@ -141,13 +141,52 @@ def test_gradients_applied_outside_of_the_replicas_are_one_error(strategy):
             optimizer.apply([tf.constant([1.0])], [weight])
 
 
-def test_an_optimizer_that_is_applied_outside_of_its_scope():
-    with strategies.get("2 replicas").scope():
-        optimizer = keras.optimizers.SGD(0.1)
-    weight = keras.Variable([1.0])
+IN_SCOPE, OUTSIDE = "in the scope", "outside"
+OPTIMIZER_LEFT = r"Optimizer 'sgd' was created inside `strategy.scope\(\)`, and is applied outside"
 
-    with pytest.raises(RuntimeError, match=r"'sgd.*' was created inside .* applied outside of it"):
+
+@pytest.mark.parametrize(
+    ("deployment", "weight_is", "optimizer_is", "message"),
+    [
+        ("2 replicas", OUTSIDE, IN_SCOPE, OPTIMIZER_LEFT + ".* Create the model inside the same"),
+        ("2 replicas", IN_SCOPE, IN_SCOPE, OPTIMIZER_LEFT + " of it. Make the step a `train_step`"),
+        ("one device", IN_SCOPE, IN_SCOPE, OPTIMIZER_LEFT + " of it. Put the loop inside `with"),
+        ("2 replicas", IN_SCOPE, OUTSIDE, "Weight 'w' was .* updated outside of it. Make the step"),
+    ],
+)
+def test_a_loop_outside_of_the_scope_is_told_where_it_belongs(
+    deployment, weight_is, optimizer_is, message
+):
+    def make(where, function):
+        with strategies.get(deployment).scope() if where == IN_SCOPE else contextlib.nullcontext():
+            return function()
+
+    weight = make(weight_is, lambda: keras.Variable([1.0], name="w"))
+    optimizer = make(optimizer_is, lambda: keras.optimizers.SGD(0.1, name="sgd"))
+
+    with pytest.raises(RuntimeError, match=message):
         optimizer.apply([tf.constant([1.0])], [weight])
+    with pytest.raises(RuntimeError, match=message):
+        optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+
+
+def test_an_optimizer_from_outside_trains_weights_of_one_device_as_any():
+    def train(scope):
+        with scope:
+            model = make_model()
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(X) - Y))
+            weights = model.trainable_weights
+            optimizer.apply(tape.gradient(loss, weights), iter(weights))
+        return [weight.tolist() for weight in model.get_weights()]
+
+    keras.utils.set_random_seed(1)
+    trained = train(strategies.get("one device").scope())
+
+    keras.utils.set_random_seed(1)
+    assert trained == train(contextlib.nullcontext())
 
 
 def train_and_change(scope, change):
