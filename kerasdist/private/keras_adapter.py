@@ -31,7 +31,7 @@ from keras.src.trainers import compile_utils
 from keras.src.trainers import epoch_iterator as keras_epoch_iterator
 from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
 
-from kerasdist.private import names, signatures, tensorflow_adapter
+from kerasdist.private import keras_operations, names, signatures, tensorflow_adapter
 
 if names.KERAS < (3, 16):
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
@@ -421,32 +421,24 @@ def stock_metric_names(model) -> set[str]:
 
 
 def has_own_parts(model) -> bool:
-    """Whether `model` is or has something that may look at several examples, not Keras' own.
+    """Whether `model` is or has something that may look at several examples.
 
-    A layer or a function in one, operations between layers, an optimizer.
+    A layer, a function in one or an optimizer of the user's; a layer of Keras' that is told to, or
+    operations between layers.
     """
-    layers = list(model._flatten_layers())
-    return (
-        not all(_is_stock(layer) for layer in layers)
-        or any(_has_own_functions(layer) for layer in layers)
-        or not all(_is_stock(optimizer) for optimizer in optimizers_of(model))
+    return not all(_is_stock(optimizer) for optimizer in optimizers_of(model)) or any(
+        not _is_stock(layer) or _may_mix_examples(layer) for layer in model._flatten_layers()
     )
 
 
 # Attributes of layers that may hold a function of the user's, of all examples.
 _FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")
-# Attributes of those operations of `keras.ops` that do not take each number by itself.
-_AXES = ("axis", "axes", "subscripts")
 
 
-def _has_own_functions(layer) -> bool:
+def _may_mix_examples(layer) -> bool:
     functions = (getattr(layer, name, None) for name in _FUNCTIONS)
-    # In functional models, what stands between layers.
-    operations = getattr(layer, "operations", ())
-    return any(function is not None and not _is_stock(function) for function in functions) or any(
-        not isinstance(each, keras.Layer) and any(hasattr(each, name) for name in _AXES)
-        for each in operations
-    )
+    has_own = any(function is not None and not _is_stock(function) for function in functions)
+    return has_own or keras_operations.may_mix_examples(layer)
 
 
 def is_loss_all_own(model) -> bool:
@@ -456,7 +448,7 @@ def is_loss_all_own(model) -> bool:
         is_stock_step(model.train_step)
         and all(_is_stock(method) for method in methods)
         and all(_is_stock(layer) for layer in layers_of(model) if layer is not model)
-        and not any(_has_own_functions(layer) for layer in model._flatten_layers())
+        and not any(_may_mix_examples(layer) for layer in model._flatten_layers())
         and all(_is_stock(optimizer) for optimizer in optimizers_of(model))
     )
 
