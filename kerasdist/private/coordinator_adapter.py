@@ -19,6 +19,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context
+from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import resource_variable_ops
 
 from kerasdist.cluster import Cluster
@@ -166,6 +167,26 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
 
 def _copy(output):
     return tf.identity(output) if tf.is_tensor(output) else output
+
+
+@functools.cache
+def let_control_flow_ask_at_call_time() -> None:
+    """Lets a step have what each worker has of its own within `tf.cond` and `tf.while_loop`.
+
+    That is the table of a StringLookup or TextVectorization layer, and the index of the worker.
+    TensorFlow asks for it where a function is called, and control flow is no function that anybody
+    calls: it raises "You must feed a value for placeholder tensor". So the function around asks.
+    """
+    graph_class = func_graph.FuncGraph
+    stock = names.find(graph_class, "capture_call_time_value")
+
+    def capture(graph, closure, spec, *args, **kwargs):
+        while graph.is_control_flow_graph:
+            graph = graph.outer_graph
+        with graph.as_default():
+            return stock(graph, closure, spec, *args, **kwargs)
+
+    graph_class.capture_call_time_value = capture
 
 
 def concrete_function(coordinator, function, args: tuple):

@@ -57,6 +57,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.reason = reason
         self.coordinator = _Coordinator(self)
         coordinator_adapter.copy_results_first(self.coordinator)
+        coordinator_adapter.let_control_flow_ask_at_call_time()
         process_end.at_end(coordinator_adapter.stop, self.coordinator)
         self.watch = WorkerWatch(
             cluster,

@@ -7,6 +7,7 @@ import sys
 import pytest
 from tensorflow.python.distribute import parameter_server_strategy_v2
 from tensorflow.python.distribute.coordinator import cluster_coordinator, values
+from tensorflow.python.framework import func_graph
 
 from kerasdist.private import coordinator_adapter
 
@@ -30,6 +31,7 @@ COORDINATOR_NAMES = [
     (cluster_coordinator._CoordinatedClosureQueue, ["_cancellation_mgr", "put"]),
     (values.RemoteValueImpl, ["_status_available_event", "_type_spec", "_set_values"]),
     (parameter_server_strategy_v2.ParameterServerStrategyV2Extended, ["_being_scheduled"]),
+    (func_graph, ["capture_call_time_value", "is_control_flow_graph", "outer_graph"]),
 ]
 
 

@@ -8,8 +8,8 @@ the data:
   run again on another one; what that one has skipped already, the chief reads and sends.
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
-- Python's generators, arrays too large to send, and what is shuffled and then cached: the chief
-  reads, and sends each batch.
+- Python's generators, arrays too large to send, what is shuffled and then cached, and what reads a
+  variable: the chief reads, and sends each batch.
 """
 
 import functools
@@ -42,6 +42,7 @@ class WorkerDataSource:
         is_strict: Whether steps must have exactly the batches at their position.
         is_counted: Whether it is known how many batches there are.
         is_on_workers: Whether workers read; else the chief does.
+        element_spec: Of a batch; None for data that functions make.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class WorkerDataSource:
     ):
         self._coordinator = strategy.coordinator
         self._copy: Callable | None = None
+        self.element_spec: Any = None
         self.is_strict, self.is_counted, self.is_on_workers = False, True, True
         num_workers = strategy.served_cluster.num_workers
         if not isinstance(dataset, tf.data.Dataset):
@@ -61,6 +63,7 @@ class WorkerDataSource:
             self._dataset = None
             self._set_up([_maker_of_part(dataset, num_workers, i) for i in range(num_workers)])
             return
+        self.element_spec = dataset.element_spec
         cardinality = dataset.cardinality()
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
@@ -160,9 +163,19 @@ def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | N
     """
     graph = tensorflow_adapter.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    if b"PyFunc" in graph.numpy() or (not is_of_worker and caches_an_order(definition)):
+    is_alike = is_of_worker or not (caches_an_order(definition) or has_variables(definition))
+    if b"PyFunc" in graph.numpy() or not is_alike:
         return None
     return functools.partial(tensorflow_adapter.deserialized, graph, dataset.element_spec)
+
+
+def has_variables(graph: tf.compat.v1.GraphDef) -> bool:
+    """Whether functions of a dataset use a variable, or a table to which keys can be added.
+
+    A copy has what it was when the copy was made: a callback that assigns to it would not reach the
+    workers, and the state of a generator of random numbers would not come back from them.
+    """
+    return any(node.op == "VarHandleOp" or "Mutable" in node.op for node in graph.node)
 
 
 def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:

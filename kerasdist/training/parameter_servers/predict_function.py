@@ -5,6 +5,7 @@ import itertools
 
 import tensorflow as tf
 
+from kerasdist.private import coordinator_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.step import late_variables
@@ -26,6 +27,7 @@ class WorkerPredictFunction:
 
     def __init__(self, model):
         strategy = model.distribute_strategy
+        self._strategy = strategy
         self._coordinator = strategy.coordinator
         self._watch = strategy.watch
         self._max_running = _CALLS_PER_WORKER * strategy.served_cluster.num_workers
@@ -45,7 +47,8 @@ class WorkerPredictFunction:
     def _schedule(self, batch):
         if len(self._running) >= self._max_running:
             self._running.pop(0).fetch()
-        function = self._run.get_concrete_function(batch)
+        with coordinator_adapter.traced_for_workers(self._strategy):
+            function = self._run.get_concrete_function(batch)
 
         def schedule():
             return self._coordinator.schedule(self._run, args=(batch,))

@@ -177,7 +177,7 @@ class WorkerStepFunction:
         source = call.calls.source
         data = source.data
         if call.batch is not None:
-            return self._schedule_batch(call.batch, call.position)
+            return self._schedule_batch(call.batch, call.position, data)
         run, numbers = self._run_next_step, []
         is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
         at_once = _AT_ONCE if is_long else 1
@@ -205,15 +205,16 @@ class WorkerStepFunction:
             )
         return self._concrete[run]
 
-    def _schedule_batch(self, batch, position, done=None):
-        run = self._run_given
-        arguments = (
-            batches.as_tensors(without_optionals(batch)),
-            tf.constant(position, tf.int64),
-        )
+    def _schedule_batch(self, batch, position, data=None, done=None):
+        run, batch = self._run_given, batches.as_tensors(without_optionals(batch))
+        numbers = [tf.constant(position, tf.int64)]
         if done is not None:
-            run, arguments = self._run_given_again, (*arguments, tf.constant(done))
-        return self._schedule_once(run, arguments)
+            run, numbers = self._run_given_again, [*numbers, tf.constant(done)]
+        if data is not None:
+            # As where workers read it. Keras weighs losses in another way where the shape says how
+            # many examples there are, and a batch that is here does.
+            run = self._traced(run, data, (_spec_of(batch, data.element_spec), *numbers))
+        return self._schedule_once(run, (batch, *numbers))
 
     def _schedule_once(self, run, arguments):
         attempt = self._ledger.attempt()
@@ -249,7 +250,7 @@ class WorkerStepFunction:
         """Makes what is missing of the steps of a lost call; returns how many it has."""
         source = call.calls.source
         if call.batch is not None:
-            self._run_batch(call.batch, call.position, done)
+            self._run_batch(call.batch, call.position, source.data, done)
             return 1
         if source.data.is_strict:
             return self._run_again(call, done)
@@ -267,15 +268,15 @@ class WorkerStepFunction:
         return call.num_steps
 
     def _run_again(self, call: Call, done) -> int:
-        num_taken = 0
-        for batch in call.calls.source.reread(call.position, call.num_steps):
-            self._run_batch(batch, call.position, ledger.of_step(done, num_taken))
+        num_taken, source = 0, call.calls.source
+        for batch in source.reread(call.position, call.num_steps):
+            self._run_batch(batch, call.position, source.data, ledger.of_step(done, num_taken))
             num_taken += 1
         return num_taken
 
-    def _run_batch(self, batch, position=0, done=None):
+    def _run_batch(self, batch, position=0, data=None, done=None):
         """Runs the step of a batch, or what is missing of it, and waits for it."""
-        self._until_done(done, lambda done: self._schedule_batch(batch, position, done))
+        self._until_done(done, lambda done: self._schedule_batch(batch, position, data, done))
 
     def _until_done(self, done, schedule):
         """Schedules a call until its worker is not lost.
@@ -328,7 +329,7 @@ class WorkerStepFunction:
         if self._is_first_call:
             self._is_first_call = False
             with self._watch.waiting():
-                self._step.warn_of_infinite()
+                self._step.warn_of_batch()
         return self._read_logs()
 
     def _read_logs(self) -> dict:
@@ -466,6 +467,12 @@ def _twice_if_asked(trace, *arguments):
     with contextlib.suppress(TraceAgainError):
         return trace(*arguments)
     return trace(*arguments)
+
+
+def _spec_of(batch, element_spec):
+    return tf.nest.map_structure(
+        lambda leaf, spec: None if leaf is None else spec, batch, element_spec
+    )
 
 
 def _repeat(num_steps, run):

@@ -1,11 +1,12 @@
 """Who reads the data of asynchronous workers."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training.parameter_servers.data_source import caches_an_order
+from kerasdist.training.parameter_servers.data_source import caches_an_order, has_variables
 
 
 def noise(x):
@@ -32,7 +33,57 @@ ORDERS_ARE_KEPT = {
 @pytest.mark.parametrize("name", ORDERS_ARE_KEPT)
 def test_a_cache_keeps_the_order_of_what_stands_before_it(name):
     arrange, expected = ORDERS_ARE_KEPT[name]
-    dataset = arrange(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32")))
-    graph = tf.compat.v1.GraphDef.FromString(tensorflow_adapter.serialized(dataset).numpy())
 
-    assert caches_an_order(graph) is expected
+    assert caches_an_order(graph_of(arrange)) is expected
+
+
+def graph_of(arrange):
+    dataset = arrange(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32")))
+    return tf.compat.v1.GraphDef.FromString(tensorflow_adapter.serialized(dataset).numpy())
+
+
+def noisy(data):
+    return data.map(noise)
+
+
+def scaled(data):
+    rate = tf.Variable(2.0)
+    return data.map(tf.function(lambda x: x * rate)).batch(2)
+
+
+def drawn(data):
+    generator = tf.random.Generator.from_seed(1)
+    return data.map(lambda x: x + generator.normal([]))
+
+
+def augmented(data):
+    layer = keras.layers.RandomBrightness(0.5, seed=1)
+    return data.map(lambda x: layer(tf.fill([2, 2, 3], x), training=True))
+
+
+def counted(data):
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    return data.map(lambda x: table.lookup(tf.cast(x, tf.int64)))
+
+
+def looked_up(data):
+    pairs = tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), tf.constant([2.0]))
+    table = tf.lookup.StaticHashTable(pairs, 0.0)
+    return data.map(lambda x: table.lookup(tf.cast(x, tf.int64)))
+
+
+def adapted(data):
+    mean, ids = keras.layers.Normalization(axis=None), keras.layers.IntegerLookup()
+    mean.adapt(data.batch(5))
+    ids.adapt(data.map(lambda x: tf.cast(x, tf.int64)).batch(5))
+    return data.batch(2).map(lambda x: (mean(x), ids(tf.cast(x, tf.int64))))
+
+
+@pytest.mark.parametrize("arrange", [scaled, drawn, augmented, counted])
+def test_a_variable_of_the_data_changes(arrange):
+    assert has_variables(graph_of(arrange))
+
+
+@pytest.mark.parametrize("arrange", [noisy, looked_up, adapted])
+def test_what_never_changes_is_no_variable(arrange):
+    assert not has_variables(graph_of(arrange))

@@ -35,6 +35,7 @@ class Worker:
 def test_outputs_are_those_of_the_examples_in_order():
     worker = Worker()
     strategy = SimpleNamespace(
+        extended=SimpleNamespace(_being_scheduled=False),
         coordinator=worker,
         watch=worker,
         served_cluster=SimpleNamespace(num_workers=1),
