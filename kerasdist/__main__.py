@@ -6,9 +6,11 @@ import difflib
 import importlib.metadata
 import os
 import platform
+import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from kerasdist import launcher
 from kerasdist.checks import check_int
@@ -152,10 +154,15 @@ def _trace(parsed) -> int:
 
 
 def _inspect(parsed) -> int:
-    from kerasdist.weights.listing import comparison, listing
-
     if len(parsed.checkpoints) > 2:
         raise ValueError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
+    from kerasdist.weights import place
+
+    for path in parsed.checkpoints:
+        place.check(path.rstrip("/") or path)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # The list is all that there is to say.
+    from kerasdist.weights.listing import comparison, listing
+
     print((listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints))
     return 0
 
@@ -323,12 +330,28 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options):
         self._flags: list[str] = []
+        self._counts: list[str] = []
+        self._commands: Any = None
         super().__init__(**options)
 
     def add_argument(self, *names, **options):
         """Adds an argument, as ever."""
         self._flags += names
+        self._counts += names if options.get("type") is int else ()
         return super().add_argument(*names, **options)
+
+    def add_subparsers(self, **options):
+        """Adds the commands, as ever."""
+        self._commands = super().add_subparsers(**options)
+        return self._commands
+
+    def error(self, message):
+        """Ends the program with exit code 2, and names the command that was meant."""
+        unknown = re.search("invalid choice: '(.*?)'", message)
+        if unknown and self._commands:
+            known = [*self._commands.choices, "--help", "--version"]
+            message += _did_you_mean(difflib.get_close_matches(unknown[1], known, 1, cutoff=0.7))
+        super().error(message)
 
     def parse_known_args(self, args=None, namespace=None):
         """Parses, and ends the program with exit code 2 where an argument is unknown."""
@@ -338,9 +361,14 @@ class _Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _hint(self, unknown: str) -> str:
+        if re.fullmatch("-[a-z][=0-9]*", unknown):  # As in -w 2, which other launchers have.
+            return _did_you_mean([flag for flag in self._counts if flag[2] == unknown[1]])
         flags = [flag for flag in self._flags if flag.startswith("--")]
-        near = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
-        return f"\nDid you mean {near[0]}? --help explains all of them." if near else ""
+        return _did_you_mean(difflib.get_close_matches(unknown.partition("=")[0], flags, n=1))
+
+
+def _did_you_mean(near: list[str]) -> str:
+    return f"\nDid you mean {near[0]}? --help explains all of them." if len(near) == 1 else ""
 
 
 class _PrintVersions(argparse.Action):

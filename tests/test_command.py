@@ -161,6 +161,9 @@ def test_unknown_arguments_are_named_with_exit_code_2(arguments, message, capsys
         ("doctor --onyl clipnorm", "--only"),
         ("plan --num-clones=2", "--num_clones"),
         ("plan --batch_size=32", "--global_batch_size"),
+        ("launch -w 2 -- python train.py", "--workers"),
+        ("launch -w=2 -- python train.py", "--workers"),
+        ("launch -n 2 -- python train.py", None),  # Which is --workers elsewhere, and no --network.
         ("launch -x -- python train.py", None),
     ],
 )
@@ -176,6 +179,18 @@ def test_a_flag_that_is_nearly_right_is_named_with_the_usage_of_its_command(
     assert printed.err.startswith(f"usage: python -m kerasdist {name} [")
     assert f"{name}: error: unrecognized arguments: {flag}" in printed.err
     assert re.findall("Did you mean (.*?)[?]", printed.err) == ([near] if near else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("launc", "launch"), ("help", "--help"), ("shwo", "show"), ("train", None)]
+)
+def test_a_command_that_is_nearly_right_is_named(name, near, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main([name])
+
+    told = capsys.readouterr().err
+    assert (stopped.value.code, f"invalid choice: '{name}'" in told) == (2, True)
+    assert re.findall("Did you mean (.*?)[?]", told) == ([near] if near else [])
 
 
 def test_version_names_what_a_report_should(capsys):

@@ -1,5 +1,8 @@
 """`python -m kerasdist inspect`: what checkpoints hold, and how they differ."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -64,9 +67,26 @@ def test_not_a_number_is_a_difference(tmp_path, capsys):
 
 
 def test_wrong_paths_are_one_line(tmp_path, capsys):
-    assert main(["inspect", str(tmp_path / "nothing")]) == 2
+    (tmp_path / "text").write_text("")
+    for name in ("nothing", "nothing.keras", "", "text"):
+        assert main(["inspect", str(tmp_path / name)]) == 2
     assert main(["inspect", "a", "b", "c"]) == 2
 
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith(f"error: There are no weights at '{tmp_path / 'nothing'}'")
-    assert lines[1] == "error: Name one checkpoint, or two. Received: 3."
+    nothing, keras_file, folder, text, number = capsys.readouterr().err.splitlines()
+    for line, name in ((nothing, "nothing"), (keras_file, "nothing.keras")):
+        begin = f"error: There are no weights at '{tmp_path / name}': no such file or folder. Name"
+        assert line.startswith(begin)
+    assert folder.startswith(f"error: There are no weights at '{tmp_path}'. Name a folder")
+    assert text.startswith(f"error: There are no weights at '{tmp_path / 'text'}'. Name a folder")
+    assert number == "error: Name one checkpoint, or two. Received: 3."
+
+
+@pytest.mark.processes
+def test_a_wrong_path_needs_no_tensorflow(tmp_path):
+    source = f"""
+import sys
+from kerasdist.__main__ import main
+assert main(["inspect", {str(tmp_path)!r}]) == 2
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)

@@ -527,8 +527,8 @@ def test_last_lines_of_a_large_log_are_read_from_its_end(tmp_path):
 @pytest.mark.parametrize(
     ("end", "exit_code", "words", "said"),
     [
-        ("sys.exit(1)", 1, "failed with exit code 1", ["  the last words"]),
-        ("sys.exit(3)", 3, "failed with exit code 3", ["  the last words"]),
+        ("sys.exit('an error')", 1, "failed with exit code 1", ["  It wrote last: an error"]),
+        ("sys.exit(3)", 3, "failed with exit code 3", ["  It wrote last: the last words"]),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
     ],
 )
@@ -1415,6 +1415,8 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--log-dir=", "--", "true"], "`log_dir` must not be empty. Received: log_dir=''."),
         (["--workers=5000", "--", "true"], "at most 1,000 tasks, which all run on this machine."),
         (["--", "no-such-program"], "Received: 'no-such-program'."),
+        (["--", "python"], "is Python without a script. Received: program=['python']"),
+        (["--", "python", "-u", "-X", "dev"], "is Python without a script"),
         (["no_such.py"], "a script that does not exist. Received: 'no_such.py', looked for in "),
         (["--", sys.executable, "no_such.py", "--epochs=5"], "Received: 'no_such.py'"),
         (["--", sys.executable, "-u", "-X", "dev", "no_such.py"], "Received: 'no_such.py'"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import signal
 import socket
 import subprocess
@@ -539,6 +540,17 @@ def test_port_in_use_is_an_error_at_once(host, task):
 
     assert f"Port {port} of {task} (127.0.0.1:{port}) is already in use" in told
     assert f"ss -ltnp 'sport = :{port}'" in told
+
+
+def test_a_child_of_multiprocessing_that_runs_the_script_again_is_told_of_the_guard(monkeypatch):
+    jobs = workers(2)
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "SpawnProcess-1")
+
+    with socket.create_server(place_of(jobs["worker"][0])):
+        [told] = results(start(jobs, WORKER_0))
+
+    assert "the process that has started this one with `multiprocessing`" in told
+    assert 'under `if __name__ == "__main__":`' in told
 
 
 def test_task_started_twice_finds_its_port_in_use():

@@ -9,6 +9,7 @@ from pathlib import Path
 _PYTHON = re.compile(r"python[\d.]*(t?d?|-dbg)")
 # Of Python's own options: flags in one word, the first that takes a value, and the value.
 _WITH_VALUE = re.compile(r"-([^-cmWX]*)([cmWX])(.*)", re.DOTALL)
+_PRINTS = re.compile("-[Vh?]|--version|--help")  # Options after which Python ends.
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 
 
@@ -17,7 +18,7 @@ def checked(program: object) -> list[str]:
 
     Raises:
         TypeError: It is not a list of strings.
-        ValueError: It is empty, or there is no such program or script.
+        ValueError: It is empty or Python alone, or there is no such program or script.
     """
     if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
         raise TypeError(
@@ -36,6 +37,12 @@ def checked(program: object) -> list[str]:
         raise ValueError(
             f"`program` is not found, or not executable. Received: {command[0]!r}. "
             "Give its path, or start a script with `python`."
+        )
+    python, what = split_python(command)
+    if python and not what and not any(_PRINTS.match(option) for option in python[1:]):
+        raise ValueError(
+            f"`program` is Python without a script. Received: program={list(program)!r}. Add a "
+            "script, or -m and a module: `python -m kerasdist launch -- python train.py`."
         )
     script = _script_of(command)
     if script and not Path(script).exists():

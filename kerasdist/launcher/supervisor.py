@@ -25,7 +25,7 @@ from kerasdist.launcher.task_environment import (
     tasks_of,
 )
 from kerasdist.launcher.task_group import TaskGroup
-from kerasdist.launcher.task_log import RESTART_MARK, error_of, last_lines
+from kerasdist.launcher.task_log import RESTART_MARK, error_of, exception_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
 
 _LONGEST_TITLE = 200
@@ -196,12 +196,19 @@ def describe_end(result: LaunchResult) -> str:
     if not cause:
         return result.reason
     # What a signal or a lost peer ended has said nothing of its own.
-    error = error_of(cause.log) if cause.exit_code < SIGNALED else ""
-    error = textwrap.shorten(error, _LONGEST_ERROR)
-    lines = [error, f"All that {cause.task} wrote: {cause.log}"]
+    said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
+    lines = [said, f"All that {cause.task} wrote: {cause.log}"]
     if task_log.is_full(cause.log.parent):
         lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")
     return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
+
+
+def _last_words(log: Path) -> str:
+    text = exception_of(log)
+    # What `sys.exit(3)` leaves above it says where the program was, and may be no error.
+    if not text and (line := error_of(log)):
+        text = f"It wrote last: {line}"
+    return textwrap.shorten(text, _LONGEST_ERROR)
 
 
 def describe_timeout(result: LaunchResult) -> str:

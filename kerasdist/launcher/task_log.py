@@ -124,15 +124,32 @@ def last_lines(path: Path, num_lines: int = 20) -> list[str]:
 
 def error_of(path: Path) -> str:
     """Returns what a program said last, which ended with an error: its exception, or last line."""
+    said = _said(path)
+    return _exception_in(said) or (said[-1] if said else "")
+
+
+def exception_of(path: Path) -> str:
+    """Returns the exception that a program ended with, or "" where it ended with none.
+
+    `sys.exit("words")` leaves its words alone, which look like any other line.
+    """
+    return _exception_in(_said(path))
+
+
+def _said(path: Path) -> list[str]:
+    """Returns what an attempt has written, without the code in tracebacks."""
     lines = last_lines(path, num_lines=_TAIL_BYTES)
     both = (RESTART_MARK, LAUNCH_MARK)
     marks = [number for number, line in enumerate(lines) if line.startswith(both)]
     lines = lines[marks[-1] + 1 :] if marks else lines
     said = [line for line in lines if line and not tracebacks.is_inside(line)]
-    said = [line for line in said if line != _HINT_OF_ABSL]
+    return [line for line in said if line != _HINT_OF_ABSL]
+
+
+def _exception_in(said: list[str]) -> str:
     ends = [n for n, line in enumerate(said) if line == tracebacks.BEGIN or _OURS.match(line)]
     if not ends:
-        return said[-1] if said else ""
+        return ""
     # The first line of an exception's message, which may have many.
     last = said[ends[-1] :]
     return last[0] if _OURS.match(last[0]) else next(iter(last[1:]), "")

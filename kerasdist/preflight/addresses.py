@@ -1,6 +1,7 @@
 """From "host:port" to sockets: this task's port, and calls to the other tasks."""
 
 import errno
+import multiprocessing
 import socket
 import threading
 from collections.abc import Callable
@@ -11,6 +12,11 @@ from kerasdist.preflight.errors import ClusterStartError
 
 UNRESOLVED = "the name does not resolve"
 _CONNECT_SECS = 5.0
+_REMARK_TO_CHILD = (
+    " Where it is the process that has started this one with `multiprocessing`, which runs the "
+    "script of its parent once more: put `kerasdist.make_strategy`, and whatever else a child is "
+    'not to run, under `if __name__ == "__main__":`.'
+)
 
 
 def listen(address: str, *, name: str) -> socket.socket:
@@ -40,8 +46,15 @@ def _describe_taken_port(error: OSError, port: int, name: str) -> str:
             "earlier run, or because the task was started twice. "
             f"`ss -ltnp 'sport = :{port}'` or `lsof -i :{port}` shows who holds it. Stop that "
             "process, or give the task another port on every task."
+            f"{_REMARK_TO_CHILD if _is_child() else ''}"
         )
     return f"Port {port} of {name} cannot be opened: {error}. Give the task another port."
+
+
+def _is_child() -> bool:
+    """Whether `multiprocessing` has started this process."""
+    # While it runs the script of its parent, it knows no `parent_process` yet.
+    return multiprocessing.current_process().name != "MainProcess"
 
 
 def call(address: str) -> Future[socket.socket]:

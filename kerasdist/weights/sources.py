@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import Folder
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
+from kerasdist.weights import place
 
 _AVERAGE = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -67,6 +68,7 @@ def read(source: Any, *, averages: bool = False) -> list[Value]:
 
 
 def _read_path(path, averages) -> list[Value]:
+    place.check(path)
     if tf.io.gfile.exists(os.path.join(path, RECORD)):
         folder, name = os.path.split(path)
         return _of_checkpoint(Folder(folder), int(name.removeprefix("step-")), averages)
@@ -79,11 +81,7 @@ def _read_path(path, averages) -> list[Value]:
     if tf.io.gfile.isdir(path):
         prefix = tf.train.latest_checkpoint(path) or path
     if not tf.io.gfile.exists(f"{prefix}.index"):
-        raise ValueError(
-            f"There are no weights at {path!r}. Name a folder of callbacks.Checkpoint, a .keras, "
-            ".weights.h5 or .h5 file, or the prefix of a checkpoint of TensorFlow (without "
-            ".index)."
-        )
+        raise place.nothing_at(path)
     values = list(_of_tensorflow(prefix))
     return _with_averages(values, path) if averages else _without_averages(values)
 

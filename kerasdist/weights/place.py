@@ -1,0 +1,37 @@
+"""Where weights can be, told without TensorFlow, which takes seconds to load."""
+
+import os
+
+_SUFFIXES = (".keras", ".h5", ".hdf5")
+# Of what callbacks.Checkpoint and TensorFlow write into a folder.
+_PREFIXES = ("step-", "checkpoint")
+
+
+def check(path: str) -> None:
+    """Checks that a path may lead to weights; what is remote or unreadable, the reader will see.
+
+    Raises:
+        ValueError: There is nothing, or something else.
+    """
+    if "://" in path or os.path.isfile(f"{path}.index"):
+        return
+    if not os.path.exists(path):
+        raise nothing_at(path, ": no such file or folder")
+    if not (_is_folder_of_weights(path) if os.path.isdir(path) else path.endswith(_SUFFIXES)):
+        raise nothing_at(path)
+
+
+def nothing_at(path: str, reason: str = "") -> ValueError:
+    """Returns the error that says what a path should lead to."""
+    return ValueError(
+        f"There are no weights at {path!r}{reason}. Name a folder of callbacks.Checkpoint, a "
+        ".keras, .weights.h5 or .h5 file, or the prefix of a checkpoint of TensorFlow (without "
+        ".index)."
+    )
+
+
+def _is_folder_of_weights(path: str) -> bool:
+    try:
+        return any(name.startswith(_PREFIXES) for name in os.listdir(path))
+    except PermissionError:
+        return True
