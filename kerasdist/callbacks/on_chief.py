@@ -7,7 +7,8 @@ from kerasdist.training.report.wrapper import Wrapper
 class OnChief(Wrapper):
     """Runs a callback on the chief alone, such as one that writes files.
 
-    Keras' own that write (ModelCheckpoint, TensorBoard, CSVLogger, BackupAndRestore) need it not.
+    Keras' own that write (ModelCheckpoint, TensorBoard, CSVLogger, BackupAndRestore) need it not;
+    subclasses of them need it where they write files by themselves.
     On one machine, and beside parameter servers, it changes nothing. The callback must not do what
     all workers do together, such as `evaluate`.
 

@@ -47,12 +47,18 @@ class CallbackList(keras.callbacks.CallbackList):
     def on_train_end(self, logs=None):
         with self._sorted(_is_outer):
             super().on_train_end(logs)
+        # Callbacks may have set weights just now. Without an epoch there are no logs, nor weights.
+        if not self._is_alone and not self._has_warned and logs is not None:
+            drift.warn_of_drift(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
         with self._sorted(_is_inner):
             super().on_epoch_begin(epoch, logs)
-        if not self._is_alone and self.model.train_function is not None:
-            self.model.train_function.look_again()
+        step = self.model.train_function
+        if not self._is_alone and step is not None:
+            step.look_again()
+            if self.model.stop_training:
+                self._request_stop(step)  # All workers know of it after the first step.
         for callback in self.callbacks:
             if hasattr(callback, "on_epoch_begun"):  # Of ours: Keras has no such hook.
                 callback.on_epoch_begun(epoch)
@@ -129,9 +135,12 @@ class CallbackList(keras.callbacks.CallbackList):
         if step.is_stop_requested:
             self._agree_on_stop()
         elif self.model.stop_training:
-            self.model.stop_training = False
-            self._wants_stop = True
-            step.request_stop()
+            self._request_stop(step)
+
+    def _request_stop(self, step):
+        self.model.stop_training = False
+        self._wants_stop = True
+        step.request_stop()
 
     def _overriding(self, hook: str) -> list:
         return [callback for callback in self.callbacks if is_overridden(callback, hook)]

@@ -9,6 +9,7 @@ import keras
 from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, running_call
+from kerasdist.training.report import quiet_writer
 from kerasdist.training.report.wrapper import Wrapper
 
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
@@ -19,10 +20,11 @@ _num_written = collections.Counter()
 
 
 def callbacks_for(callbacks: list, strategy) -> list:
-    """Returns those of Keras' callbacks that this worker runs.
+    """Returns those callbacks that this worker runs.
 
-    Callbacks that write files write the same on every worker, to the same path and at the same
-    time. The chief runs them alone; the others only restore what BackupAndRestore has kept.
+    Keras' own that write files write the same on every worker, to the same path and at the same
+    time. The chief runs them alone; the others only restore what BackupAndRestore has kept. Those
+    of a subclass do more, and run on all workers: only what Keras' own would write is left out.
 
     Args:
         callbacks: The callbacks that the user gave to `fit`.
@@ -30,12 +32,24 @@ def callbacks_for(callbacks: list, strategy) -> list:
     """
     if peers.is_chief(strategy):
         return callbacks
-    inner = [each.innermost if isinstance(each, Wrapper) else each for each in callbacks]
-    return [
-        _RestoreAlone(each) if isinstance(each, keras.callbacks.BackupAndRestore) else callback
-        for callback, each in zip(callbacks, inner, strict=True)
-        if not isinstance(each, _WRITERS)
-    ]
+    of_others = [_of_other(each) for each in callbacks]
+    return [each for each in of_others if each is not None]
+
+
+def _of_other(callback) -> keras.callbacks.Callback | None:
+    """Returns what a worker that is not the chief runs for a callback; None for nothing."""
+    is_wrapped = isinstance(callback, Wrapper)
+    inner = callback.innermost if is_wrapped else callback
+    if isinstance(inner, keras.callbacks.ProgbarLogger):
+        return None
+    if not quiet_writer.is_writer(inner):
+        return callback
+    is_backup = isinstance(inner, keras.callbacks.BackupAndRestore)
+    # Of wrappers, one may keep it to the chief, and all workers must restore.
+    if quiet_writer.is_subclassed(inner) and not (is_backup and is_wrapped):
+        quiet_writer.quieten(inner)
+        return callback
+    return _RestoreAlone(inner) if is_backup else None
 
 
 def write(stock, model, *args, **kwargs):
@@ -96,11 +110,3 @@ class _RestoreAlone(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._backup.on_train_begin(logs)
-
-
-_WRITERS = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.ProgbarLogger,
-)

@@ -18,12 +18,12 @@ _DRIFT = 1e-4
 _NEGLIGIBLE = 1e-6
 
 
-def warn_of_drift(model, epoch: int) -> bool:
+def warn_of_drift(model, epoch: int | None = None) -> bool:
     """Warns where the workers' weights or learning rates differ; all workers must call it.
 
     Args:
         model: That is trained.
-        epoch: The one that is over, from 0.
+        epoch: The one that is over, from 0; None when `fit` is.
 
     Returns:
         Whether they differ.
@@ -44,8 +44,9 @@ def warn_of_drift(model, epoch: int) -> bool:
     names = [name for (name, _), is_apart in zip(numbers, apart, strict=True) if is_apart]
     different = list(dict.fromkeys(names))
     told = ", ".join([*different[:_MOST_SHOWN], *(["..."] if different[_MOST_SHOWN:] else [])])
+    when = "at the end of `fit`" if epoch is None else f"after epoch {epoch + 1}"
     warnings.warn(
-        f"The workers have drifted apart: after epoch {epoch + 1} they differ in {told}. Whatever "
+        f"The workers have drifted apart: {when} they differ in {told}. Whatever "
         "changes weights or the learning rate, such as a callback, must do the same on all "
         "workers: decide by the logs of `on_epoch_end`, which are those of all workers (those of "
         "`on_train_batch_end` are of one), not by the clock, and draw random numbers from one "

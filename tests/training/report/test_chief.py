@@ -23,35 +23,56 @@ def save(model, path):
     model.saved.append(path)
 
 
+def in_every(callback):
+    return Every(callback, steps=2)
+
+
 def in_wrappers(callback):
-    return OnChief(Every(callback, steps=2))
+    return OnChief(in_every(callback))
 
 
 def test_the_chief_runs_all_callbacks_and_the_others_those_that_write_nothing(tmp_path):
     own = Every(keras.callbacks.Callback(), steps=2)
+    bar = keras.callbacks.ProgbarLogger()
     checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "x.keras")
-    callbacks = [checkpoint, in_wrappers(keras.callbacks.CSVLogger(tmp_path / "log.csv")), own]
+    callbacks = [checkpoint, in_wrappers(keras.callbacks.CSVLogger(tmp_path / "log.csv")), own, bar]
 
     assert chief.callbacks_for(callbacks, strategy_of_worker(0)) == callbacks
     assert chief.callbacks_for(callbacks, strategy_of_worker(1)) == [own]
 
 
 @pytest.mark.parametrize("wrap", [lambda each: each, in_wrappers])
-def test_the_others_restore_a_backup_and_make_none(tmp_path, wrap):
+def test_the_others_restore_a_backup_and_make_none(tmp_path, wrap, monkeypatch):
     calls = []
+    kind = keras.callbacks.BackupAndRestore
+    monkeypatch.setattr(kind, "on_train_begin", lambda self, logs: calls.append("restore"))
+    monkeypatch.setattr(kind, "on_epoch_end", lambda self, epoch, logs: calls.append("back up"))
 
-    class Backup(keras.callbacks.BackupAndRestore):
-        def on_train_begin(self, logs=None):
-            calls.append("restore")
-
-        def on_epoch_end(self, epoch, logs=None):
-            calls.append("back up")
-
-    [callback] = chief.callbacks_for([wrap(Backup(tmp_path))], strategy_of_worker(1))
+    [callback] = chief.callbacks_for([wrap(kind(tmp_path))], strategy_of_worker(1))
     callback.on_train_begin()
     callback.on_epoch_end(0)
 
     assert calls == ["restore"]
+
+
+@pytest.mark.parametrize("wrap", [lambda each: each, in_every])
+def test_what_a_subclass_does_all_workers_do(tmp_path, wrap):
+    epochs = []
+
+    class Own(keras.callbacks.CSVLogger):
+        def on_epoch_end(self, epoch, logs=None):
+            epochs.append(epoch)
+            super().on_epoch_end(epoch, logs)
+
+    for index in (1, 0):
+        [callback] = chief.callbacks_for([wrap(Own(tmp_path / "x.csv"))], strategy_of_worker(index))
+        callback.set_model(None)
+        callback.on_train_begin()
+        callback.on_epoch_end(index)
+        callback.on_train_end()
+        assert (tmp_path / "x.csv").exists() == (index == 0)
+
+    assert epochs == [1, 0]
 
 
 @pytest.fixture

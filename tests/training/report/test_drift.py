@@ -40,6 +40,13 @@ def test_what_differs_is_named(model, others):
         assert warn_of_drift(model, 2)
 
 
+def test_what_the_last_hooks_of_fit_have_changed_is_told_of_them(model, others):
+    others |= {0: 1.001}
+
+    with pytest.warns(UserWarning, match=r"at the end of `fit` they differ in '.*head/kernel'"):
+        assert warn_of_drift(model)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1 + 1e-6])
 def test_what_rounding_explains_is_no_drift(model, others, factor):
     others |= {0: factor, 1: 100.0}  # The bias is zero.

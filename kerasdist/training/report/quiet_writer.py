@@ -1,0 +1,100 @@
+"""Keras' callbacks that write files, for workers that write none.
+
+A subclass may do more in its hooks than to write, and what it does all workers must do: it adds to
+the logs, evaluates, sets a learning rate. So it runs on every worker, and between it and Keras' own
+class comes a quiet one, where its `super().on_epoch_end(epoch, logs)` ends.
+
+    quieten(BestOfScore("best.keras", monitor="score"))
+"""
+
+import os
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private.quiet_checkpoint import QuietCheckpoint
+from kerasdist.training.report.wrapper import HOOKS
+
+
+def is_writer(callback) -> bool:
+    """Whether a callback is one of Keras' own that write files, or of a subclass."""
+    return isinstance(callback, tuple(_QUIET))
+
+
+def is_subclassed(callback) -> bool:
+    """Whether a callback may do more than that one of Keras' own."""
+    return type(callback) not in _QUIET
+
+
+def quieten(callback: keras.callbacks.Callback) -> None:
+    """Keeps Keras' part of a callback of a subclass from writing, from now on."""
+    callback.__class__ = _quiet(type(callback))
+
+
+def _quiet(kind: type) -> type:
+    if issubclass(kind, tuple(_QUIET.values())):
+        return kind
+    # Python asks the quiet class after all that the subclass is made of, and before Keras' own.
+    bases = [quiet for stock, quiet in _QUIET.items() if issubclass(kind, stock)]
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind)(kind.__name__, (kind, *bases), names)
+
+
+def _silent(kind: type, *, except_for: tuple[str, ...] = ()) -> None:
+    """Gives a class the hooks that do nothing, which are not even called in a step."""
+    for hook in HOOKS:
+        if hook not in except_for:
+            setattr(kind, hook, getattr(keras.callbacks.Callback, hook))
+
+
+class _QuietBackup(keras.callbacks.BackupAndRestore):
+    """Restores, and makes no backups."""
+
+
+_silent(_QuietBackup, except_for=("on_train_begin",))
+
+
+class _QuietCSVLogger(keras.callbacks.CSVLogger):
+    """Has the `csv_file`, the `writer` and the `keys` of Keras' own, and writes to nowhere."""
+
+    def on_train_begin(self, logs=None):
+        path, self.filename = self.filename, os.devnull
+        try:
+            super().on_train_begin(logs)
+        finally:
+            self.filename = path
+
+
+class _Summary:
+    """`tf.summary` with writers that do nothing."""
+
+    def __getattr__(self, name):
+        return getattr(tf.summary, name)
+
+    def create_file_writer(self, *args, **kwargs):
+        return tf.summary.create_noop_writer()
+
+
+class _QuietTensorBoard(keras.callbacks.TensorBoard):
+    """Has writers that do nothing, for a subclass that uses those of Keras."""
+
+    summary: Any = _Summary()  # Where Keras' own takes its writers from.
+
+    def set_model(self, model):
+        kept = self.write_graph, self.embeddings_freq
+        self.write_graph = self.embeddings_freq = False
+        try:
+            super().set_model(model)
+        finally:
+            self.write_graph, self.embeddings_freq = kept
+
+
+_silent(_QuietTensorBoard)
+
+_QUIET: dict[type, type] = {
+    keras.callbacks.ModelCheckpoint: QuietCheckpoint,
+    keras.callbacks.BackupAndRestore: _QuietBackup,
+    keras.callbacks.CSVLogger: _QuietCSVLogger,
+    keras.callbacks.TensorBoard: _QuietTensorBoard,
+}
