@@ -35,13 +35,14 @@ def explained(error: Exception) -> Exception:
     return _CLASSES[found[1]](found[2]) if found else error
 
 
-def of_parts(error: Exception, model, step) -> Exception:
+def of_parts(error: Exception, model, step, differing: str | None = None) -> Exception:
     """Returns an error of the first step on several replicas, with what each replica was given.
 
     Args:
         error: What a program raised that may be right for the whole batch.
         model: The model of the step.
         step: Its train_step or test_step.
+        differing: How the tensors of the batch differ in their first axis; None where they do not.
     """
     if differ := variable_creation.difference_found():
         return differ
@@ -68,6 +69,8 @@ def of_parts(error: Exception, model, step) -> Exception:
             "`kerasdist.callbacks.GradientAccumulation(steps)`."
         )
     is_of_shapes = is_of_shapes and _SHAPES.search(str(error)) is not None
+    if is_of_shapes and differing:
+        return ValueError(differing)
     if is_of_shapes and not keras_adapter.is_stock_step(step):
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "

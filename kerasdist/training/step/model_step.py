@@ -10,8 +10,10 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
+from kerasdist.private import keras_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import data_checks
+from kerasdist.training.data.first_axes import FirstAxes
 from kerasdist.training.step import (
     batch_statistics,
     replica_step,
@@ -47,6 +49,7 @@ class ModelStep:
 
     Attributes:
         step: As it runs on a replica.
+        first_axes: The `FirstAxes` of the first batch of Keras' own steps.
         logs: What the last step reports.
         num_examples: int64 variable, the examples of all steps since it was set to 0.
         times: Where the time of the steps goes; see `train_function`.
@@ -84,20 +87,33 @@ class ModelStep:
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
+        self.first_axes = FirstAxes()
+        self._is_stock = keras_adapter.is_stock_step(step)
         _warn_of_differences(model)
 
     def restart(self) -> None:
         """Counts examples from 0 again, and looks at the first batch again."""
         self.num_examples.assign(0)
         self._has_infinite.assign([False, False])
+        self.first_axes.restart()
 
-    def look_at(self, batch, *, is_first) -> list:
-        """Looks for infinite numbers in the first batch; returns checks for `run`."""
-        return data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
+    def look_at(self, batch, *, is_first, num_parts: int = 1) -> list:
+        """Looks for what is wrong with the first batch; returns checks for `run`.
 
-    def warn_of_infinite(self) -> None:
+        Args:
+            batch: The batch.
+            is_first: bool scalar, whether it is the first one.
+            num_parts: How many shares are made of it.
+        """
+        noted = data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
+        if not self._is_stock:
+            return noted
+        return [*noted, *self.first_axes.note(batch, num_parts, is_first=is_first)]
+
+    def warn_of_batch(self) -> None:
         """Warns of what `look_at` has found."""
         data_checks.warn_of_infinite(self._has_infinite)
+        self.first_axes.warn()
 
     def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_step.GlobalStep:
         """Traces a step.

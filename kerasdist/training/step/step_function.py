@@ -179,13 +179,16 @@ class StepFunction:
             if told is not error:
                 raise told from None
             if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
-                told = graph_errors.of_parts(error, self._model, self._step.step)
+                step = self._step
+                told = graph_errors.of_parts(
+                    error, self._model, step.step, step.first_axes.describe()
+                )
             if told is not error:
                 raise told from error
             raise
         if self._is_first_call:
             self._is_first_call = False
-            self._step.warn_of_infinite()
+            self._step.warn_of_batch()
         if self._is_comparison_due and not self._is_alone:
             data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
         self._is_comparison_due = False
@@ -243,7 +246,9 @@ class StepFunction:
     def _one_step(self, batch) -> _News:
         """Runs a step with a global batch."""
         batch = without_optionals(batch)
-        checks = self._step.look_at(batch, is_first=tf.equal(self.num_examples, 0))
+        num_replicas = self._strategy.num_replicas_in_sync
+        is_first = tf.equal(self.num_examples, 0)
+        checks = self._step.look_at(batch, is_first=is_first, num_parts=num_replicas)
         if not self._is_alone:
             is_due = self._is_digest_due.read_value()
             digest = tf.cond(is_due, lambda: data_checks.digest(batch), self._digest.read_value)
@@ -263,7 +268,8 @@ class StepFunction:
             next_size: int64 scalar, the examples of this worker in the next step.
         """
         shares = batches.shares_of_own(batch, self._strategy, own_size, size)
-        checks = self._step.look_at(batch, is_first=tf.equal(self.num_examples, 0))
+        is_first = tf.equal(self.num_examples, 0)
+        checks = self._step.look_at(batch, is_first=is_first, num_parts=len(shares.data))
         next_size = tf.cast(next_size, tf.float32)
         riders = ((_NEXT_SIZE, next_size),)
         result = self._run_shares(batch, shares, checks=checks, riders=riders)

@@ -1,0 +1,125 @@
+"""Tensors of a batch that differ in their number of examples are named."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tests.plain import check_as_plain
+from tests.strategies import each_replicated_strategy, each_strategy
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 3)).astype("float32")
+
+
+class MeanOfRows(layers.Layer):
+    """Takes the rows of all graphs, [nodes, features], and the graph of each."""
+
+    def call(self, rows, graphs):
+        return tf.math.segment_mean(rows, graphs)
+
+
+def make_graph_model():
+    rows, graphs = keras.Input((3,), name="rows"), keras.Input((), dtype="int32", name="graphs")
+    model = keras.Model([rows, graphs], layers.Dense(1)(MeanOfRows()(rows, graphs)))
+    model.compile("sgd", "mse")
+    return model
+
+
+def dataset_of_unknown_sizes(batch):
+    """Returns a dataset that has `batch` twice, and tells how long its axes are of no batch."""
+    signature = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), batch
+    )
+    dataset = tf.data.Dataset.from_generator(lambda: [batch] * 2, output_signature=signature)
+    return dataset.apply(tf.data.experimental.assert_cardinality(2))
+
+
+@pytest.mark.filterwarnings("ignore:Could not check that", "ignore:The gradient over")
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
+@each_replicated_strategy
+def test_a_step_that_fails_on_them_says_which_they_are(strategy, method):
+    with strategy.scope():
+        model = make_graph_model()
+    graphs = np.repeat(np.arange(6), 2).astype("int32")
+    data = dataset_of_unknown_sizes(((X, graphs), X[:6, :1]))
+
+    with pytest.raises(ValueError, match=r"x\[0\] 12, x\[1\] 12, y 6\. .* ragged or padded"):
+        if method == "train_on_batch":
+            model.train_on_batch(*next(iter(data)))
+        else:
+            model.fit(data, shuffle=False, verbose=0) if method == "fit" else model.evaluate(
+                data, verbose=0
+            )
+
+
+class OfLabeled(keras.Model):
+    """Takes examples with labels and without, which Keras' own step trains on in one batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, inputs):
+        self.add_loss(tf.reduce_mean(tf.square(self.dense(inputs["other"]))))
+        return self.dense(inputs["labeled"])
+
+
+def fit_labeled(model):
+    x = {"labeled": X[:6], "other": np.concatenate([X, X])[: 24 - 6]}
+    dataset = tf.data.Dataset.from_tensors((x, X[:6, :1])).repeat(3)
+    return model.fit(dataset, shuffle=False, verbose=0).history["loss"]
+
+
+def make_of_labeled():
+    model = OfLabeled()
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The tensors of a batch differ")
+@each_strategy
+def test_what_can_be_divided_trains_as_in_plain_keras(strategy):
+    check_as_plain(strategy, make_of_labeled, fit_labeled)
+
+
+@each_replicated_strategy
+def test_what_can_be_divided_is_a_warning(strategy):
+    with strategy.scope():
+        model = make_of_labeled()
+
+    with pytest.warns(UserWarning, match=r"x\['labeled'\] 6, x\['other'\] 18, y 6\."):
+        fit_labeled(model)
+
+
+class WithConstant(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, inputs):
+        x, scale = inputs
+        return self.dense(x * scale)
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("is_static", [True, False])
+def test_one_row_for_all_examples_is_no_news(strategy, is_static):
+    def fit(model):
+        batch = (X, np.full((1, 3), 0.5, "float32")), X[:, :1]
+        dataset = dataset_of_unknown_sizes(batch)
+        if is_static:
+            dataset = tf.data.Dataset.from_tensors(batch).repeat(2)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "The tensors of a batch")
+            return model.fit(dataset, shuffle=False, verbose=0).history["loss"]
+
+    def make():
+        model = WithConstant()
+        model.compile("sgd", "mse")
+        return model
+
+    check_as_plain(strategy, make, fit)
