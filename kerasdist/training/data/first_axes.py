@@ -6,6 +6,7 @@ say what belongs together, so that this is a warning, and the reason of an error
 """
 
 import warnings
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,7 +20,7 @@ class FirstAxes:
     def __init__(self):
         with tf.device("CPU:0"):
             empty = tf.zeros([0], tf.int32)
-            self._noted: tf.Variable = tf.Variable(empty, shape=[None], trainable=False)
+            self._noted: Any = tf.Variable(empty, shape=[None], trainable=False)
         self._known: list[int] = []
         self._names: list[str] = []
         self._num_parts = 1
