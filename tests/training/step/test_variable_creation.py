@@ -4,8 +4,10 @@ import contextlib
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from kerasdist.training.step import variable_creation
 from tests import strategies
 from tests.strategies import each_worker_deployment
 
@@ -25,6 +27,28 @@ def test_moving_statistics_read_as_the_mean_over_the_replicas():
     assert layer.moving_mean.value.synchronization == tf.VariableSynchronization.ON_READ
     assert layer.moving_mean.value.aggregation == tf.VariableAggregation.MEAN
     assert layer.gamma.value.synchronization != tf.VariableSynchronization.ON_READ
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        variable_creation.WorkersDifferError("at a kernel"),
+        tf.errors.UnavailableError(None, None, "/task:1 is gone"),
+        tf.errors.AbortedError(None, None, "given up"),
+    ],
+)
+def test_errors_of_the_workers_are_told_from_those_of_a_model_that_cannot_be_built_yet(error):
+    def build():
+        try:
+            raise error
+        except Exception:
+            raise RuntimeError("Unable to automatically build the model")  # As Keras does.
+
+    with pytest.raises(RuntimeError) as caught:
+        build()
+
+    assert variable_creation.error_of_workers(caught.value) is error
+    assert variable_creation.error_of_workers(RuntimeError("of the model")) is None
 
 
 def train_narrow(strategy=None):
