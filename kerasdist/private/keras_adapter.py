@@ -695,6 +695,11 @@ def add_in_place(variable: keras.Variable, value) -> None:
         variable._value.assign_add(tf.cast(value, variable._value.dtype), read_value=False)
 
 
+def is_stateless() -> bool:
+    """Whether assignments of this thread go to a `keras.StatelessScope`, not to variables."""
+    return global_state.get_global_attribute("stateless_scope") is not None
+
+
 def thread_state() -> dict:
     """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
     return vars(global_state.GLOBAL_STATE_TRACKER)

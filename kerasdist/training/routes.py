@@ -382,10 +382,23 @@ def _decay(stock, optimizer, variables):
 
 
 def _assign_add(stock, variable, value):
-    delivery = _delivery_to_others()
-    if delivery is None:
+    if keras_adapter.is_stateless():
         return stock(variable, value)
-    return delivery.add_in_place(variable, value)
+    delivery = _delivery_to_others()
+    if delivery is not None:
+        return delivery.add_in_place(variable, value)
+    if _is_of_several_workers(variable):
+        return keras_adapter.add_in_place(variable, value)
+    return stock(variable, value)
+
+
+def _is_of_several_workers(variable) -> bool:
+    """Whether a loop that is not ours adds to what other workers may add to meanwhile.
+
+    Keras reads a variable and assigns the sum, which takes back what came between.
+    """
+    is_step = not tf.executing_eagerly() and traits.keeps_own_pace(tf.distribute.get_strategy())
+    return is_step and isinstance(variable.value, tf.Variable)
 
 
 def _delivery_to_others() -> Any:

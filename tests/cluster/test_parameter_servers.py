@@ -422,6 +422,34 @@ def logs_on_the_way(strategy):
     return {"seen": seen, "history": history}
 
 
+@on_two_workers
+def loop_of_its_own(strategy):
+    model = make_model(strategy)
+    x, y = (tf.constant(each) for each in data(8))
+    with strategy.scope():
+        mean = keras.metrics.MeanSquaredError()
+
+    def update():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply(gradients, model.trainable_variables)
+        mean.update_state(y, model(x))
+        # A scope of Keras' own has what is added in it, and the variable stays as it is.
+        states = [tf.identity(variable.value) for variable in mean.variables]
+        total, count = mean.stateless_update_state(states, y, model(x))
+        return total, count - states[1]
+
+    step = tf.function(lambda: strategy.run(update))
+    results = [strategy.coordinator.schedule(step) for _ in range(100)]
+    strategy.coordinator.join()
+    return {
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "examples": int(mean.count.numpy()),
+        "stateless": {int(result.fetch()[1]) for result in results},
+    }
+
+
 def error_of(function) -> str:
     try:
         function()
@@ -657,6 +685,12 @@ def test_stock_callbacks_decide_and_write():
 
 def test_interrupted_training_goes_on_from_a_backup():
     assert result_of(backup) == ([0, 1, 1, 2], 3 * NUM_STEPS)
+
+
+def test_loop_of_its_own_counts_each_update_and_each_example():
+    result = result_of(loop_of_its_own)
+
+    assert result == {"iterations": 100, "examples": 800, "stateless": {8}}
 
 
 def test_weight_that_a_layer_assigns_is_assigned_on_the_parameter_server():
