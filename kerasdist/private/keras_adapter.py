@@ -458,6 +458,18 @@ def compute_loss(model, x, y, predictions, sample_weight):
     return model._compute_loss(x, y, predictions, sample_weight, training=True)
 
 
+def own_apply_of(model) -> str | None:
+    """Returns the name of a method with which an optimizer of `model` applies in a way of its own.
+
+    None where all of them apply gradients as Keras' do.
+    """
+    for optimizer in optimizers_of(model):
+        for name in ("apply", "apply_gradients"):
+            if not _is_stock(getattr(type(optimizer), name)):
+                return f"{type(optimizer).__name__}.{name}"
+    return None
+
+
 def mask_of(tensor) -> Any:
     """Returns the tensor with which a layer said which parts of its output count, or None."""
     return getattr(tensor, "_keras_mask", None)

@@ -299,3 +299,17 @@ def test_metrics_of_the_users_own_are_found_before_they_are_built():
         for function in (keras.metrics.mean_squared_error, error, keras.losses.Dice())
     ]
     assert adds_up == [True, False, False]
+
+
+class Halves(keras.optimizers.SGD):
+    def apply_gradients(self, grads_and_vars):
+        super().apply_gradients([(gradient / 2, variable) for gradient, variable in grads_and_vars])
+
+
+def test_a_way_of_ones_own_to_apply_gradients_is_named():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    assert keras_adapter.own_apply_of(model) is None
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
+    assert keras_adapter.own_apply_of(model) is None
+    model.compile(Halves())
+    assert keras_adapter.own_apply_of(model) == "Halves.apply_gradients"

@@ -9,6 +9,8 @@ communication and may stand inside a `tf.cond`.
 import contextlib
 import functools
 import threading
+import weakref
+from collections.abc import Generator
 from typing import Any
 
 import keras
@@ -18,6 +20,10 @@ from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training.step import replica_step, scope_checks, update_callback
 
 _local = threading.local()
+# Those that have scaled a loss before they were built, of which a trace keeps the number.
+_scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
+# At which a rehearsal finds neither infinite float16 numbers nor zeros.
+_LARGEST_REHEARSED_SCALE = 2.0**10
 
 
 def apply(stock, optimizer, gradients, trainable_variables=None):
@@ -41,7 +47,12 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
         pairs = zip(variables, gradients, strict=True)
         pairs = [(variable.path, each) for variable, each in pairs if not _is_overwritten(variable)]
-        rehearse([path for path, _ in pairs], [each for _, each in pairs], step)
+        rehearse(
+            [path for path, _ in pairs],
+            [each for _, each in pairs],
+            step,
+            factor=_division_of(optimizer, step),
+        )
         return None
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
@@ -53,7 +64,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         for callback in update_callback.of_step(step.callbacks):
             step.riders.update(callback.riders(gradients))
-    gradients = _aggregate_of(variables, gradients, step)
+    gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
     with _local_updates(), step.delivery.updating(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
 
@@ -68,18 +79,19 @@ def _apply_outside_steps(stock, optimizer, gradients, variables):
     return strategy.run(tf.autograph.experimental.do_not_convert(run))
 
 
-def rehearse(paths: list[str], gradients: list, step: replica_step.ReplicaStep):
+def rehearse(paths: list[str], gradients: list, step: replica_step.ReplicaStep, *, factor=1):
     """Keeps the gradient of the global batch in `step.rehearsed`, by the paths of what has it."""
-    step.rehearsed.append((paths, aggregate(gradients, step)))
+    step.rehearsed.append((paths, aggregate(gradients, step, factor)))
 
 
-def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
+def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) -> list:
     """Returns the gradient of the global batch, the same on every replica.
 
     Args:
         gradients: Tensors, IndexedSlices or None (which stay None), of this replica's mean loss; of
             `share` times that loss where `step.weighs_loss`.
         step: The step they were computed in.
+        factor: What their loss was divided by; of no meaning where `step.weighs_loss`.
     """
     if step.is_only_replica:
         step.sums.update(step.riders)
@@ -89,7 +101,7 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
         return gradients
     have_each_row_once = [_has_each_row_once(gradient) for gradient in present]
     if not step.weighs_loss:
-        present = [_weigh(gradient, step) for gradient in present]
+        present = [_weigh(gradient, step, factor) for gradient in present]
     riders = [name for name in step.riders if name not in step.sums]
     # Made on the replica's device: TensorFlow asks for one.
     values = [tf.identity(step.riders[name]) for name in riders]
@@ -104,16 +116,17 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep) -> list:
     return [None if gradient is None else next(summed) for gradient in gradients]
 
 
-def _aggregate_of(variables, gradients: list, step) -> list:
+def _aggregate_of(variables, gradients: list, step, factor) -> list:
     """Returns what `aggregate` does, and the largest value where it is to overwrite the variable.
 
     So do the gradients of Keras' float8 layers, which are the largest inputs that they have seen.
     """
     overwrites = [_is_overwritten(variable) for variable in variables]
     if step.is_only_replica or not any(overwrites):
-        return aggregate(gradients, step)
+        return aggregate(gradients, step, factor)
     pairs = list(zip(gradients, overwrites, strict=True))
-    summed = iter(aggregate([gradient for gradient, overwrites in pairs if not overwrites], step))
+    others = [gradient for gradient, overwrites in pairs if not overwrites]
+    summed = iter(aggregate(others, step, factor))
     return [_largest(gradient) if overwrites else next(summed) for gradient, overwrites in pairs]
 
 
@@ -131,12 +144,57 @@ def scale_loss(stock, optimizer, loss):
     """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
 
     Keras' own train_step calls it right before the backward pass, where one multiplication does the
-    work of one per gradient.
+    work of one per gradient. In another step, of which only the optimizer's own gradients are known
+    to come from this loss, a loss that is scaled is divided by the number of replicas meanwhile:
+    what an example adds to a float16 gradient is then what it adds on one device, and becomes
+    infinite with it.
     """
     step = replica_step.current()
-    if step is not None and step.weighs_loss and not step.is_only_replica and not is_aggregated():
+    if step is None or is_aggregated():
+        return stock(optimizer, loss)
+    if not optimizer.built:
+        _scaled_unbuilt.add(optimizer)
+    if step.weighs_loss and not step.is_only_replica:
         loss = loss * tf.cast(step.share, loss.dtype)
-    return stock(optimizer, loss)
+    elif _scale_of(optimizer) is not None and not step.is_only_replica:
+        step.divided.extend([optimizer, getattr(optimizer, "inner_optimizer", None)])
+        loss = loss / _num_replicas()
+    if step.rehearsed is None or _scale_of(optimizer) is None:
+        return stock(optimizer, loss)
+    scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
+    return loss * scale
+
+
+@contextlib.contextmanager
+def scales_watched() -> Generator[list]:
+    """Yields a list that gets the optimizers which are built too late for what is traced inside.
+
+    Where a loss is scaled, a `LossScaleOptimizer` that is not built gives its first scale, as a
+    number that stays in the trace.
+    """
+    _scaled_unbuilt.clear()
+    late: list = []
+    try:
+        yield late
+    finally:
+        late.extend(each for each in _scaled_unbuilt if each.built)
+        _scaled_unbuilt.clear()
+
+
+def _scale_of(optimizer):
+    """Returns what an optimizer multiplies a loss with, or None."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.loss_scale_factor
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+
+
+def _division_of(optimizer, step) -> int:
+    """Returns what the loss of an optimizer's gradients was divided by."""
+    return _num_replicas() if any(each is optimizer for each in step.divided) else 1
+
+
+def _num_replicas() -> int:
+    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def map_values(gradient, function):
@@ -260,7 +318,8 @@ def _scaled(gradient, factor):
     return gradient if factor == 1.0 else map_values(gradient, lambda values: values * factor)
 
 
-def _weigh(gradient, step):
+def _weigh(gradient, step, factor):
     # What a replica without examples computes counts for nothing, NaN included.
     multiply = tf.math.multiply_no_nan if step.may_be_empty else tf.multiply
-    return map_values(gradient, lambda values: multiply(values, tf.cast(step.share, values.dtype)))
+    weight = step.share * factor
+    return map_values(gradient, lambda values: multiply(values, tf.cast(weight, values.dtype)))

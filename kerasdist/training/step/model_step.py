@@ -16,6 +16,7 @@ from kerasdist.training.data import data_checks
 from kerasdist.training.data.first_axes import FirstAxes
 from kerasdist.training.step import (
     batch_statistics,
+    gradient_aggregation,
     replica_step,
     update_callback,
     whole_metrics,
@@ -30,7 +31,7 @@ class TraceAgainError(Exception):
 
     Plain Keras traces such a step twice, too. What a train_step reads before it calls the model
     (`trainable_variables`, `losses`, `built`) is that of a model without weights in the first trace
-    only, and on the first replica only.
+    only, and on the first replica only. So is the scale of an optimizer that is not built.
     """
 
 
@@ -81,7 +82,7 @@ class ModelStep:
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
         self.is_quiet = False
-        self._may_trace_again = True
+        self._num_traces_again = 0
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
@@ -126,8 +127,9 @@ class ModelStep:
             counter: Variable that counts the examples, in place of `num_examples`.
 
         Raises:
-            TraceAgainError: The trace has made weights of the model, or states that a replica
-                without examples has to put back; the one after it does not raise this.
+            TraceAgainError: The trace has made weights of the model, states that a replica without
+                examples has to put back, or an optimizer of which it has used the scale before;
+                raised twice in a row at most.
         """
         states = self._states()
         with self._traced_again_if_made(states, shares), contextlib.ExitStack() as stack:
@@ -159,22 +161,27 @@ class ModelStep:
 
     @contextlib.contextmanager
     def _traced_again_if_made(self, states, shares) -> Generator[None]:
-        if tf.executing_eagerly() or not self._may_trace_again:
-            self._may_trace_again = True  # It was the second one.
+        if tf.executing_eagerly():
             yield
             return
         num_weights = len(self._model.weights)
         error = None
-        try:
-            yield
-        except Exception as raised:
-            # The second replica finds weights where the first had none, and they part ways.
-            error = raised
+        with gradient_aggregation.scales_watched() as late_scales:
+            try:
+                yield
+            except Exception as raised:
+                # The second replica finds weights where the first had none, and they part ways.
+                error = raised
         may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
-        if len(self._model.weights) > num_weights or (
+        has_made = len(self._model.weights) > num_weights or (
             may_be_empty and _count(self._states()) > _count(states)
-        ):
-            self._may_trace_again = False
+        )
+        # The first trace may have ended at the weights, before it came to the optimizer.
+        is_again = (has_made and self._num_traces_again == 0) or (
+            bool(late_scales) and self._num_traces_again < 2
+        )
+        self._num_traces_again = self._num_traces_again + 1 if is_again else 0
+        if is_again:
             raise TraceAgainError from error
         if error is not None:
             raise error

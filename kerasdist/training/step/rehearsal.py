@@ -8,6 +8,9 @@ are made alike, and nothing that is assigned stays, no variable and no attribute
 gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
 is the user's own, the net predicts once, and the loss alone goes through it.
 
+What the step returns is compared, too: a log counts as a mean over the examples, and a norm or a
+maximum is none.
+
 What a program assigns by itself, to weights or to a state such as a running mean, never meets what
 the other replicas assign: where that is not the same on all of them, another warning says so.
 """
@@ -35,6 +38,7 @@ from kerasdist.training.step import (
     gradient_aggregation,
     own_attributes,
     randomness,
+    rehearsed_logs,
     replica_step,
 )
 
@@ -64,7 +68,8 @@ class Finding:
 
     Attributes:
         variable: Path of the variable whose gradient differs most; "predictions" for those.
-        difference: Norm of the difference over the norm of the larger gradient, of that variable.
+        difference: Norm of the difference over the norm of the larger gradient, of that variable;
+            not finite where only one of them is.
         is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
         asks_for_number: Whether the program asks how many replicas there are.
     """
@@ -119,6 +124,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
     # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
     weighs_loss = keras_adapter.is_stock_step(step)
+    logs = rehearsed_logs.RehearsedLogs(model)
     states = own_attributes.states_of(model)
     if not peers.are_alike(strategy, str([name for name, _ in states])):
         states = []  # A worker may keep something for itself.
@@ -128,21 +134,28 @@ def rehearse(model, step: Callable, batch) -> list[str]:
         if predictions is None:
             batch = _some_of(batch, _EXAMPLES * num_replicas - 1)
             touched = _touched(batch)
+            run_whole = functools.partial(logs.run_whole, step, touched)
+            run_part = functools.partial(logs.run_part, step)
         else:  # Much less to compute, and no net to multiply what rounds.
-            step = functools.partial(_differentiate_loss, model, predictions)
+            run_whole = run_part = functools.partial(_differentiate_loss, model, predictions)
             batch = touched = (some, tf.range(batches.num_examples(some)))
-        whole = _rehearse_whole(strategy, step, batch, touched)
+        whole = _rehearse_whole(strategy, run_whole, batch, touched)
         weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
         variables = [*weights, *states]
-        shared = replica_step.rehearse(
-            strategy,
-            functools.partial(_note_spreads, step, [each for _, each in variables], spreads),
-            batches.shares_of(batch, strategy),
-            is_whole=False,
-            weighs_loss=weighs_loss,
-        )
+        with logs.watched():
+            shared = replica_step.rehearse(
+                strategy,
+                functools.partial(
+                    _note_spreads, run_part, [each for _, each in variables], spreads
+                ),
+                batches.shares_of(batch, strategy),
+                is_whole=False,
+                weighs_loss=weighs_loss,
+            )
     finding = _find(whole, shared, tolerance, num_replicas)
-    texts = [_describe(finding, num_replicas)] if finding else []
+    texts = logs.describe(num_replicas, tolerance, _ROUNDING) if predictions is None else []
+    if finding:  # What follows from it is no news.
+        texts = [_describe(finding, num_replicas, keras_adapter.own_apply_of(model))]
     pairs = zip(variables, spreads[0], strict=True)
     apart = [name if spread > _TOLERANCE else None for (name, _), spread in pairs]
     num_weights = len(weights)
@@ -348,7 +361,8 @@ def _compare(expected: list, found: list, tolerance: float, num_replicas: int) -
     return Finding(
         variable=worst,
         difference=float(difference),
-        is_sum=apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
+        is_sum=math.isfinite(difference)
+        and apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
     )
 
 
@@ -360,12 +374,24 @@ def _norm(array: np.ndarray) -> float:
     return math.sqrt(np.vdot(array, array))
 
 
-def _describe(finding: Finding, num_replicas: int) -> str:
+def _describe(finding: Finding, num_replicas: int, own_apply: str | None) -> str:
     text = (
         f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
-        f"one device: it differs by {_percent(finding.difference)} (of '{finding.variable}'). Each "
-        "replica computes the loss of its own examples, which counts as a mean over them. "
+        f"one device: it differs by {_percent(finding.difference)} (of '{finding.variable}'). "
     )
+    if own_apply:
+        text += (
+            f"'{own_apply}' is a method of your own, and sees the gradient of one replica: change "
+            "the gradient in `update_step` of the optimizer, or in a "
+            "`kerasdist.callbacks.UpdateCallback`, where it is that of the whole batch. If that is "
+            "not it: "
+        )
+    text += "Each replica computes the loss of its own examples, which counts as a mean over them. "
+    if not math.isfinite(finding.difference):
+        text += (
+            "Only one of the two is finite: a mean over a part of the examples, such as those of a "
+            "mask, may divide by 0 on a replica that has none of them. "
+        )
     if finding.is_sum and finding.asks_for_number:
         return text + f"On one device it is about {num_replicas} times as large. {_DIVISION}"
     if finding.is_sum:

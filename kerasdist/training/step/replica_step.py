@@ -59,6 +59,7 @@ class ReplicaStep:
         losses: The mean losses of this replica by the names of their metrics, as they are tracked.
         divisors: What each loss was divided by, in the order in which they were computed; on one
             device only where there are callbacks.
+        divided: The optimizers of which the loss was divided by the number of replicas.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
         of_all: What `whole_metrics` was given on this replica, each by its id with what it is over
@@ -88,6 +89,7 @@ class ReplicaStep:
     added_losses: dict = dataclasses.field(default_factory=dict)
     losses: dict = dataclasses.field(default_factory=dict)
     divisors: list = dataclasses.field(default_factory=list)
+    divided: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
     of_all: dict = dataclasses.field(default_factory=dict)

@@ -153,11 +153,11 @@ class StepFunction:
     def _run_graph(self, key, make: Callable, *inputs):
         if key not in self._graphs:
             self._graphs[key] = make()
-        try:
-            return self._graphs[key](*inputs)
-        except TraceAgainError:
-            self._graphs[key] = make()
-        return self._graphs[key](*inputs)
+        while True:
+            try:
+                return self._graphs[key](*inputs)
+            except TraceAgainError:
+                self._graphs[key] = make()
 
     def _run_batch(self, batch) -> None:
         self._compiled(self._one_step, reduce_retracing=True)(batch)

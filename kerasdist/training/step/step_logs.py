@@ -5,11 +5,12 @@ import functools
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
-from kerasdist.training.step import lazy_logs, update_callback
+from kerasdist.training.step import graph_errors, lazy_logs, update_callback
 from kerasdist.training.step.metric_results import MetricResults
 
 
@@ -84,7 +85,13 @@ class StepLogs:
             self._read_metrics_of_replicas = graph_function(self._read_metrics_of_replicas)
 
     def read(self) -> dict:
-        """Returns the logs of the last step as numbers; all workers must call it."""
+        """Returns the logs of the last step as numbers; all workers must call it.
+
+        Raises:
+            ValueError: One of them has another shape on another worker.
+        """
+        if peers.count(self._strategy) > 1:
+            self._check_workers()
         own_logs = self._map_own_logs(
             lambda variable: (
                 peers.sum_over(self._strategy, variable.numpy())
@@ -98,6 +105,16 @@ class StepLogs:
         """Returns the logs of the last step as this worker knows them, for a look in between."""
         own_logs = self._map_own_logs(lambda variable: tf.math.divide_no_nan(variable, self._share))
         return self._as_numbers(self._read_metrics_of_replicas(), own_logs)
+
+    def _check_workers(self):
+        for path, variable in keras.tree.flatten_with_path(self._own_logs):
+            if variable.shape.rank == 0:
+                continue
+            shape = tuple(variable.numpy().shape)
+            rows = peers.gather(self._strategy, np.array(shape))
+            if np.ptp(rows, axis=0).any():
+                shapes = [tuple(map(int, row)) for row in rows]
+                raise ValueError(describe_rows(_name_of(path), shapes))
 
     def _map_own_logs(self, function):
         return self._own_logs and tf.nest.map_structure(function, self._own_logs)
@@ -131,8 +148,52 @@ def mean_over_examples(replicas, shares):
     Args:
         replicas: The structure of each replica; a replica without examples may hold NaN.
         shares: The share of each replica in the global batch.
+
+    Raises:
+        ValueError: A log has another shape on another replica.
     """
-    return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
+    with tf.control_dependencies(_checks_of_shapes(replicas)):
+        return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
+
+
+def describe_rows(name: str, shapes: list) -> str:
+    """Returns in words that a log has another shape where there is another number of examples.
+
+    Args:
+        name: Of the log.
+        shapes: Those that it has on the replicas, or where it has the whole batch.
+    """
+    shapes = [str(tuple(shape)) for shape in dict.fromkeys(map(tuple, shapes))]
+    return (
+        f"The step returns '{name}' in the shape of a value for each example: "
+        f"{' and '.join(shapes)}. What a step returns is averaged over the examples of all "
+        f"replicas. Return the mean of '{name}', `tf.reduce_mean(values)`."
+    )
+
+
+def _checks_of_shapes(replicas: list) -> list:
+    """Returns operations that check what the trace does not know; raises what it knows."""
+    first, *others = [keras.tree.flatten_with_path(each) for each in replicas]
+    checks = []
+    for other in others:
+        for (path, value), (_, another) in zip(first, other, strict=True):
+            shapes = [_shape_of(value), _shape_of(another)]
+            text = describe_rows(_name_of(path), shapes)
+            if not shapes[0].is_compatible_with(shapes[1]):
+                raise ValueError(text)
+            if not all(shape.is_fully_defined() for shape in shapes):
+                message = graph_errors.message(ValueError, text)
+                sizes = tf.shape(value), tf.shape(another)
+                checks.append(tf.debugging.assert_equal(*sizes, message=message))
+    return checks
+
+
+def _shape_of(value) -> tf.TensorShape:
+    return tf.TensorShape(getattr(value, "shape", ()))
+
+
+def _name_of(path: tuple) -> str:
+    return str(path[-1]) if path else ""
 
 
 def _values_of(read):

@@ -52,7 +52,8 @@ def test_what_a_replica_without_examples_computes_does_not_count():
 @each_strategy
 def test_a_loss_that_is_weighed_gives_the_same_gradient(strategy):
     def step(data, current):
-        loss = gradient_aggregation.scale_loss(lambda _, loss: loss, None, tf.reduce_mean(data))
+        optimizer, loss = keras.optimizers.SGD(), tf.reduce_mean(data)
+        loss = gradient_aggregation.scale_loss(lambda _, loss: loss, optimizer, loss)
         return aggregate(loss, current)[0]
 
     for mean in run(strategy, step, weighs_loss=True):

@@ -1,11 +1,15 @@
 """The logs of a step: means over the examples, and numbers when somebody reads them."""
 
+import warnings
+
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.update_callback import StepCallback
+from tests import strategies
 from tests.strategies import each_strategy
 
 
@@ -35,6 +39,37 @@ def test_the_only_replica_of_a_worker_counts_by_its_share():
     logs = mean_over_examples([{"loss": 3.0}], [0.5])
 
     assert float(logs["loss"]) == 1.5
+
+
+def test_what_has_another_shape_on_another_replica_is_named():
+    replicas = [{"loss": 1.0, "parts": {"all": tf.ones([number])}} for number in (3, 2)]
+
+    with pytest.raises(ValueError, match=r"'all' in the shape .*: \(3,\) and \(2,\)"):
+        mean_over_examples(replicas, [0.6, 0.4])
+
+
+@pytest.mark.processes
+def test_what_has_another_shape_on_another_worker_is_named():
+    for text in strategies.run_on_workers(_error_of_rows, "2 workers"):
+        assert "returns 'all' in the shape of a value for each example: (3,) and (2,)" in text
+
+
+class Rows(keras.Model):
+    def train_step(self, data):
+        super().train_step(data)
+        return {"all": data[0][:, 0]}
+
+
+def _error_of_rows(strategy):
+    with strategy.scope():
+        inputs = keras.Input((1,))
+        model = Rows(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+    warnings.simplefilter("ignore")
+    try:
+        model.fit(np.ones((5, 1)), np.ones((5, 1)), batch_size=5, verbose=0)
+    except ValueError as error:
+        return str(error)
 
 
 @each_strategy

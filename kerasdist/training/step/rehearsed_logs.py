@@ -1,0 +1,130 @@
+"""What a rehearsed step returns: does the mean over the replicas say what one device says?
+
+A log of a train_step counts as a mean over the examples. The norm of a gradient, a maximum, a
+root, or how many examples there are is none, and its mean over the replicas is another number.
+Results of metrics are left out: they are read for all examples.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import tensorflow_adapter
+from kerasdist.training.step import replica_step
+from kerasdist.training.step.metric_results import MetricResults
+from kerasdist.training.step.step_logs import describe_rows
+
+# What differs by less may be rounding of a sum that is about 0.
+_NEGLIGIBLE = 1e-6
+
+
+class RehearsedLogs:
+    """Collects what a step returns in a rehearsal: twice for the whole batch, then divided.
+
+    Args:
+        model: A compiled model on several replicas.
+    """
+
+    def __init__(self, model):
+        self._results = MetricResults(model)
+        self._wholes: dict[bool, dict[tuple, np.ndarray]] = {}
+        self._logs: Any = None
+        self._shapes: dict[tuple, tuple] = {}
+        self._means: dict[tuple, np.ndarray] = {}
+
+    def watched(self) -> contextlib.AbstractContextManager:
+        """Returns a context for the divided run, in which results of metrics are told."""
+        return self._results.watched()
+
+    def run_whole(self, step: Callable, touched, data) -> None:
+        """Runs `step` with the whole batch, or with `touched`, the same but for rounding."""
+        self._wholes[data is touched] = _arrays_of(step(data))
+
+    def run_part(self, step: Callable, data) -> None:
+        """Runs `step` with the share of a replica; all of them call it, inside of `watched()`."""
+        logs = step(data)
+        replica: Any = replica_step.current()
+        arrays = _arrays_of(logs)
+        flat = [
+            _part_of(arrays.get(path), whole.shape, float(replica.share))
+            for path, whole in self._wholes[False].items()
+        ]
+        (sums,) = tensorflow_adapter.sum_over_replicas(
+            [tf.constant(np.concatenate([[0.0], *flat]))]
+        )
+        self._logs, self._shapes = logs, {path: each.shape for path, each in arrays.items()}
+        start = 1
+        for path, whole in self._wholes[False].items():
+            self._means[path] = sums.numpy()[start : start + whole.size].reshape(whole.shape)
+            start += whole.size
+
+    def describe(self, num_replicas: int, tolerance: float, rounding: float) -> list[str]:
+        """Returns in words what is not the same.
+
+        Args:
+            num_replicas: Over all workers.
+            tolerance: Of the largest number of a log.
+            rounding: How much of what rounding does to the inputs is rounding, too.
+        """
+        results = self._results.among(self._logs) if isinstance(self._logs, dict) else {}
+        texts, differing = [], []
+        for path, whole in self._wholes[False].items():
+            if path in results:
+                continue
+            shape, name = self._shapes.get(path), str(path[-1]) if path else ""
+            if shape != whole.shape:
+                texts.append(describe_rows(name, [whole.shape, shape or ()]))
+                continue
+            touched = self._wholes[True].get(path, whole)
+            if _differs(whole, touched, self._means[path], tolerance, rounding):
+                differing.append((name, whole, self._means[path]))
+        if differing:
+            texts.append(_describe_numbers(differing, num_replicas))
+        return texts
+
+
+def _arrays_of(logs) -> dict[tuple, np.ndarray]:
+    """Returns the numbers in logs by their paths, as float64."""
+    arrays = {}
+    for path, leaf in keras.tree.flatten_with_path(logs):
+        value = leaf.value if isinstance(leaf, keras.Variable) else leaf
+        array = np.asarray(tf.convert_to_tensor(value)) if value is not None else np.array("")
+        if array.dtype.kind in "biufV":  # NumPy does not know bfloat16.
+            arrays[path] = array.astype("float64")
+    return arrays
+
+
+def _part_of(array, shape, share: float) -> np.ndarray:
+    if array is None or array.shape != shape or not share:
+        return np.zeros(shape).ravel()
+    return array.ravel() * share
+
+
+def _differs(whole, touched, mean, tolerance: float, rounding: float) -> bool:
+    if not whole.size or not np.isfinite(whole).all():
+        return False
+    largest = max(np.abs(whole).max(), np.abs(mean).max())
+    allowed = max(
+        tolerance * largest if np.isfinite(largest) else 0.0,
+        rounding * np.abs(whole - touched).max() if touched.shape == whole.shape else np.inf,
+        _NEGLIGIBLE,
+    )
+    return not np.abs(whole - mean).max() <= allowed
+
+
+def _describe_numbers(differing: list, num_replicas: int) -> str:
+    name, whole, mean = differing[0]
+    names = ", ".join(f"'{each}'" for each, *_ in differing)
+    return (
+        f"What the step returns as {names} is not what it is on one device: '{name}' of a few "
+        f"examples is {whole.flat[0]:.4g} there, and {mean.flat[0]:.4g} over {num_replicas} "
+        "replicas. The weights are right, but what a step returns is averaged over the examples of "
+        "all replicas, and a maximum, a root, a deviation, the norm of a gradient or a number of "
+        "examples is no mean. Compute it from `kerasdist.global_mean(values)` and "
+        "`kerasdist.global_sum(values)`, as in `tf.sqrt(kerasdist.global_mean(errors**2))`, or in "
+        "a metric of your own, which sees all examples. The `Summaries` callback writes norms."
+    )

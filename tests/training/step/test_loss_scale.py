@@ -1,0 +1,138 @@
+"""Steps of one's own that scale the loss: the scale goes down and up as on one device."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.plain import check_as_plain
+from tests.strategies import each_replicated_strategy, each_strategy, run_on_workers
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(48, 6)).astype("float32")
+Y = np.sin(X).sum(axis=1, keepdims=True)
+# So small that no sum over examples overflows before what a single one adds to it.
+X /= 10
+# Of which the first steps overflow; float16 keeps 11 bits.
+SCALE, TOLERANCE = 2.0**18, 2e-3
+
+
+def make_optimizer(optimizer=keras.optimizers.SGD):
+    return keras.optimizers.LossScaleOptimizer(optimizer(0.01), initial_scale=SCALE)
+
+
+class Scales(keras.Model):
+    """A model whose train_step scales the loss for its optimizer."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = keras.layers.Dense(5, "tanh", use_bias=False, dtype="mixed_float16")
+        self.top = keras.layers.Dense(1, dtype="float32")
+        self.other = None  # An optimizer for the top alone.
+
+    def call(self, inputs):
+        return self.top(self.hidden(inputs))
+
+    def train_step(self, data):
+        x, y = data
+        parts = [(self.optimizer, [self.hidden, self.top])]
+        if self.other:
+            parts = [(self.optimizer, [self.hidden]), (self.other, [self.top])]
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            scaled = [optimizer.scale_loss(loss) for optimizer, _ in parts]
+        for (optimizer, layers), each in zip(parts, scaled, strict=True):
+            variables = [variable for layer in layers for variable in layer.trainable_variables]
+            optimizer.apply(tape.gradient(each, variables), variables)
+        return {"loss": loss}
+
+
+def make(*, is_built=True, is_pair=False, **arguments):
+    model = Scales()
+    if is_built:
+        model(X)
+    if is_pair:
+        model.other = make_optimizer(keras.optimizers.Adam)
+    model.compile(make_optimizer(), **arguments)
+    return model
+
+
+def fit(model):
+    """Returns the scales after two epochs each, and how many updates there were."""
+    numbers = []
+    for _ in range(2):
+        # Parts of equal sizes: what one example adds is then the same to the last bit.
+        model.fit(X, Y, batch_size=12, epochs=2, shuffle=False, verbose=0)
+        for optimizer in filter(None, (model.optimizer, model.other)):
+            scale, count = optimizer.dynamic_scale, optimizer.iterations
+            numbers.append((float(np.log2(scale.numpy())), float(count.numpy())))
+    return numbers
+
+
+@each_strategy
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"is_built": False, "steps_per_execution": 3}, {"is_pair": True}],
+    ids=["built", "not built", "two optimizers"],
+)
+def test_the_scale_is_that_of_one_device(strategy, arguments):
+    check_as_plain(strategy, functools.partial(make, **arguments), fit, tolerance=TOLERANCE)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", ["2 workers", "1 worker + 1 ps"])
+def test_the_scale_of_workers_is_that_of_one_device(workers):
+    keras.utils.set_random_seed(11)
+    truth = _numbers_of(make())
+
+    for each in run_on_workers(_train, workers):
+        for found, expected in zip(each, truth, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+def _train(strategy):
+    keras.utils.set_random_seed(11)
+    with strategy.scope():
+        model = make()
+    return _numbers_of(model)
+
+
+def _numbers_of(model):
+    return [np.array(fit(model)), *model.get_weights()]
+
+
+@each_replicated_strategy
+def test_what_overflows_at_first_is_no_difference(strategy):
+    with strategy.scope():
+        model = make()
+        model.optimizer.initial_scale = 2.0**30
+
+    model.fit(X, Y, batch_size=13, shuffle=False, verbose=0)  # A warning is an error here.
+
+
+class Divides(Scales):
+    """A model whose train_step gives its optimizer gradients that were never scaled."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        scale = self.optimizer.initial_scale
+        self.optimizer.apply([each * scale for each in gradients], self.trainable_variables)
+        return {"loss": loss}
+
+
+@each_replicated_strategy
+def test_gradients_that_are_scaled_by_hand_stay_as_they_are(strategy):
+    def make():
+        model = Divides()
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), 4.0))
+        return model
+
+    def run(model):
+        return model.fit(X, Y, batch_size=8, shuffle=False, verbose=0).history
+
+    check_as_plain(strategy, make, run, tolerance=TOLERANCE)
