@@ -42,7 +42,7 @@ def test_errors_of_the_workers_are_told_from_those_of_a_model_that_cannot_be_bui
         try:
             raise error
         except Exception:
-            raise RuntimeError("Unable to automatically build the model")  # As Keras does.
+            raise RuntimeError("Unable to build the model")  # noqa: B904 (As Keras does.)
 
     with pytest.raises(RuntimeError) as caught:
         build()
