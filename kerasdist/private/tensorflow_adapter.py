@@ -516,6 +516,12 @@ def calls_python(dataset) -> bool:
     return False
 
 
+def cache_files(dataset) -> list[str]:
+    """Returns the paths that a dataset was given for `cache`."""
+    paths = (tf.get_static_value(getattr(each, "_filename", None)) for each in _chain(dataset))
+    return [path.decode() for path in paths if path]
+
+
 def _chain(dataset):
     """Yields a dataset and those that it is made of; none for what is no dataset of tf.data."""
     seen, left = set(), [dataset]
@@ -584,27 +590,37 @@ def batch_spec(element_spec):
     return tf.nest.map_structure(leaf_spec, element_spec)
 
 
-def num_files(dataset: tf.data.Dataset) -> int:
-    """Returns how many files a dataset seems to be read from: the texts at its source; 0 for none.
+def num_source_texts(dataset: tf.data.Dataset) -> int:
+    """Returns how many texts, perhaps names of files, are the one source of a dataset; or 0.
 
     A dataset does not say what it is made of, but for its inputs.
     """
     while inputs := dataset._inputs():
-        dataset = inputs[0]
+        if len(inputs) > 1:
+            return 0
+        [dataset] = inputs
     spec = dataset.element_spec
     if not isinstance(spec, tf.TensorSpec) or spec.dtype != tf.string or spec.shape.rank != 0:
         return 0
     return max(int(dataset.cardinality()), 0)
 
 
+def computed_batch_size(dataset: tf.data.Dataset) -> int | None:
+    """Returns the size of a dataset's batches but for the last one, as TensorFlow computes it.
+
+    It is what divides a batch between workers: None where batches may have any size.
+    """
+    size = int(tf_distribute.compute_batch_size(dataset))
+    return size if size > 0 else None
+
+
 def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
     """Returns the part of a dataset that is in every `num_shards`-th of its files, or None.
 
-    None where the texts at its source are no file names, where its batch size cannot be found, and
-    for batches of anything but dense tensors of known rank.
+    None where TensorFlow finds nothing that reads files.
 
     Args:
-        dataset: Yields global batches.
+        dataset: Yields global batches of dense tensors, of a `computed_batch_size`.
         num_shards: Number of parts.
         index: Which part.
 
@@ -612,10 +628,6 @@ def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
         Dataset of this part's share of each global batch.
     """
     batch_size = int(tf_distribute.compute_batch_size(dataset))
-    leaves = tf.nest.flatten(dataset.element_spec)
-    is_dense = all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves)
-    if batch_size < num_shards or not is_dense:
-        return None
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
     try:

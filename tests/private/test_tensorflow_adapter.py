@@ -179,6 +179,15 @@ def test_shuffles_are_found_in_what_was_made_of_itself():
     assert tensorflow_adapter.num_shuffled(dataset) == 5
 
 
+def test_the_files_of_caches_are_found_in_all_inputs():
+    one, other = (tf.data.Dataset.range(3).cache(path) for path in ("", "/folder/file"))
+
+    assert tensorflow_adapter.cache_files(tf.data.Dataset.zip(one, other).batch(2)) == [
+        "/folder/file"
+    ]
+    assert tensorflow_adapter.cache_files([1, 2]) == []
+
+
 def test_the_batch_size_of_a_dataset_is_found():
     rows = tf.data.Dataset.range(9)
 

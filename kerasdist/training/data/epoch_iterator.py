@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers, running_call
-from kerasdist.training.data import file_shards, input_functions
+from kerasdist.training.data import file_caches, file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
 
 # Elements that the shuffles of a dataset may hold for its state to be kept: TensorFlow writes 164
@@ -95,6 +95,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         # What a function returns has batches of a worker, which change with the number of workers.
         size = None if is_function or is_distributed else self._batch_size()
         running_call.note_data(batch_size=size, state=self.state)
+        file_caches.check(self._dataset, distribute_strategy)
         share = input_functions.share if is_function else file_shards.shard
         self._own_data = share(self._dataset, distribute_strategy)
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.

@@ -1,10 +1,11 @@
 """Data in files, of which each worker reads its own.
 
 Usually every worker reads all the data and takes its part of each global batch, which gives the
-batches of one device. Where the data is in at least as many files as there are workers, each reads
-some of the files instead, and less. The workers' examples then differ in number, so that one may be
-at the end before the others. It goes on with empty batches, and the epoch ends for all of them in
-the same step: when the next global batch is empty.
+batches of one device. Where the data is in at least as many files as there are workers, and nothing
+in the dataset needs the examples of all files (see `transformations`), each reads some of the files
+instead, and less. The workers' examples then differ in number, so that one may be at the end before
+the others. It goes on with empty batches, and the epoch ends for all of them in the same step: when
+the next global batch is empty.
 
 To know that without a message of its own, a worker looks one batch ahead, and sends the size of its
 next batch with the gradients of this one.
@@ -16,6 +17,9 @@ from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import batches
+from kerasdist.training.data.transformations import Transformations
+
+_Policy = tf.data.experimental.AutoShardPolicy
 
 
 def shard(dataset, strategy) -> tf.data.Dataset | None:
@@ -35,12 +39,15 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         return None
     if not isinstance(dataset, tf.data.Dataset):
         return None
-    num_files = tensorflow_adapter.num_files(dataset)
-    part = None
-    if num_files >= num_workers:
-        part = tensorflow_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
+    part, obstacle, num_files = None, None, tensorflow_adapter.num_source_texts(dataset)
+    transformations = _transformations_of(dataset) if num_files else None
+    # Other texts may be paths of images, or words.
+    if transformations and transformations.read_files:
+        obstacle = _obstacle(dataset, transformations, num_files, num_workers)
+        if obstacle is None:
+            part = tensorflow_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
     if peers.is_chief(strategy):
-        _announce(num_files, num_workers, is_by_file=part is not None)
+        _announce(num_files, num_workers, is_by_file=part is not None, obstacle=obstacle)
     return None if part is None else with_next_size(part)
 
 
@@ -68,10 +75,38 @@ def _one(spec):
     return tf.zeros([1, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
 
 
-def _announce(num_files, num_workers, *, is_by_file):
+def _transformations_of(dataset) -> Transformations | None:
+    try:
+        return Transformations(tensorflow_adapter.serialized(dataset).numpy())
+    except tf.errors.OpError:  # Datasets that have no graph, as those of `copy_to_device`.
+        return None
+
+
+def _obstacle(dataset, transformations, num_files, num_workers) -> str | None:
+    """Returns why each worker cannot read some of the files alone; None where it can."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (_Policy.AUTO, _Policy.FILE):
+        return f"its auto_shard_policy is {policy.name}"
+    if num_files < num_workers:
+        found = "1 file is" if num_files == 1 else f"{num_files} files are"
+        return f"{found} too few for {num_workers} workers to share"
+    if transformations.of_whole_data:
+        return f"`{transformations.of_whole_data}` needs all files"
+    leaves = tf.nest.flatten(dataset.element_spec)
+    if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves):
+        return "its batches hold more than dense tensors"
+    size = tensorflow_adapter.computed_batch_size(dataset)
+    if size is None:
+        return "its batch size is not known"
+    if size < num_workers:
+        return f"batches of {size} are too small for {num_workers} workers to share"
+    return None
+
+
+def _announce(num_files, num_workers, *, is_by_file, obstacle):
     how = "every worker reads all of it and takes its part of each batch"
     if is_by_file:
         how = f"{num_files} files, each read by one of {num_workers} workers"
-    elif num_files:
-        how += f" ({num_files} files are too few for {num_workers} workers to share)"
+    elif obstacle:
+        how += f" ({obstacle})"
     announce(f"Data: {how}.")

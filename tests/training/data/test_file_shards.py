@@ -12,6 +12,8 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.training import announcements, running_call
 from kerasdist.training.data import file_shards
 
+Policy = tf.data.experimental.AutoShardPolicy
+
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
@@ -31,6 +33,12 @@ def read(files, *, batch_size=2):
         .interleave(tf.data.TextLineDataset)
         .batch(batch_size)
     )
+
+
+def with_policy(dataset, policy):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policy
+    return dataset.with_options(options)
 
 
 def worker(index, num_workers=2):
@@ -75,9 +83,41 @@ def test_only_the_chief_says_how_data_is_read(files, capsys):
     assert capsys.readouterr().err == "Data: 2 files, each read by one of 2 workers.\n"
 
 
-def test_fewer_files_than_workers_are_read_by_all_of_them(files, capsys):
-    assert file_shards.shard(read(files, batch_size=3), worker(0, num_workers=3)) is None
-    assert "(2 files are too few for 3 workers to share)" in capsys.readouterr().err
+WHOLE = {
+    "2 files are too few for 3 workers to share": lambda data: data,
+    "`take` needs all files": lambda data: data.take(1),
+    "its auto_shard_policy is OFF": lambda data: with_policy(data, Policy.OFF),
+    "its auto_shard_policy is DATA": lambda data: with_policy(data, Policy.DATA),
+    "its batch size is not known": lambda data: data.unbatch().batch(2, num_parallel_calls=2),
+    "batches of 1 are too small for 2 workers to share": lambda data: data.unbatch().batch(1),
+    "its batches hold more than dense tensors": lambda data: data.map(tf.strings.split),
+}
+
+
+@pytest.mark.parametrize("reason", WHOLE)
+def test_what_cannot_be_shared_is_read_by_all_workers_and_says_why(files, capsys, reason):
+    dataset = WHOLE[reason](read(files))
+    num_workers = 3 if "3 workers" in reason else 2
+
+    assert file_shards.shard(dataset, worker(0, num_workers=num_workers)) is None
+    assert capsys.readouterr().err.endswith(f"takes its part of each batch ({reason}).\n")
+
+
+OF_NO_FILES = {
+    "paths of images": lambda files: files.map(tf.io.read_file),
+    "paths of images with labels": lambda files: tf.data.Dataset.zip(files, files),
+    "without a graph": lambda files: files.apply(tf.data.experimental.copy_to_device("/cpu:0")),
+}
+
+
+@pytest.mark.parametrize("name", OF_NO_FILES)
+def test_texts_that_name_no_records_say_no_reason_and_nothing_of_tensorflow(files, capfd, name):
+    dataset = OF_NO_FILES[name](tf.data.Dataset.from_tensor_slices(files)).batch(2)
+
+    assert file_shards.shard(dataset, worker(0)) is None
+    captured = capfd.readouterr()
+    assert captured.err.endswith("takes its part of each batch.\n")
+    assert "op: " not in captured.out + captured.err
 
 
 def test_predict_and_a_worker_alone_read_everything(files):

@@ -1,0 +1,74 @@
+"""Files in which a dataset keeps its examples: `cache(filename)`.
+
+Each worker reads the whole dataset, and two of them cannot write one file: TensorFlow ends the
+second one in the middle of a step. A file that holds all examples already is only read.
+"""
+
+import contextlib
+import os
+from collections.abc import Generator
+
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import tensorflow_adapter
+from kerasdist.training import peers, running_call
+
+
+def check(dataset, strategy) -> None:
+    """Checks that no two workers are about to write the same file; all of them must call it.
+
+    Machines may have a disk of their own under the same path, so each worker looks for a mark that
+    the others leave beside the file.
+
+    Raises:
+        ValueError: They are, on each of those.
+    """
+    if peers.count(strategy) == 1 or running_call.reads_whole_data():
+        return
+    paths = [path for path in tensorflow_adapter.cache_files(dataset) if not _is_written(path)]
+    own = int.from_bytes(os.urandom(6)) if paths else 0
+    with _marks([_mark(path, own) for path in paths]):
+        # Also where this worker has no such file: others may.
+        numbers = {int(number) for (number,) in peers.gather(strategy, np.array([own]))} - {0}
+        if not numbers:
+            return
+        others = numbers - {own}
+        shared = [path for path in paths if any(_exists(_mark(path, each)) for each in others)]
+        peers.sum_over(strategy, 0)  # The marks stay until all have looked.
+    if shared:
+        raise ValueError(
+            f"Several workers would write the file of `cache({shared[0]!r})` at the same time, as "
+            "each of them reads the whole data. Use `cache()`, which keeps the data in memory, or "
+            "give each worker a file of its own: "
+            f'`cache(f"{shared[0]}-{{kerasdist.Cluster.from_env().worker_index}}")`.'
+        )
+
+
+def _is_written(path: str) -> bool:
+    return _exists(f"{path}.index")
+
+
+def _exists(path: str) -> bool:
+    try:
+        return tf.io.gfile.exists(path)
+    except tf.errors.OpError:
+        return False
+
+
+def _mark(path: str, number: int) -> str:
+    return f"{path}.{number}.worker"
+
+
+@contextlib.contextmanager
+def _marks(paths: list[str]) -> Generator[None]:
+    # TensorFlow says what is wrong with a folder that cannot be written.
+    for path in paths:
+        with contextlib.suppress(tf.errors.OpError), tf.io.gfile.GFile(path, "w") as mark:
+            mark.write("")  # Makes the file.
+    try:
+        yield
+    finally:
+        for path in paths:
+            with contextlib.suppress(tf.errors.OpError):
+                tf.io.gfile.remove(path)

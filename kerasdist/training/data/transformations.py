@@ -1,0 +1,83 @@
+"""The transformations of a dataset, as its graph has them.
+
+Those that look at each example, or each file, alone give the same examples where every worker reads
+some of the files. Others do not: `take(40)` would take 40 examples of each worker's files.
+"""
+
+import re
+
+import tensorflow as tf
+
+_OPERATION = re.compile(r"(Experimental|Legacy)?(Parallel)?(?P<name>\w+)Dataset(V\d+)?")
+_READERS = {"FixedLengthRecord", "TFRecord", "TextLine"}
+# TensorFlow looks for readers in their functions alone, and in no function that those call.
+_CALLERS = {"FlatMap", "Interleave"}
+_BATCHES = {"Batch", "MapAndBatch", "PaddedBatch"}
+# Which neither count nor compare examples, so that they may stand on a part of the files. `shuffle`
+# and `batch` change which examples meet.
+_OF_A_PART = {
+    *(*_READERS, *_CALLERS, *_BATCHES, "Cache", "Filter", "Map", "Options", "ParseExample"),
+    *("Prefetch", "Shuffle", "TensorSlice", "Unbatch"),
+}
+
+
+class Transformations:
+    """What a dataset does, from its last transformation to its source; of several the first one.
+
+    Args:
+        graph: Of the dataset, a serialized GraphDef.
+    """
+
+    def __init__(self, graph: bytes):
+        definition = tf.compat.v1.GraphDef.FromString(graph)
+        self._nodes = {node.name: node for node in definition.node}
+        self._functions = {each.signature.name: each for each in definition.library.function}
+        (last,) = (node for node in definition.node if node.op == "_Retval")
+        self._chain = []
+        while last.input:
+            last = self._input(last, 0)
+            if _name(last.op):
+                self._chain.append(last)
+
+    @property
+    def read_files(self) -> bool:
+        """Whether they read the files that the source names."""
+        return any(self._reads(node) for node in self._chain)
+
+    @property
+    def of_whole_data(self) -> str | None:
+        """The last one that needs all files, as a program calls it; or None."""
+        return next(filter(None, map(self._of_whole_data, self._chain)), None)
+
+    def _of_whole_data(self, node) -> str | None:
+        name = _name(node.op)
+        called = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        if name not in _OF_A_PART:
+            return called
+        if name == "Cache" and self._constant(node, 1):
+            return "cache(filename)"
+        # The last examples are dropped of all together.
+        if name in _BATCHES and self._constant(node, -1):
+            return f"{called}(drop_remainder=True)"
+        return None
+
+    def _reads(self, node) -> bool:
+        """Whether an operation reads files, itself or for each of its elements."""
+        if _name(node.op) not in _CALLERS:
+            return _name(node.op) in _READERS
+        function = self._functions[node.attr["f"].func.name]
+        return any(map(self._reads, function.node_def))
+
+    def _constant(self, node, index):
+        """Returns the value of an input; None for one that is no constant."""
+        value = self._input(node, index)
+        return tf.make_ndarray(value.attr["value"].tensor) if value.op == "Const" else None
+
+    def _input(self, node, index):
+        return self._nodes[node.input[index].partition(":")[0]]
+
+
+def _name(operation: str) -> str:
+    """Returns "Interleave" of "ParallelInterleaveDatasetV4"; "" of what makes no dataset."""
+    match = _OPERATION.fullmatch(operation)
+    return match["name"] if match else ""
