@@ -8,8 +8,9 @@ the data:
   run again on another one; what that one has skipped already, the chief reads and sends.
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
-- Python's generators, arrays too large to send, what is shuffled and then cached, and what reads a
-  variable: the chief reads, and sends each batch.
+- Python's generators, arrays too large to send, what is shuffled and then cached, what is cached in
+  a file, which two workers cannot write, and what reads a variable: the chief reads, and sends each
+  batch.
 """
 
 import functools
@@ -67,7 +68,8 @@ class WorkerDataSource:
         cardinality = dataset.cardinality()
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
-        if not is_python and num_bytes < _MOST_BYTES_SENT:
+        has_file = bool(tensorflow_adapter.cache_files(dataset))
+        if not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
             self._copy = _copier(untuned)
         if self._copy is None:
             self.description = "the chief reads it and sends each batch to a worker"

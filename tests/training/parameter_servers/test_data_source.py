@@ -1,12 +1,18 @@
 """Who reads the data of asynchronous workers."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training.parameter_servers.data_source import caches_an_order, has_variables
+from kerasdist.training.parameter_servers.data_source import (
+    WorkerDataSource,
+    caches_an_order,
+    has_variables,
+)
 
 
 def noise(x):
@@ -87,3 +93,10 @@ def test_a_variable_of_the_data_changes(arrange):
 @pytest.mark.parametrize("arrange", [noisy, looked_up, adapted])
 def test_what_never_changes_is_no_variable(arrange):
     assert not has_variables(graph_of(arrange))
+
+
+def test_the_chief_reads_what_is_cached_in_a_file():
+    strategy = SimpleNamespace(coordinator=None, served_cluster=SimpleNamespace(num_workers=2))
+    dataset = tf.data.Dataset.range(5).cache("file").batch(2)
+
+    assert not WorkerDataSource(dataset, strategy).is_on_workers
