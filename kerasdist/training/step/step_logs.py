@@ -107,6 +107,8 @@ class StepLogs:
         return self._as_numbers(self._read_metrics_of_replicas(), own_logs)
 
     def _check_workers(self):
+        if self._own_logs is None:  # As Keras' own steps have none.
+            return
         for path, variable in keras.tree.flatten_with_path(self._own_logs):
             if variable.shape.rank == 0:
                 continue
