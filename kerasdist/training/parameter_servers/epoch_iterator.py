@@ -34,7 +34,7 @@ class Call:
         calls: Of the same epoch.
         batch: The batch of the one step, where the chief reads it; None where the worker does.
         result: What the coordinator promises, and the attempt.
-        is_fetched: Whether the first of them is what it promised.
+        num_taken: How many steps it had batches for, once these are made.
     """
 
     position: int
@@ -42,7 +42,7 @@ class Call:
     calls: "Calls"
     batch: Any = None
     result: Any = None
-    is_fetched: bool = False
+    num_taken: int | None = None
 
 
 def most_running(num_workers: int) -> int:

@@ -157,7 +157,7 @@ class WorkerStepFunction:
         """
         with self._abandoned_after_errors():
             for call in self._running:
-                self._fetch(call)
+                self._settle(call)
 
     def _advance(self, calls: Calls) -> int:
         if self._calls() is not calls:
@@ -224,27 +224,27 @@ class WorkerStepFunction:
         return result, attempt
 
     def _end(self, call: Call) -> int:
-        """Waits for a call; returns how many steps it had batches for."""
-        numbers, attempt = self._fetch(call)
-        num_taken = call.num_steps
-        data = call.calls.source.data
-        if attempt.is_lost:
-            num_taken = self._make_up(call, self._ledger.close(attempt))
-        elif call.batch is None and data.is_strict:
-            position, num_taken = map(int, numbers)
-            if position != call.position:  # Lost with a worker, and this one had read on.
-                num_taken = self._run_again(call, np.zeros(len(self._ledger.devices), np.int64))
+        """Waits for a call, and counts it; returns how many steps it had batches for."""
+        num_taken = self._settle(call)
         call.calls.end(call, num_taken)
         self.num_steps_of_epoch = call.calls.num_done_of_epoch
         return num_taken
 
-    def _fetch(self, call: Call):
-        """Returns what came of a call, once it is there, and its attempt."""
-        result, attempt = call.result
-        if not call.is_fetched:
-            call.result = self._watch.fetch_once(result, attempt), attempt
-            call.is_fetched = True
-        return call.result
+    def _settle(self, call: Call) -> int:
+        """Waits for a call, and makes what is missing of it; returns how many steps it has had."""
+        if call.num_taken is not None:
+            return call.num_taken
+        promise, attempt = call.result
+        numbers = self._watch.fetch_once(promise, attempt)
+        call.num_taken = call.num_steps
+        if attempt.is_lost:
+            call.num_taken = self._make_up(call, self._ledger.close(attempt))
+        elif call.batch is None and call.calls.source.data.is_strict:
+            position, call.num_taken = map(int, numbers)
+            if position != call.position:  # Lost with a worker, and this one had read on.
+                nothing = np.zeros(len(self._ledger.devices), np.int64)
+                call.num_taken = self._run_again(call, nothing)
+        return call.num_taken
 
     def _make_up(self, call: Call, done) -> int:
         """Makes what is missing of the steps of a lost call; returns how many it has."""

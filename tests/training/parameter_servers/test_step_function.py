@@ -3,7 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from kerasdist.private import coordinator_adapter
+from kerasdist.training.parameter_servers.data_source import WorkerDataSource
+from kerasdist.training.parameter_servers.epoch_iterator import Calls
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 
 X = np.arange(10, dtype="float32").reshape(5, 2) / 10
@@ -40,6 +44,32 @@ def test_logs_are_those_of_one_device(worker_in_process):
 
     model.reset_metrics()
     assert logs["loss"] == pytest.approx(model.test_on_batch(*BATCH), rel=1e-6)
+
+
+def test_what_is_missing_of_a_lost_call_is_made_before_metrics_are_reset(
+    worker_in_process, monkeypatch
+):
+    model = make_model(worker_in_process)
+    step, trace = make_step(model), lambda coordinator, run, args: run.get_concrete_function(*args)
+    monkeypatch.setattr(coordinator_adapter, "concrete_function", trace)
+    data = WorkerDataSource(
+        tf.data.Dataset.from_tensors(BATCH).repeat(2), worker_in_process, is_python=True
+    )
+    calls = Calls(data.start(), num_workers=1, first=0, num_steps=2)
+
+    with monkeypatch.context() as lost:
+        lost.setattr(coordinator_adapter, "schedule_once", lose)
+        step._start(calls.take())
+    step._start(calls.take())
+    step.wait()
+
+    assert int(step.num_examples) == 10
+    assert step.finish() is None  # The epoch is over, and nothing was made twice.
+    assert (int(step.num_examples), calls.num_done) == (10, 2)
+
+
+def lose(coordinator, function, args, attempt):
+    attempt.is_lost = True
 
 
 def test_gradients_cannot_be_accumulated_by_the_optimizer(worker_in_process):
