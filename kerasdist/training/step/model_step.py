@@ -181,6 +181,8 @@ class ModelStep:
             bool(late_scales) and self._num_traces_again < 2
         )
         self._num_traces_again = self._num_traces_again + 1 if is_again else 0
+        if late_scales:  # A `tf.function` would keep its first trace.
+            self.step = replica_step.as_python(self.step)
         if is_again:
             raise TraceAgainError from error
         if error is not None:

@@ -371,8 +371,12 @@ def inlined(step_function, strategy):
         step_function: The model's train_step or test_step.
         strategy: A strategy of ours. One device runs the function as it is, as Keras does.
     """
-    is_function = isinstance(step_function, tf.types.experimental.PolymorphicFunction)
-    if not is_function or strategy.num_replicas_in_sync == 1:
+    return step_function if strategy.num_replicas_in_sync == 1 else as_python(step_function)
+
+
+def as_python(step_function):
+    """Returns what a `tf.function` was made of, to be traced with what is around it."""
+    if not isinstance(step_function, tf.types.experimental.PolymorphicFunction):
         return step_function
     inlined_step = tf.autograph.to_graph(step_function.python_function)
     inlined_step.__name__ = step_function.__name__

@@ -49,8 +49,14 @@ class Scales(keras.Model):
         return {"loss": loss}
 
 
-def make(*, is_built=True, is_pair=False, **arguments):
-    model = Scales()
+class ScalesInFunction(Scales):
+    """The same, compiled by its author."""
+
+    train_step = tf.function(Scales.train_step)
+
+
+def make(model_class=Scales, *, is_built=True, is_pair=False, **arguments):
+    model = model_class()
     if is_built:
         model(X)
     if is_pair:
@@ -74,8 +80,13 @@ def fit(model):
 @each_strategy
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"is_built": False, "steps_per_execution": 3}, {"is_pair": True}],
-    ids=["built", "not built", "two optimizers"],
+    [
+        {},
+        {"is_built": False, "steps_per_execution": 3},
+        {"is_pair": True},
+        {"model_class": ScalesInFunction},
+    ],
+    ids=["built", "not built", "two optimizers", "tf.function"],
 )
 def test_the_scale_is_that_of_one_device(strategy, arguments):
     check_as_plain(strategy, functools.partial(make, **arguments), fit, tolerance=TOLERANCE)
