@@ -75,12 +75,16 @@ def make_dense():
     return model
 
 
+def halve(variable):
+    variable.assign(variable.numpy() / 2)
+
+
 @program
 def variable_of_the_data():
     def run(model):
         rate = tf.Variable(1.0)
         data = tf.data.Dataset.from_tensor_slices((X, Y)).map(lambda x, y: (x * rate, y)).batch(8)
-        fade = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: rate.assign(rate * 0.5))
+        fade = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: halve(rate))
         return model.fit(data, epochs=3, callbacks=[fade], verbose=0).history
 
     return make_dense, run
