@@ -38,7 +38,14 @@ def kept(model) -> Generator[None]:
     Numbers, strings and other values, and the contents of lists, dicts, sets and arrays, but for
     very large ones. What other objects hold is theirs.
     """
-    before = [_Kept(part) for part in _own_parts_of(model)]
+    with each_kept(_own_parts_of(model)):
+        yield
+
+
+@contextlib.contextmanager
+def each_kept(parts: Iterable) -> Generator[None]:
+    """Puts back what is changed inside in the attributes of some parts of a model."""
+    before = [_Kept(part) for part in parts]
     try:
         yield
     finally:

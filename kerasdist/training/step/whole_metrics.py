@@ -19,7 +19,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import own_attributes, replica_step
 from kerasdist.training.step.metric_results import replaced
 
 # What replicas show each other: a variable is the same on all of them.
@@ -96,7 +96,10 @@ def _update(update_state: Callable, metric, *args, **kwargs):
         share=1.0,
         may_be_empty=False,
     )
-    with replica_step.entered(only):
+    # Of what a metric holds in Python, lists as a rule, there is one for all replicas here.
+    first, *_ = peers.local_replicas(tf.distribute.get_strategy())
+    others = [] if peers.replica_id() == first else [metric]
+    with replica_step.entered(only), own_attributes.each_kept(others):
         return update_state(*args, **kwargs)
 
 
