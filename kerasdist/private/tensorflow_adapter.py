@@ -295,6 +295,12 @@ def read_first_replica(variable) -> None:
         variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
+def reads_first_replica(variable) -> bool:
+    """Whether that is so, or TensorFlow has been asked for it."""
+    aggregation = getattr(variable, "aggregation", None)
+    return aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
 def read_sum(variable) -> None:
     """Lets a variable with a value on each replica read as their sum, as it does at first."""
     if isinstance(variable, values.SyncOnReadVariable):

@@ -5,7 +5,6 @@ step. A callback that overrides a batch hook gets logs that turn into numbers wh
 """
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Generator
 
@@ -13,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.training import peers
+from kerasdist.training.replaced_method import replaced
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
@@ -170,19 +170,13 @@ def _read_before_change(logs: LazyLogs, model) -> Generator[None]:
 
     The methods are those of this model alone, so that a subclass may have its own.
     """
-    attributes = vars(model)  # Keras' __setattr__ would look for state to track.
-    own = {name: attributes[name] for name in _CHANGING_METRICS if name in attributes}
-    for name in _CHANGING_METRICS:
-        attributes[name] = functools.partial(_read_first, logs, getattr(model, name))
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for name in _CHANGING_METRICS:
-            del attributes[name]
-        attributes.update(own)
+            stack.enter_context(replaced(model, name, _read_first, logs))
+        yield
 
 
-def _read_first(logs, method, *args, **kwargs):
+def _read_first(method, logs, *args, **kwargs):
     _ = logs.data
     return method(*args, **kwargs)
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
-from kerasdist.training.step import replica_step, whole_metrics
+from kerasdist.training.step import replica_step
 
 
 def moments(stock, layer, inputs, mask):
@@ -99,7 +99,8 @@ def _in_range(value, dtype):
 def states_of_examples(model) -> list[tf.Variable]:
     """Returns the variables that each replica sets by its own examples: metrics, statistics."""
     # A compiled metric is one of others, which have the same variables.
-    values = [value for value in _of_metrics(model) if not whole_metrics.is_of_all(value)]
+    is_of_all = tensorflow_adapter.reads_first_replica
+    values = [value for value in _of_metrics(model) if not is_of_all(value)]
     return list({id(value): value for value in (*values, *_statistics(model))}.values())
 
 

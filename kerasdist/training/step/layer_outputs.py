@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
+from kerasdist.training.replaced_method import replaced
 
 
 @contextlib.contextmanager
@@ -15,28 +16,14 @@ def watched(layers: list, note: Callable) -> Generator[None]:
     """Calls `note(layer, output)` whenever one of `layers` has been called inside."""
     with contextlib.ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(_watched(layer, note))
+            stack.enter_context(replaced(layer, "call", _call, layer, note))
         yield
 
 
-@contextlib.contextmanager
-def _watched(layer, note) -> Generator[None]:
-    own, call = vars(layer).get("call"), layer.call
-
-    def watching(*args, **kwargs):
-        output = call(*args, **kwargs)
-        note(layer, output)
-        return output
-
-    # Keras' __setattr__ would look for state to track.
-    object.__setattr__(layer, "call", watching)
-    try:
-        yield
-    finally:
-        if own is None:
-            object.__delattr__(layer, "call")
-        else:
-            object.__setattr__(layer, "call", own)
+def _call(call, layer, note, *args, **kwargs):
+    output = call(*args, **kwargs)
+    note(layer, output)
+    return output
 
 
 def by_name(model) -> dict[str, keras.layers.Layer]:

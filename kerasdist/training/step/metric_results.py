@@ -6,7 +6,6 @@ under a name of their own: then the metric, read when somebody asks, knows it fo
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import threading
 import warnings
@@ -16,7 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.training.replaced_method import replaced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,7 @@ class MetricResults:
             metric.name
             for metric, results in self._results.values()
             if any(each.graph is graph and each.consumers() for each in _symbolic(results))
+            and not _is_of_all_examples(metric)
         )
         if used and not self._has_warned:
             self._has_warned = True
@@ -105,27 +106,9 @@ class MetricResults:
             )
 
 
-@contextlib.contextmanager
-def replaced(owner, name, function, *arguments) -> Generator[None]:
-    """Gives one metric or model, and not its class, another method for what is inside.
-
-    Args:
-        owner: The metric or model.
-        name: Of the method.
-        function: Called with the method, with `arguments`, and with what the method is given.
-        *arguments: See `function`.
-    """
-    own = vars(owner).get(name)
-    # Keras' __setattr__ would look for state to track.
-    method = functools.partial(function, getattr(owner, name), *arguments)
-    object.__setattr__(owner, name, method)
-    try:
-        yield
-    finally:
-        if own is None:
-            object.__delattr__(owner, name)
-        else:
-            object.__setattr__(owner, name, own)
+def _is_of_all_examples(metric) -> bool:
+    """Whether each replica has updated it with all examples; see `whole_metrics`."""
+    return all(tensorflow_adapter.reads_first_replica(each.value) for each in metric.variables)
 
 
 def _note(method, results: dict) -> Any:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator
 from kerasdist.private import keras_adapter
 from kerasdist.training import running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.replaced_method import replaced
 from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
-from kerasdist.training.step.metric_results import replaced
 from kerasdist.training.step.step_times import StepTimes
 
 _local = threading.local()

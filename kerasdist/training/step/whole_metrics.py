@@ -19,8 +19,8 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
+from kerasdist.training.replaced_method import replaced
 from kerasdist.training.step import own_attributes, replica_step
-from kerasdist.training.step.metric_results import replaced
 
 # What replicas show each other: a variable is the same on all of them.
 _SHOWN = (tf.Tensor, tf.RaggedTensor)
@@ -65,12 +65,6 @@ def update_function(stock, metric, *args, **kwargs):
         return stock(metric, *args, **kwargs)
 
     return _update(update_state, metric, *args, **kwargs)
-
-
-def is_of_all(variable) -> bool:
-    """Whether a variable of a metric is what one device has, on every replica."""
-    aggregation = getattr(variable, "aggregation", None)
-    return aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
 def _has_replicas_in_step(strategy) -> bool:

@@ -1,12 +1,13 @@
 """A metric of the user's own is what one device gives, whatever it does with its examples."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
-from kerasdist.training.step import whole_metrics
+from kerasdist.private import keras_adapter, tensorflow_adapter
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy, on_three_replicas
 
@@ -28,7 +29,11 @@ class Last(keras.metrics.Metric):
         self.last.assign(self.last / 2 + self.of(*arguments))
 
     def result(self):
-        return self.last
+        return self.last * 1  # Not the variable itself, which Keras would read later.
+
+    def reset_state(self):
+        super().reset_state()
+        self.last.assign(1.0)
 
 
 class AsTrackers(keras.metrics.Mean):
@@ -155,6 +160,36 @@ def test_a_mask_goes_with_the_predictions(strategy):
     check_as_plain(strategy, make, lambda model: model.fit(words, words % 2, **FIT).history)
 
 
+class Weighing(keras.Model):
+    """Weighs its loss with the result of a metric, which is that of all examples."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.largest = Last(largest, name="largest")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predictions = self(x, training=True)
+            self.largest.update_state(y, predictions)
+            loss = tf.reduce_mean((predictions - y) ** 2) * self.largest.result()
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@each_replicated_strategy
+def test_a_step_may_compute_with_its_result(strategy):
+    def make():
+        model = net(kind=Weighing)
+        model.compile("sgd")
+        return model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The step computes with the result")
+        check_as_plain(strategy, make, lambda model: model.fit(X, Y, **FIT).history)
+
+
 class Judging(keras.Model):
     """Updates a metric where replicas cannot meet, or with what they cannot send."""
 
@@ -255,5 +290,5 @@ def test_a_state_is_that_of_the_first_replica(strategy):
     (metric,) = keras_adapter.own_metrics_of(model)
     (variable,) = (each.value for each in metric.variables)
     copies = [each.numpy() for each in strategy.experimental_local_results(variable)]
-    assert whole_metrics.is_of_all(variable)
+    assert tensorflow_adapter.reads_first_replica(variable)
     np.testing.assert_array_equal(copies, [copies[0]] * len(copies))

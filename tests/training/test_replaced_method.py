@@ -1,0 +1,34 @@
+"""One object has another method for a while; its class and other objects keep theirs."""
+
+import keras
+import pytest
+
+from kerasdist.training.replaced_method import replaced
+
+
+def twice(method, prefix, *args, **kwargs):
+    return f"{prefix}: {2 * method(*args, **kwargs)}"
+
+
+def test_a_method_of_one_object_is_replaced_and_put_back_after_an_error():
+    metric, other = keras.metrics.Mean(), keras.metrics.Mean()
+    metric.update_state([1.0, 3.0])
+    names = set(vars(metric))
+
+    with pytest.raises(KeyError), replaced(metric, "result", twice, "twice"):
+        assert metric.result() == "twice: 4.0"
+        assert float(other.result()) == 0.0
+        raise KeyError
+
+    assert float(metric.result()) == 2.0
+    assert set(vars(metric)) == names
+
+
+def test_one_that_was_the_objects_own_comes_back():
+    layer = keras.layers.Identity()
+    layer.call = lambda inputs: inputs + 1
+
+    with replaced(layer, "call", twice, "outer"), replaced(layer, "call", twice, "inner"):
+        assert layer.call(1) == "inner: outer: 4outer: 4"
+
+    assert layer.call(1) == 2
