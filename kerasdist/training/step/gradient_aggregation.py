@@ -152,7 +152,7 @@ def scale_loss(stock, optimizer, loss):
     step = replica_step.current()
     if step is None or is_aggregated():
         return stock(optimizer, loss)
-    if not optimizer.built:
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
         _scaled_unbuilt.add(optimizer)
     if step.weighs_loss and not step.is_only_replica:
         loss = loss * tf.cast(step.share, loss.dtype)

@@ -114,6 +114,34 @@ def _numbers_of(model):
     return [np.array(fit(model)), *model.get_weights()]
 
 
+class CountsTraces(Scales):
+    """The same, which counts how often it is traced."""
+
+    def train_step(self, data):
+        if not tf.executing_eagerly():
+            traces.append(self)
+        return super().train_step(data)
+
+
+traces: list = []
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(("scales", "num_traces"), [(False, 1), (True, 2)])
+def test_a_step_is_traced_again_for_an_optimizer_that_keeps_a_scale_alone(
+    scales, num_traces, strategy
+):
+    traces.clear()
+    with strategy.scope():
+        model = CountsTraces()
+        model(X)
+        model.compile(make_optimizer() if scales else "adam")
+
+    model.fit(X, Y, batch_size=48, verbose=0)
+
+    assert len(traces) == num_traces * strategy.num_replicas_in_sync
+
+
 @each_replicated_strategy
 def test_what_overflows_at_first_is_no_difference(strategy):
     with strategy.scope():
