@@ -1,5 +1,6 @@
 """Finds what was created outside the strategy's scope, before the first step."""
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
@@ -94,7 +95,8 @@ def check_loop_scope(optimizer, variables: list) -> None:
         RuntimeError: It does, with an optimizer of ours or, on several replicas, weights of ours.
     """
     strategy = keras_adapter.strategy_of(optimizer)
-    owners = [tensorflow_adapter.owner_of(getattr(each, "value", each)) for each in variables]
+    values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
+    owners = [tensorflow_adapter.owner_of(value) for value in values]
     if _is_left(strategy):
         raise RuntimeError(
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and is applied "

@@ -170,6 +170,14 @@ def test_a_loop_outside_of_the_scope_is_told_where_it_belongs(
         optimizer.apply_gradients([(tf.constant([1.0]), weight)])
 
 
+def test_so_is_one_that_updates_variables_of_tensorflow():
+    with strategies.get("2 replicas").scope():
+        weight = tf.Variable([1.0], name="w")
+
+    with pytest.raises(RuntimeError, match=r"Weight 'w:0' was .* updated outside of it"):
+        keras.optimizers.SGD(0.1).apply([tf.constant([1.0])], [weight])
+
+
 def test_an_optimizer_from_outside_trains_weights_of_one_device_as_any():
     def train(scope):
         with scope:
