@@ -16,7 +16,7 @@ import tensorflow as tf
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.metric_results import MetricResults
-from kerasdist.training.step.step_logs import describe_rows
+from kerasdist.training.step.step_logs import describe_rows, name_of
 
 # What differs by less may be rounding of a sum that is about 0.
 _NEGLIGIBLE = 1e-6
@@ -75,13 +75,13 @@ class RehearsedLogs:
         for path, whole in self._wholes[False].items():
             if path in results:
                 continue
-            shape, name = self._shapes.get(path), str(path[-1]) if path else ""
+            shape = self._shapes.get(path)
             if shape != whole.shape:
-                texts.append(describe_rows(name, [whole.shape, shape or ()]))
+                texts.append(describe_rows(path, [whole.shape, shape or ()]))
                 continue
             touched = self._wholes[True].get(path, whole)
             if _differs(whole, touched, self._means[path], tolerance, rounding):
-                differing.append((name, whole, self._means[path]))
+                differing.append((name_of(path), whole, self._means[path]))
         if differing:
             texts.append(_describe_numbers(differing, num_replicas))
         return texts

@@ -116,7 +116,7 @@ class StepLogs:
             rows = peers.gather(self._strategy, np.array(shape))
             if np.ptp(rows, axis=0).any():
                 shapes = [tuple(map(int, row)) for row in rows]
-                raise ValueError(describe_rows(_name_of(path), shapes))
+                raise ValueError(describe_rows(path, shapes))
 
     def _map_own_logs(self, function):
         return self._own_logs and tf.nest.map_structure(function, self._own_logs)
@@ -158,19 +158,24 @@ def mean_over_examples(replicas, shares):
         return tf.nest.map_structure(lambda *values: _mean(values, shares), *replicas)
 
 
-def describe_rows(name: str, shapes: list) -> str:
+def describe_rows(path: tuple, shapes: list) -> str:
     """Returns in words that a log has another shape where there is another number of examples.
 
     Args:
-        name: Of the log.
+        path: Of the log.
         shapes: Those that it has on the replicas, or where it has the whole batch.
     """
-    shapes = [str(tuple(shape)) for shape in dict.fromkeys(map(tuple, shapes))]
+    name, shapes = name_of(path), [str(tuple(shape)) for shape in dict.fromkeys(map(tuple, shapes))]
     return (
         f"The step returns '{name}' in the shape of a value for each example: "
         f"{' and '.join(shapes)}. What a step returns is averaged over the examples of all "
         f"replicas. Return the mean of '{name}', `tf.reduce_mean(values)`."
     )
+
+
+def name_of(path: tuple) -> str:
+    """Returns how a log is called, by its path in what a step returns."""
+    return str(path[-1]) if path else ""
 
 
 def _checks_of_shapes(replicas: list) -> list:
@@ -180,7 +185,7 @@ def _checks_of_shapes(replicas: list) -> list:
     for other in others:
         for (path, value), (_, another) in zip(first, other, strict=True):
             shapes = [_shape_of(value), _shape_of(another)]
-            text = describe_rows(_name_of(path), shapes)
+            text = describe_rows(path, shapes)
             if not shapes[0].is_compatible_with(shapes[1]):
                 raise ValueError(text)
             if not all(shape.is_fully_defined() for shape in shapes):
@@ -192,10 +197,6 @@ def _checks_of_shapes(replicas: list) -> list:
 
 def _shape_of(value) -> tf.TensorShape:
     return tf.TensorShape(getattr(value, "shape", ()))
-
-
-def _name_of(path: tuple) -> str:
-    return str(path[-1]) if path else ""
 
 
 def _values_of(read):
