@@ -1,7 +1,7 @@
 """Files in which a dataset keeps its examples: `cache(filename)`.
 
-Each worker reads the whole dataset, and two of them cannot write one file: TensorFlow ends the
-second one in the middle of a step. A file that holds all examples already is only read.
+Each worker writes what it reads, and two of them cannot write one file: TensorFlow ends the second
+one in the middle of a step. A file that holds all examples already is only read.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ def check(dataset, strategy) -> None:
         peers.sum_over(strategy, 0)  # The marks stay until all have looked.
     if shared:
         raise ValueError(
-            f"Several workers would write the file of `cache({shared[0]!r})` at the same time, as "
-            "each of them reads the whole data. Use `cache()`, which keeps the data in memory, or "
+            f"Several workers would write the file of `cache({shared[0]!r})` at the same time: "
+            "each of them what it reads. Use `cache()`, which keeps the data in memory, or "
             "give each worker a file of its own: "
             f'`cache(f"{shared[0]}-{{kerasdist.Cluster.from_env().worker_index}}")`.'
         )

@@ -109,3 +109,20 @@ def test_a_class_may_have_slots_and_be_made_of_several(tmp_path, monkeypatch):
 
     assert callback.seen == 3
     assert not list(tmp_path.iterdir())
+
+
+def test_a_class_that_asks_its_subclasses_for_something_does_not_see_this_one(tmp_path):
+    kinds = []
+
+    class Named(keras.callbacks.CSVLogger):
+        def __init_subclass__(cls, *, name):
+            kinds.append(name)
+
+    class Own(Named, name="own"):
+        pass
+
+    callback = Own(tmp_path / "log.csv")
+    quiet_writer.quieten(callback)
+
+    assert kinds == ["own"]
+    assert isinstance(callback, Own)
