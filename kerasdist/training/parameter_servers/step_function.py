@@ -200,7 +200,7 @@ class WorkerStepFunction:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
             self._strategy.step_watch.expect_trace()
-            self._concrete[run] = _twice_if_asked(
+            self._concrete[run] = _again_while_asked(
                 coordinator_adapter.concrete_function, self._coordinator, run, arguments
             )
         return self._concrete[run]
@@ -218,7 +218,7 @@ class WorkerStepFunction:
 
     def _schedule_once(self, run, arguments):
         attempt = self._ledger.attempt()
-        result = _twice_if_asked(
+        result = _again_while_asked(
             coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
         )
         return result, attempt
@@ -463,10 +463,10 @@ class WorkerStepFunction:
             self._step.run(batch, shares, checks=checks, counter=num_examples)
 
 
-def _twice_if_asked(trace, *arguments):
-    with contextlib.suppress(TraceAgainError):
-        return trace(*arguments)
-    return trace(*arguments)
+def _again_while_asked(trace, *arguments):
+    while True:
+        with contextlib.suppress(TraceAgainError):
+            return trace(*arguments)
 
 
 def _spec_of(batch, element_spec):
