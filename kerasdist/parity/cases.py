@@ -76,6 +76,11 @@ def _first(num_examples, **kwargs):
     return lambda data: data.of(num_examples).arrays(**kwargs)
 
 
+def _with_weights_and_validation(data):
+    weights, validation = data.of(97).weights(), data.of(37).examples()
+    return data.of(97).arrays(sample_weight=weights, validation_data=validation)
+
+
 CASES = (
     Case(name="SGD with momentum", model=_sgd()),
     Case(name="Adam", model=_optimizer("Adam", learning_rate=0.01)),
@@ -147,11 +152,14 @@ CASES = (
         fit=lambda data: data.arrays(x=data.words(), y=np.tile(data.labels()[:, None], 5)),
     ),
     Case(
-        name="own metrics",
-        model=models.with_own_metrics,
-        fit=lambda data: data.of(97).arrays(
-            sample_weight=data.of(97).weights(), validation_data=data.of(37).examples()
-        ),
+        name="own metrics: functions",
+        model=models.with_metric_functions,
+        fit=_with_weights_and_validation,
+    ),
+    Case(
+        name="own metrics: classes",
+        model=models.with_metric_classes,
+        fit=_with_weights_and_validation,
     ),
     Case(name="loss reduction: sum", model=lambda: models.reduced("sum")),
     Case(

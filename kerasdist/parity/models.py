@@ -16,11 +16,19 @@ def regression(optimizer=None, **compile_arguments):
     return model
 
 
-def with_own_metrics():
-    """Returns a network whose metrics do not add up over parts of a batch."""
+def with_metric_functions():
+    """Returns a network with metrics that do not add up over the parts of a batch."""
     model = _network()
-    metrics = [root_mean_square, largest_ratio, LargestError(), keras.losses.LogCosh()]
-    model.compile(_sgd(), loss="mse", metrics=metrics, weighted_metrics=[LargestError(name="top")])
+    metrics = [root_mean_square, keras.losses.LogCosh()]
+    model.compile(_sgd(), loss="mse", metrics=metrics, weighted_metrics=[largest_ratio])
+    return model
+
+
+def with_metric_classes():
+    """Returns a network with metrics whose states do not add up over batches either."""
+    model = _network()
+    metrics = {"metrics": [LargestError()], "weighted_metrics": [LargestError(name="top")]}
+    model.compile(_sgd(), loss="mse", **metrics)
     return model
 
 
@@ -323,8 +331,8 @@ class LargestError(keras.metrics.Metric):
 
     def __init__(self, name="largest_error"):
         super().__init__(name=name)
-        # Not 0, which is what remains where a state is divided over replicas.
-        self.largest = self.add_weight(initializer="ones", name="largest")
+        # Not 0, which remains where a state is divided over replicas.
+        self.largest = self.add_weight(shape=(), initializer="ones", name="largest")
         self.mean = keras.metrics.Mean()
 
     def update_state(self, y, predictions, sample_weight=None):
@@ -337,6 +345,10 @@ class LargestError(keras.metrics.Metric):
 
     def result(self):
         return self.largest + self.mean.result()
+
+    def reset_state(self):
+        self.largest.assign(1.0)
+        self.mean.reset_state()
 
 
 class Subclassed(keras.Model):
@@ -357,23 +369,19 @@ class HasTrainStep(keras.Model):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.loss_average = keras.metrics.Mean(name="my_loss")
-        self.largest_error = LargestError()
 
     @property
     def metrics(self):
-        return [self.loss_average, self.largest_error]
+        return [self.loss_average]
 
     def train_step(self, data):
         x, y = data[:2]
         with tf.GradientTape() as tape:
-            predictions = self(x, training=True)
-            loss = keras.ops.mean(keras.ops.square(predictions - y))
+            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
         self.loss_average.update_state(loss)
-        self.largest_error.update_state(y, predictions)
-        averages = {"my_loss": self.loss_average.result(), "top": self.largest_error.result()}
-        return {**averages, "last": loss}
+        return {"my_loss": self.loss_average.result(), "last": loss}
 
 
 class HasFunctionAsStep(HasTrainStep):

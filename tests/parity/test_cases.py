@@ -31,6 +31,9 @@ REFUSED = {
     "gradient_accumulation_steps=2": "ValueError: Workers that train the same variables cannot",
 }
 
+# What workers add up on parameter servers is no maximum; the pages say so.
+NOT_PROMISED = {"own metrics: classes"}
+
 
 @functools.cache
 def truth(index: int):
@@ -94,7 +97,14 @@ def test_equals_one_device_on_every_worker(index, workers, clusters):
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.timeout(600)
 @each_with_parameter_servers
-@pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(index, id=name)
+        for index, name in enumerate(CASE_NAMES)
+        if name not in NOT_PROMISED
+    ],
+)
 def test_equals_one_device_on_parameter_servers(index, workers, clusters):
     (outcomes,) = clusters[workers].result()
     outcome, case = outcomes[index], CASES[index]

@@ -151,6 +151,7 @@ class ModelStep:
                 make_delivery=self._make_delivery,
                 times=self.times,
             )
+        whole_metrics.add_up_others(self._model)
         with replica_step.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))

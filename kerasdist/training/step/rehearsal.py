@@ -40,6 +40,7 @@ from kerasdist.training.step import (
     randomness,
     rehearsed_logs,
     replica_step,
+    whole_metrics,
 )
 
 # Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
@@ -324,6 +325,7 @@ def _without_traces(model) -> Generator[None]:
             contextlib.redirect_stdout(io.StringIO()),
             tf.summary.record_if(False),
             own_attributes.kept(model),
+            whole_metrics.updated_with_all(model),
             randomness.generators_kept(),
         ):
             warnings.simplefilter("ignore")

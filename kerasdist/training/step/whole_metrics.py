@@ -30,25 +30,22 @@ _updated: weakref.WeakSet = weakref.WeakSet()
 
 def prepare(model) -> None:
     """Lets those metrics of `model` read what the first replica holds, before they are reset."""
-    if _has_replicas_in_step(model.distribute_strategy):
-        for metric in keras_adapter.own_metrics_of(model):
-            _read_first(metric)
+    for metric in _prepared(model):
+        _read_first(metric)
 
 
 @contextlib.contextmanager
 def updated_with_all(model) -> Generator[None]:
-    """Updates those metrics of `model` with all examples, in a step that is run inside.
-
-    One that a step updates by another method of its own stays a sum over the replicas.
-    """
-    metrics = []
-    if _has_replicas_in_step(model.distribute_strategy):
-        metrics = keras_adapter.own_metrics_of(model)
+    """Updates those metrics of `model` with all examples, in a step that is run inside."""
     with contextlib.ExitStack() as stack:
-        for metric in metrics:
+        for metric in _prepared(model):
             stack.enter_context(replaced(metric, "update_state", _update, metric))
         yield
-    for metric in metrics:
+
+
+def add_up_others(model) -> None:
+    """Lets those that a step has updated by another method of theirs be sums over the replicas."""
+    for metric in _prepared(model):
         if metric not in _updated:
             _read_sum(metric)
 
@@ -67,8 +64,11 @@ def update_function(stock, metric, *args, **kwargs):
     return _update(update_state, metric, *args, **kwargs)
 
 
-def _has_replicas_in_step(strategy) -> bool:
-    return strategy.num_replicas_in_sync > 1 and not traits.keeps_own_pace(strategy)
+def _prepared(model) -> list:
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
+        return []
+    return keras_adapter.own_metrics_of(model)
 
 
 def _update(update_state: Callable, metric, *args, **kwargs):
@@ -181,11 +181,15 @@ def _rebuilt(leaf, wholes, step):
         return tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
     whole = next(wholes)
     if leaf.shape.rank is not None:
-        size, is_known = leaf.shape[0], isinstance(step.global_num_examples, int)
-        if size is not None and is_known:
-            size = size // max(step.num_examples, 1) * step.global_num_examples
-        whole.set_shape([size if is_known else None, *leaf.shape[1:]])
+        whole.set_shape([_size_of_all(leaf.shape[0], step), *leaf.shape[1:]])
     return whole
+
+
+def _size_of_all(size, step) -> int | None:
+    """Returns how many rows all replicas have together, where all have as many."""
+    total, num_replicas = step.global_num_examples, _num_replicas()
+    is_known = size is not None and isinstance(total, int) and total % num_replicas == 0
+    return size * num_replicas if is_known else None
 
 
 def _joined(parts: list, step) -> list:
