@@ -337,7 +337,8 @@ def bytes_of_new_variables():
     def count():
         gc.collect()
         return sum(
-            each.shape.num_elements() * each.dtype.size
+            # Of some, the lengths of the first batch, there are a few numbers.
+            (each.shape.num_elements() or 0) * each.dtype.size
             for each in gc.get_objects()
             if type(each).__name__ == "ResourceVariable"  # One for each replica.
         )
