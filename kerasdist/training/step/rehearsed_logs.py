@@ -42,7 +42,9 @@ class RehearsedLogs:
 
     def run_whole(self, step: Callable, touched, data) -> None:
         """Runs `step` with the whole batch, or with `touched`, the same but for rounding."""
-        self._wholes[data is touched] = _arrays_of(step(data))
+        arrays = _arrays_of(step(data))
+        self._wholes[data is touched] = arrays
+        self._wholes.setdefault(False, arrays)  # Of what rounding does not touch they are the same.
 
     def run_part(self, step: Callable, data) -> None:
         """Runs `step` with the share of a replica; all of them call it, inside of `watched()`."""
