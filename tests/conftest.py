@@ -1,9 +1,11 @@
 """Fixtures and marks of all tests."""
 
+import contextlib
 import gc
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,14 @@ def logical_cpus(request):
     """
     if any(item.path.parent != Path(__file__).parent for item in request.session.items):
         strategies.get("one device")
+
+
+@pytest.fixture(autouse=True)
+def summaries_are_written():
+    """Ends what a TensorBoard of Keras leaves behind when an error interrupts it: when to write."""
+    tensorflow = sys.modules.get("tensorflow")
+    with tensorflow.summary.record_if(True) if tensorflow else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
