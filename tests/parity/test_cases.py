@@ -1,6 +1,5 @@
 """The same weights: every case of the parity table, on every deployment."""
 
-import dataclasses
 import functools
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +30,6 @@ REFUSED = {
     "run_eagerly=True": "ValueError: `run_eagerly=True` cannot be had with parameter servers",
     "gradient_accumulation_steps=2": "ValueError: Workers that train the same variables cannot",
 }
-
-# What workers add up on parameter servers is no maximum; the pages say so. All else must hold.
-NO_SUMS = {"own metrics: classes": ("largest_error", "top")}
 
 
 @functools.cache
@@ -108,18 +104,7 @@ def test_equals_one_device_on_parameter_servers(index, workers, clusters):
         assert REFUSED[case.name] in outcome
     else:
         assert not isinstance(outcome, str), outcome
-        left_out = NO_SUMS.get(case.name, ())
-        ours, theirs = (_without(left_out, each) for each in (outcome, truth(index)))
-        assert difference(ours, theirs) <= case.tolerance
-
-
-def _without(metrics, outcome):
-    history = {
-        name: logs
-        for name, logs in outcome.history.items()
-        if name.removeprefix("val_") not in metrics
-    }
-    return dataclasses.replace(outcome, history=history)
+        assert difference(outcome, truth(index)) <= case.tolerance
 
 
 def test_names_are_titles_of_different_rows_that_fit_into_the_table():

@@ -5,15 +5,18 @@ would send and wait for each of them. TensorFlow knows such variables by their h
 call is traced they are others: of the worker, set to 0 at the start of the call, and added to those
 of the parameter server at its end, in one go. What a worker that dies has not handed over counts
 for nothing, and its call runs again on another one (see `ledger`): every example counts once.
+Those of the user's own metrics to which a step does more than add stay where they are.
 """
 
 import contextlib
 import functools
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter
+from kerasdist.training.parameter_servers import sums
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_names import unique_name
 
@@ -22,17 +25,24 @@ class LocalCounts:
     """Stands in for variables of the parameter servers to which steps only add.
 
     Args:
-        metrics_variables: Of a model: each metric must add up over the workers, as Keras' do.
+        metrics_variables: Of a model.
         num_examples: Another variable, to which a call adds its examples.
         ledger: Notes that the counts have arrived, in the same message; None in tests.
+        own_metrics: Those that may do more than add: see `has_found_others`.
     """
 
     def __init__(
-        self, metrics_variables: list, num_examples: tf.Variable, ledger: Ledger | None = None
+        self,
+        metrics_variables: list,
+        num_examples: tf.Variable,
+        ledger: Ledger | None = None,
+        own_metrics: Iterable[keras.metrics.Metric] = (),
     ):
         self._variables = [
             variable for variable in metrics_variables if variable.value.dtype != tf.string
         ]
+        own = {id(variable) for metric in own_metrics for variable in metric.variables}
+        self._unsure = [variable for variable in self._variables if id(variable) in own]
         self._num_examples = num_examples
         self._ledger = ledger
         self._prefix = unique_name()
@@ -64,6 +74,24 @@ class LocalCounts:
                 tf.cond(self._ledger.are_counts_due(device), add, lambda: None)
             else:
                 add()
+
+    def has_found_others(self) -> bool:
+        """Whether the step that has just been traced does more to some variables than add.
+
+        These stay on the parameter servers in the traces that follow.
+        """
+        local = [variable.value for variable in self._unsure]
+        found = {id(value) for value in sums.no_sums(local)}
+        others = {
+            id(variable)
+            for variable, value in zip(self._unsure, local, strict=True)
+            if id(value) in found
+        }
+        self._variables, self._unsure = (
+            [variable for variable in variables if id(variable) not in others]
+            for variables in (self._variables, self._unsure)
+        )
+        return bool(others)
 
     def _add(self, device: str, pairs: list) -> None:
         """Adds to the variables of a parameter server, with one message for all of them."""

@@ -68,7 +68,10 @@ class WorkerStepFunction:
         num_rows = most_running(num_workers) + num_workers + 1
         self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
         self._counts = local_counts.LocalCounts(
-            model.metrics_variables, self.num_examples, self._ledger
+            model.metrics_variables,
+            self.num_examples,
+            self._ledger,
+            own_metrics=keras_adapter.own_metrics_of(model),
         )
         self._running: list = []
         # They hold the iterator of the data, which must end with the `fit` that has made it.
@@ -461,6 +464,8 @@ class WorkerStepFunction:
         with self._ledger.at_step(step), held as fetched:
             self.times.begin_step([batch, fetched], self._optimizers)
             self._step.run(batch, shares, checks=checks, counter=num_examples)
+        if self._counts.has_found_others():
+            raise TraceAgainError
 
 
 def _again_while_asked(trace, *arguments):

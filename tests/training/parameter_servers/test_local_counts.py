@@ -1,6 +1,7 @@
 """Counts of a call, added to those of the parameter servers at its end; here all in one process."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
@@ -26,3 +27,33 @@ def test_a_call_adds_what_it_has_counted_once_and_at_its_end():
         assert (float(result), int(counted), int(total)) == (2.5, 4, before)
     assert int(num_examples.read_value()) == 13
     assert float(metric.result()) == (10 + 2 * (1 + 4)) / 5
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.largest = self.add_weight(initializer=keras.initializers.Constant(-1e9))
+        self.count = self.add_weight(initializer="zeros")
+
+    def update_state(self, values):
+        self.largest.assign(tf.maximum(self.largest, tf.reduce_max(values)))
+        self.count.assign(self.count + 1)
+
+
+def test_what_is_no_sum_stays_where_it_is():
+    metric = Largest()
+    counts = LocalCounts(metric.variables, tf.Variable(0, dtype=tf.int64), own_metrics=[metric])
+    found = []
+
+    @tf.function
+    def call(values):
+        with counts.collected():
+            metric.update_state(values)
+            found.append(counts.has_found_others())
+
+    call.get_concrete_function(tf.constant([0.0, 0.0]))  # As one that is thrown away.
+    for values in ([0.1], [0.7], [0.3]):
+        call(tf.constant(values))
+
+    assert found == [True, False]
+    assert [float(each) for each in metric.variables] == [np.float32(0.7), 3.0]

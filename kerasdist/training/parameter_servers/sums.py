@@ -1,0 +1,91 @@
+"""Which variables a traced step only adds to, so that a worker may begin at 0 and add later.
+
+A metric of the user's own may be a sum, as Keras' are, or a maximum, or the last value. Nothing in
+a program says which; its graph does.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+_READS = ("ReadVariableOp", "VariableShape")
+_PASSED = ("Identity", "Cast")
+_ADDITIONS = ("Add", "AddV2", "AddN")
+
+
+def no_sums(variables: list) -> list:
+    """Returns those of some variables that the graph which is traced does not only add to.
+
+    Args:
+        variables: Of TensorFlow, which the graph holds or captures.
+
+    Returns:
+        Those to which it assigns something else than themselves and what is known without them, and
+        those that it reads for another one: both need the value that the variable really has.
+    """
+    handles = {
+        id(each): handle for each in variables if (handle := _handle_in_graph(each)) is not None
+    }
+    names = {handle.name for handle in handles.values()}
+    needed: set[str] = set()
+    for handle in handles.values():
+        for write in _writes(handle):
+            needed |= _needed(write, handle, names)
+    return [each for each in variables if id(each) in handles and handles[id(each)].name in needed]
+
+
+def _handle_in_graph(variable):
+    """Returns the handle by which the graph knows a variable; None where it does not."""
+    graph: Any = tf.compat.v1.get_default_graph()
+    captured = {id(outer): inner for outer, inner in graph.captures}
+    handle = captured.get(id(variable.handle), variable.handle)
+    return handle if tf.is_symbolic_tensor(handle) and handle.graph is graph else None
+
+
+def _writes(handle) -> list:
+    return [user for user in handle.consumers() if user.type not in _READS]
+
+
+def _needed(write, handle, names: set[str]) -> set[str]:
+    """Returns which variables must have their own value, for one operation that sets `handle`."""
+    values = [each for each in write.inputs if each.dtype != tf.resource]
+    if write.type == "AssignVariableOp":
+        addends = _addends(values[0], handle)
+    elif write.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
+        addends = values
+    else:  # A condition, a loop, a scatter.
+        addends = None
+    if addends is None:
+        given = {each.name for each in write.inputs if each.name in names}
+        return given | _read(values, names)
+    return _read(addends, names)
+
+
+def _addends(value, handle) -> list | None:
+    """Returns what a value adds to its variable; None if it is no such sum."""
+    operation = value.op
+    if operation.type in _PASSED:
+        return _addends(operation.inputs[0], handle)
+    if operation.type == "ReadVariableOp":
+        return [] if operation.inputs[0] is handle else None
+    terms = list(operation.inputs) if operation.type in (*_ADDITIONS, "Sub") else []
+    for index, term in enumerate(terms[:1] if operation.type == "Sub" else terms):
+        addends = _addends(term, handle)
+        if addends is not None:
+            return [*addends, *terms[:index], *terms[index + 1 :]]
+    return None
+
+
+def _read(tensors: Iterable, names: set[str]) -> set[str]:
+    """Returns which variables some tensors are computed with."""
+    read, seen, rest = set(), set(), list(tensors)
+    while rest:
+        tensor = rest.pop()
+        if tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        if tensor.name in names:
+            read.add(tensor.name)
+        rest.extend(tensor.op.inputs)
+    return read
