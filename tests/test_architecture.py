@@ -21,10 +21,11 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "checks": set(),
     "config": {"checks"},
+    "environment": set(),
     "exit_codes": set(),
     "files": set(),
     "cluster": {"checks"},
-    "preflight": {"checks", "cluster", "terminal"},
+    "preflight": {"checks", "cluster", "environment", "terminal"},
     "schedules": {"checks"},
     "terminal": set(),
     "private": {"cluster"},
@@ -46,8 +47,8 @@ MAY_IMPORT = {
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
-        *("checks", "config", "cluster", "cluster_resolver", "launch_note", "lifetime"),
-        *("preflight", "private", "tasks", "training"),
+        *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
+        *("lifetime", "preflight", "private", "tasks", "training"),
     },
     "trace": {"private"},
     "checkpoints": {"files", "private", "training"},
@@ -57,8 +58,8 @@ MAY_IMPORT = {
         *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "plan"),
         *("private", "tasks", "terminal", "trace", "training"),
     },
-    "launch_note": set(),
-    "launcher": {"checks", "cluster", "config", "exit_codes", "launch_note"},
+    "launch_note": {"environment"},
+    "launcher": {"checks", "cluster", "config", "environment", "exit_codes", "launch_note"},
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "training"},
@@ -100,7 +101,8 @@ TRAINING_MAY_IMPORT = {
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
-    *("checks", "config", "exit_codes", "cluster", "launch_note", "preflight", "terminal"),
+    *("checks", "config", "environment", "exit_codes", "cluster", "launch_note", "preflight"),
+    "terminal",
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from kerasdist import launch_note
+from kerasdist import environment, launch_note
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
@@ -72,7 +72,7 @@ def test_arguments_are_checked_also_where_they_have_no_effect(argument, value, e
 
 
 def test_launch_is_told_that_the_program_makes_a_strategy(tmp_path, monkeypatch):
-    monkeypatch.setenv(launch_note.VARIABLE, str(tmp_path / "note"))
+    monkeypatch.setenv(environment.NOTE, str(tmp_path / "note"))
 
     make_strategy(clone_on_cpu=True)
 

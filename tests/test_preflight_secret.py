@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from kerasdist import environment
 from kerasdist.cluster import Task
 from kerasdist.preflight import meeting, secret
 from tests import test_preflight as preflight
@@ -31,11 +32,11 @@ def start_in_turn(jobs, **arguments):
     return preflight.results(first, preflight.start(jobs, WORKER_1, **arguments))
 
 
-@pytest.mark.parametrize("variable", [secret.VARIABLE, secret.FILE_VARIABLE])
+@pytest.mark.parametrize("variable", [environment.SECRET, environment.SECRET_FILE])
 def test_tasks_with_one_secret_start(variable, tmp_path, monkeypatch):
     path = tmp_path / "secret"
     path.write_text("of this job\n")
-    monkeypatch.setenv(variable, "of this job" if variable == secret.VARIABLE else str(path))
+    monkeypatch.setenv(variable, "of this job" if variable == environment.SECRET else str(path))
     jobs = {"chief": preflight.free_addresses(1), "worker": preflight.free_addresses(3)}
     tasks = [Task("chief", 0), *(Task("worker", index) for index in range(3))]
 
@@ -63,7 +64,7 @@ def test_tasks_without_the_same_secret_do_not_start(secrets_of, first, second, r
 
 
 def test_a_stranger_cannot_end_the_start(monkeypatch):
-    monkeypatch.setenv(secret.VARIABLE, "of this job")
+    monkeypatch.setenv(environment.SECRET, "of this job")
     jobs = preflight.workers(2)
     names = {f"worker {index}": address for index, address in enumerate(jobs["worker"])}
     hello = {"kerasdist": "hello", "task": "worker 1", "addresses": names, "facts": preflight.FACTS}
@@ -146,8 +147,8 @@ def test_a_secret_that_is_none_is_refused(environment, message, monkeypatch):
 
 
 def test_without_one_nothing_is_asked_for(monkeypatch):
-    monkeypatch.delenv(secret.VARIABLE, raising=False)
-    monkeypatch.delenv(secret.FILE_VARIABLE, raising=False)
+    monkeypatch.delenv(environment.SECRET, raising=False)
+    monkeypatch.delenv(environment.SECRET_FILE, raising=False)
     jobs = preflight.workers(2)
 
     assert secret.from_env() is None

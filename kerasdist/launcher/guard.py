@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 
 ISOLATED = "isolated"
-FOLDER_VARIABLE = "KERASDIST_LAUNCH_FOLDER"
+# As in kerasdist/environment.py, which a script cannot import.
+RUN_ID = "KERASDIST_RUN_ID"
+LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"
 
-_KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
+KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
 
 _CLONE_NEWUSER = 0x10000000  # From linux/sched.h; os.unshare and its flags came with Python 3.12.
 _CLONE_NEWNET = 0x40000000
@@ -43,7 +45,7 @@ class Guard:
     def __init__(self, *, isolate: bool):
         self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
         # One inside another launch's is gone with it, however that one ends.
-        outer = os.environ.get(FOLDER_VARIABLE)
+        outer = os.environ.get(LAUNCH_FOLDER)
         self.folder = Path(tempfile.mkdtemp(prefix="kerasdist-", dir=outer))
         command = [sys.executable, "-P", __file__, self.run_id, str(self.folder)]
         self._process = subprocess.Popen(
@@ -87,14 +89,14 @@ def kill_all(run_id: str) -> None:
     """
     import psutil  # Here: the guard needs it at its end only.
 
-    deadline = time.monotonic() + _KILL_SECS
+    deadline = time.monotonic() + KILL_SECS
     found = True
     while found and time.monotonic() < deadline:  # Until none is left that could start another.
         found = False
         for process in psutil.process_iter():
             # Processes of other users, and those that end meanwhile, do not tell.
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("KERASDIST_RUN_ID") == run_id:
+                if process.environ().get(RUN_ID) == run_id:
                     process.kill()
                     found = True
 

@@ -9,9 +9,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kerasdist import launch_note
+from kerasdist import environment
 from kerasdist.cluster import Task
-from kerasdist.launcher.guard import FOLDER_VARIABLE
 from kerasdist.launcher.settings import Settings
 
 # Below those that Linux gives to outgoing connections: the tasks make many of these before the
@@ -100,11 +99,11 @@ def task_environment(
         "TF_CONFIG": json.dumps(
             {"cluster": cluster, "task": {"type": task.job, "index": task.index}}
         ),
-        "KERASDIST_NUM_CLONES": str(settings.num_clones),
-        "KERASDIST_RESTART_COUNT": str(num_restarts),
-        "KERASDIST_RUN_ID": run_id,
-        launch_note.VARIABLE: str(note),
-        FOLDER_VARIABLE: str(note.parent),
+        environment.NUM_CLONES: str(settings.num_clones),
+        environment.RESTART_COUNT: str(num_restarts),
+        environment.RUN_ID: run_id,
+        environment.NOTE: str(note),
+        environment.LAUNCH_FOLDER: str(note.parent),
         "PYTHONUNBUFFERED": "1",  # The last lines before a crash must reach the log.
         **_quiet(settings),
     }

@@ -12,10 +12,10 @@ from kerasdist import launch_note
 from kerasdist.cluster import Task
 from kerasdist.exit_codes import PEER_FAILED, SIGNALED
 from kerasdist.launcher import task_entry, task_log
+from kerasdist.launcher.guard import KILL_SECS
 from kerasdist.launcher.result import TaskResult
 
 _CODES_OF_STOPPED = (SIGNALED + signal.SIGTERM, SIGNALED + signal.SIGKILL)
-_KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
 
 
 class TaskProcess:
@@ -125,7 +125,7 @@ class TaskProcess:
         """Kills the task and its children."""
         self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_KILL_SECS)
+            self._process.wait(KILL_SECS)
 
     def kill_frozen(self) -> None:
         """Kills the task because it does not respond; this counts as its failure."""

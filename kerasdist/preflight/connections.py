@@ -7,8 +7,9 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
+from kerasdist.environment import SECRET
 from kerasdist.preflight.hello import Hello
-from kerasdist.preflight.secret import VARIABLE, Seal
+from kerasdist.preflight.secret import Seal
 from kerasdist.preflight.tensorflow_server import is_greeting
 
 RUNS_TENSORFLOW = "it runs TensorFlow already, for a job that has not ended"
@@ -111,10 +112,10 @@ class Connection:
         """Returns the message that this one is, or holds; none where it prepares others."""
         kind = message["kerasdist"]
         if kind == "refusal":
-            self._refuse(f"it does not know the secret of this task, or has one ({VARIABLE})")
+            self._refuse(f"it does not know the secret of this task, or has one ({SECRET})")
         if self._seal is None:
             if kind in ("number", "sealed"):
-                self._refuse(f"it asks for a secret, and this task has none ({VARIABLE})")
+                self._refuse(f"it asks for a secret, and this task has none ({SECRET})")
             return [message]
         if kind == "number":
             self._seal.take(message)
@@ -123,11 +124,11 @@ class Connection:
                 self.send(each)
             return []
         if kind != "sealed":
-            self._refuse(f"it has no secret, and this task has one ({VARIABLE})")
+            self._refuse(f"it has no secret, and this task has one ({SECRET})")
         try:
             return [_read_message(self._seal.opened(message).encode())]
         except ValueError:
-            return self._refuse(f"its secret is not that of this task ({VARIABLE})")
+            return self._refuse(f"its secret is not that of this task ({SECRET})")
 
     def _refuse(self, reason: str) -> NoReturn:
         self._refusal = reason

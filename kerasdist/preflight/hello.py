@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from kerasdist import environment
 from kerasdist.cluster import Cluster
 
 # Where these differ, the other task belongs to another run and is no part of this cluster.
-_FACTS_OF_THE_RUN = ("KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT")
+_FACTS_OF_THE_RUN = (environment.RUN_ID, environment.RESTART_COUNT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "KERASDIST_SECRET"
-FILE_VARIABLE = "KERASDIST_SECRET_FILE"
+from kerasdist.environment import SECRET, SECRET_FILE
 
 _CALLER, _CALLED = "caller", "called"
 
@@ -25,19 +24,19 @@ def from_env() -> bytes | None:
     Raises:
         ValueError: It is empty, given twice, or its file cannot be read.
     """
-    text, path = os.environ.get(VARIABLE), os.environ.get(FILE_VARIABLE)
+    text, path = os.environ.get(SECRET), os.environ.get(SECRET_FILE)
     if text is not None and path is not None:
-        raise ValueError(f"Give one of {VARIABLE} and {FILE_VARIABLE}, not both.")
+        raise ValueError(f"Give one of {SECRET} and {SECRET_FILE}, not both.")
     if path is not None:
         try:
             text = Path(path).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"The file of the secret cannot be read. Received: {FILE_VARIABLE}={path!r} "
+                f"The file of the secret cannot be read. Received: {SECRET_FILE}={path!r} "
                 f"({error}). Every task needs it, with the same content."
             ) from error
     if text is not None and not text.strip():
-        source = VARIABLE if path is None else f"the file {path!r} of {FILE_VARIABLE}"
+        source = SECRET if path is None else f"the file {path!r} of {SECRET_FILE}"
         raise ValueError(f"The secret in {source} is empty. Leave it out, or write one.")
     return None if text is None else text.strip().encode()
 

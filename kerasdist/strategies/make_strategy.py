@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 from typing import TYPE_CHECKING
 
-from kerasdist import launch_note, tasks
+from kerasdist import environment, launch_note, tasks
 from kerasdist.checks import check_bool, check_int, check_kind, check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
@@ -142,13 +142,14 @@ def count_gpus() -> int:
 
 def _config_of_launcher(cluster) -> DeploymentConfig | None:
     """Returns what `python -m kerasdist launch --clones` asks for, or None."""
-    value = os.environ.get("KERASDIST_NUM_CLONES", "1")
+    value = os.environ.get(environment.NUM_CLONES, "1")
     try:
         num_clones = int(value)
     except ValueError as error:
         raise ValueError(
-            f"KERASDIST_NUM_CLONES must be a number. Received: KERASDIST_NUM_CLONES={value!r}. "
-            "`python -m kerasdist launch --clones N` sets it; else leave it out."
+            f"{environment.NUM_CLONES} must be a number. Received: "
+            f"{environment.NUM_CLONES}={value!r}. `python -m kerasdist launch --clones N` sets it; "
+            "else leave it out."
         ) from error
     if num_clones == 1:
         return None
@@ -181,7 +182,7 @@ def _facts(num_clones: str) -> dict[str, str]:
     import keras
     import tensorflow as tf
 
-    names = ("KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT")
+    names = (environment.RUN_ID, environment.RESTART_COUNT)
     return {
         "kerasdist": importlib.metadata.version("kerasdist"),
         "keras": keras.__version__,

@@ -1,0 +1,12 @@
+"""The variables of the environment that are kerasdist's own; docs/clusters.md lists all it reads.
+
+`launch` sets them for its tasks, apart from the two of the secret, which the user sets.
+"""
+
+RUN_ID = "KERASDIST_RUN_ID"  # The same in all tasks and restarts of a launch.
+RESTART_COUNT = "KERASDIST_RESTART_COUNT"  # How often the cluster was started again.
+NUM_CLONES = "KERASDIST_NUM_CLONES"  # Replicas of each worker.
+NOTE = "KERASDIST_NOTE"  # The path of a file; see `launch_note`.
+LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"  # The private folder of the launch.
+SECRET = "KERASDIST_SECRET"  # What all tasks of the job know; see `preflight/secret.py`.
+SECRET_FILE = "KERASDIST_SECRET_FILE"  # The path of a file that holds it.

@@ -1,0 +1,22 @@
+"""The names of our variables are the same wherever they are written down."""
+
+from pathlib import Path
+
+import pytest
+
+from kerasdist import environment
+from kerasdist.launcher import guard
+
+NAMES = {name: value for name, value in vars(environment).items() if name.isupper()}
+CLUSTERS = Path(__file__).parents[1] / "docs/clusters.md"
+
+
+def test_the_guard_knows_them_by_the_same_names():
+    assert guard.RUN_ID == environment.RUN_ID
+    assert guard.LAUNCH_FOLDER == environment.LAUNCH_FOLDER
+
+
+@pytest.mark.parametrize(("name", "value"), NAMES.items())
+def test_each_is_named_after_its_constant_and_documented(name, value):
+    assert value == f"KERASDIST_{name}"
+    assert f"`{value}`" in CLUSTERS.read_text()
