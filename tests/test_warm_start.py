@@ -269,6 +269,7 @@ def test_training_goes_on_with_the_slots_and_averages_of_the_optimizer():
         ({"exclude": "stem"}, TypeError, r"Write exclude=\['stem'\]"),
         ({"include": ["sten"]}, ValueError, "`include` holds 'sten'.* Closest paths: stem"),
         ({"exclude": ["("]}, ValueError, "no regular expression"),
+        ({"include": [3]}, TypeError, "`include` must hold regular expressions. Received: 3 of"),
         ({"rename": {"sten": "stem"}}, ValueError, "`rename` holds 'sten'.* Closest names: stem"),
         ({"averages": True}, ValueError, "the dict has no averages"),
     ],

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kerasdist import gradients
-from kerasdist.callbacks import patterns
+from kerasdist import gradients, patterns
 from kerasdist.checks import is_number
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import UpdateCallback

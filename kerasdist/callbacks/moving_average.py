@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.callbacks import patterns
+from kerasdist import patterns
 from kerasdist.checks import check_bool, check_decay, check_int
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits

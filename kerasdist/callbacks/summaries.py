@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist import plan
-from kerasdist.callbacks import patterns
+from kerasdist import patterns, plan
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
 from kerasdist.checks import check_bool, check_int, check_secs, checked_folder

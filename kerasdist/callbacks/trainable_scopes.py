@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from kerasdist.callbacks import patterns
+from kerasdist import patterns
+from kerasdist.checks import check_bool
 from kerasdist.private import keras_adapter
 from kerasdist.training.step import batch_statistics
 from kerasdist.training.step.update_callback import StepCallback
@@ -22,8 +23,8 @@ class TrainableScopes(StepCallback):
             `update_ops=[]`.
 
     Raises:
-        TypeError, ValueError: `scopes` is empty or of a wrong type; when `fit` begins: a scope
-            matches no trainable variable.
+        TypeError, ValueError: `scopes` is empty or of a wrong type, or `freeze_batch_statistics`
+            no bool; when `fit` begins: a scope matches no trainable variable.
 
     Example:
         model.fit(dataset, callbacks=[TrainableScopes(["predictions/.*"])])
@@ -39,6 +40,7 @@ class TrainableScopes(StepCallback):
                 "`scopes` must be a list of regular expressions or variables. Received: "
                 f"{scopes!r}."
             )
+        check_bool("freeze_batch_statistics", freeze_batch_statistics)
         if not scopes and (scopes is not None or not freeze_batch_statistics):
             raise ValueError(f"`scopes` names nothing to train. Received: scopes={scopes!r}.")
         for scope in scopes or ():
@@ -64,7 +66,8 @@ class TrainableScopes(StepCallback):
         return super().tracing(model)
 
     def describe(self):
-        parts = [f"train {', '.join(map(str, self.scopes))} only"] if self.scopes else []
+        named = ", ".join(map(patterns.name_of, self.scopes or ()))
+        parts = [f"train {named} only"] if named else []
         return ", ".join(parts + ["freeze batch statistics"] * self.freeze_batch_statistics)
 
     def _is_trained(self, variable) -> bool:

@@ -1,6 +1,5 @@
 """Which value of a source is for which variable of a model."""
 
-import difflib
 import itertools
 import os
 import re
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from kerasdist import patterns
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers
 from kerasdist.weights.sources import Value
@@ -25,28 +25,23 @@ _OF_SLIM = {
 }
 
 
-def checked_patterns(argument: str, patterns) -> tuple[str, ...] | None:
+def checked_patterns(argument: str, expressions) -> tuple[str, ...] | None:
     """Returns a list of regular expressions as a tuple; None stays.
 
     Raises:
         TypeError: It is a str, or holds something else.
         ValueError: One is no regular expression.
     """
-    if patterns is None:
+    if expressions is None:
         return None
-    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+    if isinstance(expressions, str) or not isinstance(expressions, Sequence):
         raise TypeError(
             f"`{argument}` must be a list of patterns over `variable.path`. Received: "
-            f"{argument}={patterns!r}. Write {argument}=[{patterns!r}]."
+            f"{argument}={expressions!r}. Write {argument}=[{expressions!r}]."
         )
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            raise ValueError(
-                f"`{argument}` holds {pattern!r}, which is no regular expression: {error}."
-            ) from error
-    return tuple(patterns)
+    for pattern in expressions:
+        patterns.check_expression(argument, pattern)
+    return tuple(expressions)
 
 
 def restore(
@@ -94,15 +89,15 @@ def restore(
 
 
 def _wanted(model, include, exclude) -> list[keras.Variable]:
-    def are_meant(argument, patterns):
+    def are_meant(argument, expressions):
         meant = set()
-        for pattern in patterns:
+        for pattern in expressions:
             matching = {id(each) for each in model.weights if _matches(pattern, each, model)}
             if not matching:
                 paths = [each.path for each in model.weights]
                 raise ValueError(
                     f"`{argument}` holds {pattern!r}, which matches no variable. Closest paths: "
-                    f"{_closest(pattern, paths)}."
+                    f"{patterns.closest(pattern, paths)}."
                 )
             meant |= matching
         return meant
@@ -153,7 +148,7 @@ def _renamed(values, rename) -> list[tuple[Value, str]]:
             old = original if isinstance(original, str) else original[0]
             raise ValueError(
                 f"`rename` holds {old!r}, which matches no name in the source. Closest names: "
-                f"{_closest(old, [value.name for value in values])}."
+                f"{patterns.closest(old, [value.name for value in values])}."
             )
     return renamed
 
@@ -269,7 +264,3 @@ def _numpy_dtype(variable):
 def _some(names) -> str:
     shown = list(itertools.islice(names, 6))
     return ", ".join(shown[:5]) + (", ..." if len(shown) > 5 else "")
-
-
-def _closest(text: str, names: list[str]) -> str:
-    return ", ".join(difflib.get_close_matches(text, names, n=4, cutoff=0) or names[:4])

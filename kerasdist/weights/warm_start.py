@@ -76,7 +76,7 @@ def warm_start(
         What was restored, left alone, missing and unused.
 
     Raises:
-        TypeError: `include` or `exclude` is a str.
+        TypeError: `include` or `exclude` is no list of regular expressions.
         ValueError: A pattern or name matches nothing; nothing would be restored; a variable is
             missing in the source, or of another shape; the source cannot be read.
 

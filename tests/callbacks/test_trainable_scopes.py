@@ -45,6 +45,14 @@ def test_scopes_are_variables_too():
     assert same == [True, False, True, True]
 
 
+def test_the_plan_names_variables_by_their_paths():
+    kernel = keras.Variable(0.0, name="kernel")
+
+    described = TrainableScopes(["head/.*", kernel], freeze_batch_statistics=True).describe()
+
+    assert described == "train head/.*, kernel only, freeze batch statistics"
+
+
 def test_the_next_fit_trains_everything_again():
     model = hand_loop.make_model(strategies.get("2 replicas"), lambda: keras.optimizers.SGD(0.1))
     hand_loop.fit(model, [TrainableScopes(["head/.*"])], epochs=1)
@@ -119,3 +127,10 @@ def test_batch_statistics_of_a_model_without_any():
 def test_what_is_no_list_of_scopes_is_refused_with_its_value(scopes, error, message):
     with pytest.raises(error, match=message):
         TrainableScopes(scopes)
+
+
+def test_whether_batch_statistics_freeze_is_a_bool():
+    arguments: dict = {"freeze_batch_statistics": "no"}
+
+    with pytest.raises(TypeError, match="freeze_batch_statistics='no'"):
+        TrainableScopes(None, **arguments)

@@ -67,7 +67,7 @@ def check_matches_something(argument: str, pattern, variables) -> None:
     paths = [variable.path for variable in variables]
     raise ValueError(
         f"{name_of(pattern)!r} in `{argument}` matches no trainable variable (the whole path must "
-        f"match). Closest paths: {_closest(name_of(pattern), paths)}."
+        f"match). Closest paths: {closest(name_of(pattern), paths)}."
     )
 
 
@@ -80,7 +80,7 @@ def check_matches_a_name(argument: str, pattern: str, names: list[str]) -> None:
     if not any(re.fullmatch(pattern, name) for name in names):
         raise ValueError(
             f"{pattern!r} in `{argument}` matches none of the names (the whole name must match). "
-            f"Closest: {_closest(pattern, names) or 'there are none'}."
+            f"Closest: {closest(pattern, names) or 'there are none'}."
         )
 
 
@@ -95,5 +95,6 @@ def by_unique_path(variables) -> dict[str, keras.Variable]:
     return named
 
 
-def _closest(text: str, names: list[str]) -> str:
+def closest(text: str, names: list[str]) -> str:
+    """Returns the names most like a text, for a message; "" where there are no names."""
     return ", ".join(difflib.get_close_matches(text, names, n=4, cutoff=0) or names[:4])
