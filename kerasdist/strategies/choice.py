@@ -43,6 +43,11 @@ class Choice:
         """Copies of the model, over all workers."""
         return self.num_workers * len(self.devices)
 
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether it takes other tasks than this process."""
+        return self.num_workers > 1 or self.num_ps > 0
+
 
 def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) -> Choice:
     """Chooses the strategy for what the user wants and what the environment has.

@@ -95,42 +95,19 @@ def make_strategy(
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
     launch_note.leave(launch_note.JOINED)  # It warns of a program that joins no cluster.
-    task_cluster = cluster
-    if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
-        config, cluster = None, Cluster.local()
-    config = config or _config_of_launcher(cluster)
-    choice = choose(config, cluster, num_gpus=count_gpus())
-    if (choice.num_workers > 1 or choice.num_ps) and cluster.is_local:
-        raise RuntimeError(_describe_missing_cluster(choice))
-    if choice.num_workers > 1 or choice.num_ps:
-        launch_note.leave(launch_note.WAITING)
-    if choice.strategy == "ParameterServerStrategy":
-        strategy = _join_parameter_servers(
-            choice,
-            cluster,
-            facts=_facts("as found" if config is None else str(config.num_clones)),
-            start_timeout_secs=start_timeout_secs,
-            serving={
-                "chief_timeout_secs": chief_timeout_secs,
-                "wait_for_chief": wait_for_chief,
-            },
-            heartbeat_timeout_secs=heartbeat_timeout_secs,
-            step_timeout_secs=step_timeout_secs,
-            steps_per_call=steps_per_call,
-            variable_partitioner=variable_partitioner,
-        )
-    elif choice.strategy == "MultiWorkerMirroredStrategy":
-        strategy = _join_workers(
-            choice,
-            cluster,
-            start_timeout_secs=start_timeout_secs,
-            heartbeat_timeout_secs=heartbeat_timeout_secs,
-            step_timeout_secs=step_timeout_secs,
-            communication_options=communication_options,
-        )
-    else:
-        strategy = _construct(choice)
-    return tasks.joined(task_cluster, strategy)
+    strategy = _join(
+        config,
+        cluster,
+        start_timeout_secs=start_timeout_secs,
+        heartbeat_timeout_secs=heartbeat_timeout_secs,
+        step_timeout_secs=step_timeout_secs,
+        communication_options=communication_options,
+        chief_timeout_secs=chief_timeout_secs,
+        wait_for_chief=wait_for_chief,
+        steps_per_call=steps_per_call,
+        variable_partitioner=variable_partitioner,
+    )
+    return tasks.joined(cluster, strategy)
 
 
 def count_gpus() -> int:
@@ -138,6 +115,46 @@ def count_gpus() -> int:
     import tensorflow as tf
 
     return len(tf.config.list_physical_devices("GPU"))
+
+
+def _join(
+    config: DeploymentConfig | None,
+    cluster: Cluster,
+    *,
+    start_timeout_secs,
+    heartbeat_timeout_secs,
+    step_timeout_secs,
+    communication_options,
+    **of_parameter_servers,
+):
+    """Returns the strategy of this task, once its cluster is there."""
+    if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
+        config, cluster = None, Cluster.local()
+    config = config or _config_of_launcher(cluster)
+    choice = choose(config, cluster, num_gpus=count_gpus())
+    if not choice.needs_cluster:
+        return _construct(choice)
+    if cluster.is_local:
+        raise RuntimeError(_describe_missing_cluster(choice))
+    launch_note.leave(launch_note.WAITING)
+    if choice.strategy == "MultiWorkerMirroredStrategy":
+        return _join_workers(
+            choice,
+            cluster,
+            start_timeout_secs=start_timeout_secs,
+            heartbeat_timeout_secs=heartbeat_timeout_secs,
+            step_timeout_secs=step_timeout_secs,
+            communication_options=communication_options,
+        )
+    return _join_parameter_servers(
+        choice,
+        cluster,
+        facts=_facts("as found" if config is None else str(config.num_clones)),
+        start_timeout_secs=start_timeout_secs,
+        heartbeat_timeout_secs=heartbeat_timeout_secs,
+        step_timeout_secs=step_timeout_secs,
+        **of_parameter_servers,
+    )
 
 
 def _config_of_launcher(cluster) -> DeploymentConfig | None:
@@ -216,7 +233,8 @@ def _join_parameter_servers(
     facts,
     start_timeout_secs,
     heartbeat_timeout_secs,
-    serving,
+    chief_timeout_secs,
+    wait_for_chief,
     **arguments,
 ):
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
@@ -231,7 +249,12 @@ def _join_parameter_servers(
     tensorflow_adapter.check_not_started()
     wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
     if not cluster.is_chief:
-        serve(cluster, num_gpus=sum("GPU" in device for device in choice.devices), **serving)
+        serve(
+            cluster,
+            num_gpus=sum("GPU" in device for device in choice.devices),
+            chief_timeout_secs=chief_timeout_secs,
+            wait_for_chief=wait_for_chief,
+        )
     tell = LastWord(cluster).tell
     peer_failure.handle(cluster, tell=tell)
     with peer_failure.StartLimit(cluster, start_timeout_secs):

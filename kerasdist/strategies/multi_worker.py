@@ -20,16 +20,22 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         cluster: The workers, and which of them this process is.
         devices: Device names of this worker, one replica each, such as ["GPU:0", "GPU:1"]; the same
             number on every worker.
-        reason: Why it was chosen, for the plan.
-        communication_options: A `tf.distribute.experimental.CommunicationOptions`; None lets
-            TensorFlow choose the all-reduce, and sends each step's gradients in one.
         start_timeout_secs: How long TensorFlow may take to connect the workers, which all run by
             now; then this process ends with exit code 138.
         heartbeat_timeout_secs: How long a worker may be silent before the others give it up.
         step_timeout_secs: How long `fit` and `evaluate` may be without progress before all end.
+        reason: Why it was chosen, for the plan.
+        communication_options: A `tf.distribute.experimental.CommunicationOptions`; None lets
+            TensorFlow choose the all-reduce, and sends each step's gradients in one.
 
     Example:
-        strategy = MultiWorkerMirroredStrategy(Cluster.from_env(), ["CPU:0"])
+        strategy = MultiWorkerMirroredStrategy(
+            Cluster.from_env(),
+            ["CPU:0"],
+            start_timeout_secs=300,
+            heartbeat_timeout_secs=10,
+            step_timeout_secs=3600,
+        )
         with strategy.scope():
             model = make_model()
     """
@@ -39,11 +45,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         cluster: Cluster,
         devices,
         *,
+        start_timeout_secs: float,
+        heartbeat_timeout_secs: float,
+        step_timeout_secs: float,
         reason: str = "",
         communication_options=None,
-        start_timeout_secs: float = 300,
-        heartbeat_timeout_secs: float = 10,
-        step_timeout_secs: float = 3600,
     ):
         coordinator_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
         with (

@@ -24,16 +24,21 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
     Args:
         cluster: The chief, workers and ps tasks; this process is the chief.
+        start_timeout_secs: How long to wait where no worker is left.
+        heartbeat_timeout_secs: How long a task may be silent before it counts as lost.
+        step_timeout_secs: How long `fit` and `evaluate` may be without progress; then the job ends.
         reason: Why it was chosen, for the plan.
         steps_per_call: Steps that a worker runs at once; None chooses while it trains.
         variable_partitioner: Divides weights into parts; see `make_strategy`.
-        heartbeat_timeout_secs: How long a task may be silent before it counts as lost.
-        start_timeout_secs: How long to wait where no worker is left.
-        step_timeout_secs: How long `fit` and `evaluate` may be without progress; then the job ends.
         tell: Takes what ends the job, for the other tasks.
 
     Example:
-        strategy = ParameterServerStrategy(Cluster.from_env())
+        strategy = ParameterServerStrategy(
+            Cluster.from_env(),
+            start_timeout_secs=300,
+            heartbeat_timeout_secs=10,
+            step_timeout_secs=3600,
+        )
         with strategy.scope():
             model = make_model()
     """
@@ -42,12 +47,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self,
         cluster: Cluster,
         *,
+        start_timeout_secs: float,
+        heartbeat_timeout_secs: float,
+        step_timeout_secs: float,
         reason: str = "",
         steps_per_call: int | None = None,
         variable_partitioner: Any = None,
-        heartbeat_timeout_secs: float = 10,
-        start_timeout_secs: float = 300,
-        step_timeout_secs: float = 3600,
         tell: Callable[[str], object] = lambda cause: None,
     ):
         partitioner: Any = variable_partitioner and sharded_variables.checked(variable_partitioner)
