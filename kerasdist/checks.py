@@ -9,6 +9,7 @@ worker.
 import math
 import numbers
 import os
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 
@@ -21,18 +22,14 @@ def check_int(name: str, value: object, *, at_least: int | None = None) -> None:
 
 
 def check_number(name: str, value: object) -> None:
-    """Raises a TypeError unless `value` is an int or a float."""
+    """Raises a TypeError unless `value` is a number."""
     if not is_number(value):
         raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}.")
 
 
 def check_positive(name: str, value: Any, *, finite: bool = False) -> None:
-    """Raises a TypeError unless `value` is a number, and a ValueError unless it is positive.
-
-    Numpy's numbers are some, too: one may come from a count of examples.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}.")
+    """Raises a TypeError unless `value` is a number, and a ValueError unless it is positive."""
+    check_number(name, value)
     if not value > 0:  # Also refuses nan.
         raise ValueError(f"`{name}` must be positive. Received: {name}={value}.")
     if finite and math.isinf(value):
@@ -66,6 +63,35 @@ def check_kind(name: str, value: object, kind: type) -> None:
         raise TypeError(f"`{name}` must be a {kind.__name__}. Received: {name}={value!r}.")
 
 
+def check_text(name: str, value: object) -> None:
+    """Raises a TypeError unless `value` is a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` must be a str. Received: {name}={value!r}.")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises a ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        *others, last = (f'"{choice}"' for choice in choices)
+        raise ValueError(
+            f"`{name}` must be {', '.join(others)} or {last}. Received: {name}={value!r}."
+        )
+
+
+def check_one_of(*, may_be_none: bool = False, **values: object) -> None:
+    """Raises a ValueError unless one of some arguments is given: one is not None.
+
+    Args:
+        may_be_none: Whether none of them may be given.
+        values: The arguments by their names.
+    """
+    num_given = sum(value is not None for value in values.values())
+    if num_given > 1 or not (num_given or may_be_none):
+        names = " and ".join(f"`{name}`" for name in values)
+        received = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ValueError(f"Give one of {names}. Received: {received}.")
+
+
 def checked_folder(name: str, value: Any) -> str:
     """Returns the path of a folder; raises a TypeError or ValueError where it is none."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -83,6 +109,9 @@ def is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether `value` is an int or a float, and no bool."""
-    return is_int(value) or isinstance(value, float)
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether `value` is an int or a float, and no bool.
+
+    Numpy's numbers are some, too: one may come from a count of examples.
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

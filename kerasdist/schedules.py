@@ -10,7 +10,7 @@ number for a fixed rate. Here are the number of steps they decay in, and a warm-
 
 import keras
 
-from kerasdist.checks import check_positive
+from kerasdist.checks import check_int, check_positive
 
 
 def decay_steps(
@@ -59,7 +59,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         scale: Factor after the warm-up; the number of replicas, for linear scaling.
 
     Raises:
-        TypeError, ValueError: `num_steps` is negative, or `scale` is no positive number.
+        TypeError, ValueError: `num_steps` is no int from 0 on, or `scale` no positive number.
 
     Example:
         keras.optimizers.SGD(WarmUp(0.1, num_steps=500, scale=strategy.num_replicas_in_sync))
@@ -68,8 +68,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, schedule, *, num_steps: int, scale: float = 1.0):
-        if num_steps < 0:
-            raise ValueError(f"`num_steps` must not be negative. Received: num_steps={num_steps}.")
+        check_int("num_steps", num_steps, at_least=0)
         check_positive("scale", scale)
         self.schedule = schedule
         self.num_steps = num_steps

@@ -12,6 +12,7 @@ from kerasdist import checks
         (checks.check_int, 2),
         (checks.check_number, 2),
         (checks.check_number, -0.5),
+        (checks.check_number, np.float32(2)),
         (checks.check_positive, 0.5),
         (checks.check_positive, float("inf")),
         (checks.check_positive, np.int64(3)),
@@ -79,6 +80,32 @@ def test_a_decay_is_less_than_1(decay):
 def test_only_a_bool_is_true_or_false(value):
     with pytest.raises(TypeError, match=f"must be True or False. Received: chief={value!r}"):
         checks.check_bool("chief", value)
+
+
+def test_a_text_is_a_str():
+    checks.check_text("monitor", "loss")
+    with pytest.raises(TypeError, match=r"^`monitor` must be a str\. Received: monitor=3\.$"):
+        checks.check_text("monitor", 3)
+
+
+def test_a_choice_is_one_of_some():
+    checks.check_choice("mode", "min", ("auto", "min", "max"))
+    with pytest.raises(ValueError, match=r'`mode` must be "auto", "min" or "max".*: mode=None'):
+        checks.check_choice("mode", None, ("auto", "min", "max"))
+
+
+@pytest.mark.parametrize("values", [{"steps": 0, "secs": 1.5}, {"steps": None, "secs": None}])
+def test_one_of_two_arguments_is_to_be_given(values):
+    checks.check_one_of(steps=0, secs=None)
+    received = f"steps={values['steps']}, secs={values['secs']}"
+    with pytest.raises(ValueError, match=f"^Give one of `steps` and `secs`. Received: {received}"):
+        checks.check_one_of(**values)
+
+
+def test_it_may_be_that_none_is_given():
+    checks.check_one_of(steps=None, secs=None, may_be_none=True)
+    with pytest.raises(ValueError, match="steps=1, secs=1"):
+        checks.check_one_of(steps=1, secs=1, may_be_none=True)
 
 
 def test_an_instance_may_be_left_out():

@@ -83,15 +83,18 @@ def test_the_schedule_after_the_warm_up_counts_from_the_start_of_training():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ({"num_steps": -1}, "num_steps=-1"),
-        ({"num_steps": 1, "scale": 0}, "scale=0"),
-        ({"num_steps": 1, "scale": -2.0}, "scale=-2.0"),
+        ({"num_steps": -1}, ValueError, "`num_steps` must be at least 0.*num_steps=-1"),
+        ({"num_steps": "3"}, TypeError, "num_steps='3'"),
+        ({"num_steps": 1.5}, TypeError, "num_steps=1.5"),
+        ({"num_steps": True}, TypeError, "num_steps=True"),
+        ({"num_steps": 1, "scale": 0}, ValueError, "scale=0"),
+        ({"num_steps": 1, "scale": -2.0}, ValueError, "scale=-2.0"),
     ],
 )
-def test_arguments_out_of_their_range_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_arguments_out_of_their_range_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
         WarmUp(0.1, **arguments)
 
 

@@ -26,7 +26,15 @@ from kerasdist.checkpoints import (
     saver_of_copy,
     variables,
 )
-from kerasdist.checks import check_bool, check_int, check_secs, checked_folder
+from kerasdist.checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_one_of,
+    check_secs,
+    check_text,
+    checked_folder,
+)
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
 from kerasdist.private import keras_adapter
@@ -96,7 +104,10 @@ class Checkpoint(UpdateCallback):
         best: The checkpoint with the best `monitor` that the folder holds; None where none has it.
 
     Raises:
-        TypeError, ValueError: An argument is none of these.
+        TypeError, ValueError: Both of `every_steps` and `every_secs` are given; `every_steps` or
+            `keep` is no int from 1 on, `keep_best` none from 0 on, `every_secs` no number from 0
+            on, `monitor` no str, `weights_if_changed` or `save_on_term` no bool; `mode` or
+            `on_error` is none of these, or `directory` no path of a folder.
         Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
             model, optimizer or batch size.
         OSError: When `fit` begins: a checkpoint that may be whole cannot be read.
@@ -126,11 +137,7 @@ class Checkpoint(UpdateCallback):
         on_error: str = "warn",
     ):
         super().__init__()
-        if every_steps is not None and every_secs is not None:
-            raise ValueError(
-                f"Give one of `every_steps` and `every_secs`. Received: {every_steps=}, "
-                f"{every_secs=}."
-            )
+        check_one_of(every_steps=every_steps, every_secs=every_secs, may_be_none=True)
         if every_steps is not None:
             check_int("every_steps", every_steps, at_least=1)
         if every_secs is not None:
@@ -139,10 +146,9 @@ class Checkpoint(UpdateCallback):
         check_int("keep_best", keep_best, at_least=0)
         check_bool("weights_if_changed", weights_if_changed)
         check_bool("save_on_term", save_on_term)
-        if mode not in ("auto", "min", "max"):
-            raise ValueError(f'`mode` must be "auto", "min" or "max". Received: {mode=}.')
-        if on_error not in ("warn", "raise"):
-            raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
+        check_text("monitor", monitor)
+        check_choice("mode", mode, ("auto", "min", "max"))
+        check_choice("on_error", on_error, ("warn", "raise"))
         self.directory = checked_folder("directory", directory)
         self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
         self.keep_best, self.monitor = keep_best, monitor

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import keras
 
-from kerasdist.checks import check_int, check_secs
+from kerasdist.checks import check_int, check_one_of, check_secs
 from kerasdist.training.report.callback_list import is_overridden
 from kerasdist.training.report.wrapper import Wrapper
 
@@ -41,8 +41,7 @@ class Every(Wrapper):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(callback)
-        if (steps is None) == (secs is None):
-            raise ValueError(f"Give one of `steps` and `secs`. Received: {steps=}, {secs=}.")
+        check_one_of(steps=steps, secs=secs)
         if steps is not None:
             check_int("steps", steps, at_least=1)
         if secs is not None:

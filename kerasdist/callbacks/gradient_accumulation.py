@@ -32,7 +32,8 @@ class GradientAccumulation(UpdateCallback):
         steps: Batches per update.
 
     Raises:
-        ValueError: `steps` is less than 2, or the optimizer accumulates by itself.
+        TypeError, ValueError: `steps` is no int from 2 on; when `fit` begins: the optimizer
+            accumulates by itself, or there are parameter servers.
 
     Example:
         model.fit(dataset, callbacks=[GradientAccumulation(steps=4)])

@@ -1,12 +1,11 @@
 """Clipping of the aggregated gradient."""
 
-import math
 import warnings
 
 import tensorflow as tf
 
 from kerasdist import gradients
-from kerasdist.checks import check_number
+from kerasdist.checks import check_positive
 from kerasdist.training.step.update_callback import UpdateCallback
 
 
@@ -24,7 +23,7 @@ class GradientClipping(UpdateCallback):
         value: Largest absolute value of any element (Keras' `clipvalue`).
 
     Raises:
-        ValueError: None or several are given, or one that is not a positive number.
+        TypeError, ValueError: None or several are given, or one that is not a positive number.
         FloatingPointError: In `fit`: a gradient is not finite, so that clipping it would make the
             weights NaN. No weight is changed by that step. XLA drops this check: with
             `jit_compile=True` there is a warning instead, when `fit` begins.
@@ -43,12 +42,7 @@ class GradientClipping(UpdateCallback):
                 f"{given or 'none of them'}."
             )
         ((self.mode, self.limit),) = given.items()
-        check_number(self.mode, self.limit)
-        if not (self.limit > 0 and math.isfinite(self.limit)):
-            raise ValueError(
-                f"`{self.mode}` must be a positive number. Received: {self.mode}={self.limit}. "
-                "Leave the callback out in order not to clip."
-            )
+        check_positive(self.mode, self.limit, finite=True)
 
     def prepare(self, model):
         if model.jit_compile and model.distribute_strategy.num_replicas_in_sync == 1:

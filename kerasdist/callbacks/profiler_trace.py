@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.checks import check_int, checked_folder, is_int
+from kerasdist.checks import check_choice, check_int, check_one_of, checked_folder, is_int
 from kerasdist.lifetime.remote_recordings import RemoteRecordings
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
@@ -49,8 +49,9 @@ class ProfilerTrace(keras.callbacks.Callback):
         files: The traces in Chrome's format that this task has written.
 
     Raises:
-        TypeError, ValueError: None or both of `at_steps` and `every_steps` are given, or one of the
-            arguments is none of these.
+        TypeError, ValueError: None or both of `at_steps` and `every_steps` are given; `at_steps`
+            are no rising ints, `every_steps` or `num_steps` no int from 1 on, `tasks` neither
+            "chief" nor "all", or `log_dir` no path of a folder.
 
     Example:
         model.fit(dataset, callbacks=[ProfilerTrace("runs/1", at_steps=[60])])
@@ -68,15 +69,11 @@ class ProfilerTrace(keras.callbacks.Callback):
         tasks: str = "chief",
     ):
         super().__init__()
-        if (at_steps is None) == (every_steps is None):
-            raise ValueError(
-                f"Give one of `at_steps` and `every_steps`. Received: {at_steps=}, {every_steps=}."
-            )
+        check_one_of(at_steps=at_steps, every_steps=every_steps)
         if every_steps is not None:
             check_int("every_steps", every_steps, at_least=1)
         check_int("num_steps", num_steps, at_least=1)
-        if tasks not in ("chief", "all"):
-            raise ValueError(f'`tasks` must be "chief" or "all". Received: {tasks=}.')
+        check_choice("tasks", tasks, ("chief", "all"))
         self.log_dir = checked_folder("log_dir", log_dir)
         self.every_steps, self.num_steps, self.tasks = every_steps, num_steps, tasks
         self.at_steps = None if at_steps is None else _checked(at_steps)

@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks.evidence import Evidence
-from kerasdist.checks import check_int, checked_folder
+from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.step import layer_outputs, rare, replica_step, whole_step
 from kerasdist.training.step.update_callback import StepCallback
 
-_ACTIONS = ("raise", "stop", "restore")
 # How many of the largest gradients before are named.
 _NUM_LARGEST = 3
 
@@ -49,7 +48,8 @@ class StopOnNonFinite(StepCallback):
         step: Which update of the optimizer it would have been, from 1; None before.
 
     Raises:
-        ValueError: `action` is none of these, or `max_restores` is less than 1.
+        TypeError, ValueError: `action` is none of these, `max_restores` no int from 1 on, or
+            `directory` no path of a folder.
         FloatingPointError: In `fit`, after such a step.
 
     Example:
@@ -66,8 +66,7 @@ class StopOnNonFinite(StepCallback):
         directory: str | os.PathLike | None = None,
     ):
         super().__init__()
-        if action not in _ACTIONS:
-            raise ValueError(f"`action` must be one of {_ACTIONS}. Received: {action=}.")
+        check_choice("action", action, ("raise", "stop", "restore"))
         check_int("max_restores", max_restores, at_least=1)
         self.action, self.max_restores = action, max_restores
         self.directory = None if directory is None else checked_folder("directory", directory)

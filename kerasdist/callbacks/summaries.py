@@ -13,7 +13,14 @@ import tensorflow as tf
 from kerasdist import patterns, plan
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
-from kerasdist.checks import check_bool, check_int, check_secs, checked_folder
+from kerasdist.checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_one_of,
+    check_secs,
+    checked_folder,
+)
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
@@ -69,8 +76,11 @@ a step computed; also of each worker |
             "raise" stops.
 
     Raises:
-        TypeError, ValueError: An argument is none of these. When `fit` begins: an expression
-            matches no variable or layer.
+        TypeError, ValueError: Both of `every_steps` and `every_secs` are given; `every_steps` is no
+            int from 1 on, `every_secs` no number from 0 on, `graph` no bool, `on_error` neither
+            "warn" nor "raise", or `log_dir` no path of a folder; `weights`, `gradients` or
+            `activations` are neither bools nor regular expressions. When `fit` begins: an
+            expression matches no variable or layer.
 
     Example:
         model.fit(dataset, callbacks=[Summaries("runs/1", every_steps=100)])
@@ -94,19 +104,14 @@ a step computed; also of each worker |
         on_error: str = "warn",
     ):
         super().__init__()
-        if every_steps is not None and every_secs is not None:
-            raise ValueError(
-                f"Give one of `every_steps` and `every_secs`. Received: {every_steps=}, "
-                f"{every_secs=}."
-            )
+        check_one_of(every_steps=every_steps, every_secs=every_secs, may_be_none=True)
         if every_secs is None:
             every_steps = 100 if every_steps is None else every_steps
             check_int("every_steps", every_steps, at_least=1)
         else:
             check_secs("every_secs", every_secs)
         check_bool("graph", graph)
-        if on_error not in ("warn", "raise"):
-            raise ValueError(f'`on_error` must be "warn" or "raise". Received: {on_error=}.')
+        check_choice("on_error", on_error, ("warn", "raise"))
         self.log_dir = checked_folder("log_dir", log_dir)
         self.every_steps, self.every_secs = every_steps, every_secs
         self._weights = _Choice("weights", weights)

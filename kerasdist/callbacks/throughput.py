@@ -1,11 +1,9 @@
 """How fast training is, now and then, and whether the data is what it waits for."""
 
-import math
-
 import keras
 import tensorflow as tf
 
-from kerasdist.checks import check_int, check_number
+from kerasdist.checks import check_int, check_positive
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.report import log_lines
@@ -53,11 +51,7 @@ class Throughput(StepCallback):
         super().__init__()
         check_int("every_steps", every_steps, at_least=1)
         if peak_flops is not None:
-            check_number("peak_flops", peak_flops)
-            if not (peak_flops > 0 and math.isfinite(peak_flops)):
-                raise ValueError(
-                    f"`peak_flops` must be a positive number. Received: peak_flops={peak_flops}."
-                )
+            check_positive("peak_flops", peak_flops, finite=True)
         self.every_steps = every_steps
         self.peak_flops = peak_flops
         self.last: Rate | None = None

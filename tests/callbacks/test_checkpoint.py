@@ -873,16 +873,18 @@ def test_the_record_can_be_read_by_a_person(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ({"every_steps": 0}, "every_steps=0"),
-        ({"every_steps": 1, "every_secs": 1}, "Give one of"),
-        ({"keep": 0}, "keep=0"),
-        ({"on_error": "x"}, "on_error='x'"),
+        ({"every_steps": 0}, ValueError, "every_steps=0"),
+        ({"every_steps": 1, "every_secs": 1}, ValueError, "Give one of"),
+        ({"keep": 0}, ValueError, "keep=0"),
+        ({"monitor": 3}, TypeError, "monitor=3"),
+        ({"mode": "least"}, ValueError, "mode='least'"),
+        ({"on_error": "x"}, ValueError, "on_error='x'"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_arguments_are_named(arguments, error, message, tmp_path):
+    with pytest.raises(error, match=message):
         Checkpoint(tmp_path, **arguments)
 
 
@@ -907,6 +909,19 @@ def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
     found = train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100)])
 
     assert_equal(found, expected, strategy)
+
+
+def test_term_is_left_to_the_program_without_save_on_term(tmp_path):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
+    callbacks = [Checkpoint(tmp_path, every_steps=100, save_on_term=False), Tell()]
+    try:
+        train(strategies.get("one device"), shuffled_dataset, callbacks)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert heard
+    assert names(tmp_path) == ["step-00000021"]
 
 
 def test_summaries_have_no_gap_and_no_step_twice(tmp_path):

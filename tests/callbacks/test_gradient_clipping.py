@@ -106,6 +106,15 @@ def test_variables_without_gradient_are_passed_over(mode):
     assert hand_loop.largest_difference(before, model.get_weights()) > 0.01
 
 
+def test_a_limit_may_be_a_number_of_numpy():
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    hand_loop.fit(model, [GradientClipping(norm=np.float32(0.05))])
+
+    plain = hand_loop.make_model(strategies.get("2 replicas"))
+    hand_loop.fit(plain, [GradientClipping(norm=0.05)])
+    hand_loop.assert_same(model, plain.get_weights())
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
