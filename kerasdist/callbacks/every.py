@@ -7,6 +7,7 @@ import keras
 
 from kerasdist.checks import check_int, check_one_of, check_secs
 from kerasdist.training.report.callback_list import is_overridden
+from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.wrapper import Wrapper
 
 
@@ -50,7 +51,7 @@ class Every(Wrapper):
 
     def set_model(self, model):
         super().set_model(model)
-        self._num_steps, self._last_batch, self._seen_at = 0, -1, self._clock()
+        self._counter, self._num_steps, self._seen_at = StepCounter(), 0, self._clock()
 
     def _hand_on(self, hook):
         super()._hand_on(hook)
@@ -58,9 +59,8 @@ class Every(Wrapper):
             self.on_train_batch_end = self._on_train_batch_end
 
     def _on_train_batch_end(self, batch, logs=None):
-        is_first = batch <= self._last_batch  # Of another epoch.
-        num_new = batch + 1 if is_first else batch - self._last_batch
-        self._last_batch, self._num_steps = batch, self._num_steps + num_new
+        num_new = self._counter.advance(batch)
+        self._num_steps += num_new
         if self._is_due(num_new):
             self.callback.on_train_batch_end(batch, logs=logs)
 

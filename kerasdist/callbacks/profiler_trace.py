@@ -17,6 +17,7 @@ from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines
+from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import scope_checks
 
@@ -91,7 +92,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         if self.tasks == "all" and traits.keeps_own_pace(strategy):
             self._remote = RemoteRecordings(strategy.served_cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
-        self._last_batch = -1
+        self._steps = StepCounter()
         self._plan(updates_of(self.model))
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -106,8 +107,7 @@ class ProfilerTrace(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self._end_mark()
-        self._left -= batch + 1 if batch <= self._last_batch else batch - self._last_batch
-        self._last_batch = batch
+        self._left -= self._steps.advance(batch)
         if self._recorder.is_running:
             num_updates = updates_of(self.model)
             if num_updates >= self._first + self.num_steps - 1:

@@ -26,7 +26,11 @@ from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import RateMeter
-from kerasdist.training.report.update_counter import UpdateCounter, optimizer_of
+from kerasdist.training.report.update_counter import (
+    UpdateCounter,
+    optimizer_of,
+    updates_of,
+)
 from kerasdist.training.step import layer_outputs
 from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.update_callback import StepCallback
@@ -206,7 +210,7 @@ a step computed; also of each worker |
     def on_epoch_end(self, epoch, logs=None):
         if not self._files:
             return
-        step = self._counter.now()
+        step = updates_of(self.model)
         numbers = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
         of_validation = {name for name in numbers if name.startswith("val_")}
         self._files["train"].write(

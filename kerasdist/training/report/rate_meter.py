@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.worker_share import WorkerShare
 from kerasdist.training.step import step_times
 
@@ -59,12 +60,11 @@ class RateMeter:
         self._since: tuple | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
         self._num_steps = self._num_left_out = 0
-        self._last_batch = -1
+        self._steps = StepCounter()
 
     def advance(self, batch: int) -> None:
         """Notes the end of a call of `fit` whose last step is `batch` of its epoch, from 0."""
-        num_new = batch + 1 if batch <= self._last_batch else batch - self._last_batch
-        self._last_batch, self._stepped_at = batch, self._clock()
+        num_new, self._stepped_at = self._steps.advance(batch), self._clock()
         if self._since is None or self._is_to_leave_out():
             self.restart()
         else:

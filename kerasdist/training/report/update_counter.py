@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, traits
+from kerasdist.training.report.step_counter import StepCounter
 
 # Of a look every so many seconds, until it is known how long a step takes.
 _FIRST_STEPS = 10
@@ -44,10 +45,14 @@ class UpdateCounter:
     ):
         self._model = model
         self._every_steps, self._every_secs, self._clock = every_steps, every_secs or 0.0, clock
-        self._last_batch = -1
+        self._steps = StepCounter()
         self.step = self._planned_step = updates_of(model)
         self._planned_at = self._looked_at = clock()
-        self.next_step = self._after(self.step, every_steps or _FIRST_STEPS)
+        self.next_step = (
+            self.step + _FIRST_STEPS
+            if every_steps is None
+            else _next_multiple(self.step, every_steps)
+        )
         # Since the updates were last asked for; the most that a step has made; steps until the
         # next look may be due.
         self._num_steps, self._most, self._left = 0, 1, 1
@@ -58,8 +63,7 @@ class UpdateCounter:
         Args:
             batch: The last step of the call in its epoch, from 0.
         """
-        num_new = batch + 1 if batch <= self._last_batch else batch - self._last_batch
-        self._last_batch = batch
+        num_new = self._steps.advance(batch)
         self._num_steps += num_new
         self._left -= num_new
         if self._left > 0:
@@ -81,14 +85,10 @@ class UpdateCounter:
         """The number of the first update, of the several in a step, for which a look can be due."""
         return self.next_step - self._most + 1
 
-    def now(self) -> int:
-        """Returns the updates of the optimizer at this moment."""
-        return updates_of(self._model)
-
     def _plan(self) -> bool:
         """Chooses the next look; returns whether this one is no mere measurement."""
         if self._every_steps is not None:
-            self.next_step = self._after(self.step, self._every_steps)
+            self.next_step = _next_multiple(self.step, self._every_steps)
             return True
         now = self._clock()
         secs_per_step = (now - self._planned_at) / max(self.step - self._planned_step, 1)
@@ -105,11 +105,6 @@ class UpdateCounter:
         self.next_step = self.step + max(1, round(left / max(secs_per_step, 1e-6)))
         return is_due
 
-    def _after(self, step: int, every_steps: int) -> int:
-        if self._every_steps is None:
-            return step + every_steps
-        return (step // every_steps + 1) * every_steps
-
 
 def updates_of(model) -> int:
     """Returns the updates that the optimizer of a model has made.
@@ -124,6 +119,10 @@ def optimizer_of(model) -> Any:
     """Returns the optimizer that `updates_of` counts; None where a model has none."""
     counts = list(_counts_of(model))
     return next((each for each, count in counts if count), counts[0][0] if counts else None)
+
+
+def _next_multiple(step: int, every_steps: int) -> int:
+    return (step // every_steps + 1) * every_steps
 
 
 def _counts_of(model):
