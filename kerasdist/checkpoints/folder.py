@@ -96,8 +96,8 @@ class Folder:
 
     def write(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
-    ) -> str:
-        """Writes a checkpoint, in the place of one of the same step; returns its path.
+    ) -> None:
+        """Writes a checkpoint, in the place of one of the same step.
 
         Args:
             step: Its number.
@@ -132,7 +132,6 @@ class Folder:
             self._publish(local, target)
         finally:
             shutil.rmtree(local, ignore_errors=True)
-        return target
 
     def read(self, step: int) -> Saved:
         """Returns the checkpoint of a step.

@@ -52,10 +52,6 @@ class RemoteRecordings:
         """Ends the recordings; returns them and what went wrong, by the task."""
         return self._ask_all("stop", timeout_secs=_STOP_SECS)
 
-    def cancel(self) -> None:
-        """Ends the recordings, and forgets them."""
-        self._ask_all("cancel", timeout_secs=_START_SECS)
-
     def _ask_all(self, verb, *, timeout_secs) -> tuple[dict[Task, bytes], dict[Task, str]]:
         answers, problems = {}, {}
         number = next(self._numbers)
@@ -90,15 +86,14 @@ def _ask(address: str, task: Task, verb: str, number: int, timeout_secs: float) 
     return payload
 
 
-def answer_requests(target: str, task: Task, recorder: Recorder | None = None) -> None:
+def answer_requests(target: str, task: Task) -> None:
     """Records when the chief asks for it, until the server ends.
 
     Args:
         target: The server of this task.
         task: This task.
-        recorder: What records; TensorFlow's profiler where it is None.
     """
-    recorder = recorder or Recorder()
+    recorder = Recorder()
     graph, requests, answers = _queues()
     with graph.as_default():
         dequeue, answer = requests.dequeue(), tf.compat.v1.placeholder(tf.string, ())
@@ -114,7 +109,6 @@ def _obey(recorder: Recorder, verb: str) -> tuple[bytes, bytes]:
     verbs: dict[str, Callable] = {
         "start": lambda: _start_anew(recorder),
         "stop": recorder.stop,
-        "cancel": recorder.cancel,
     }
     try:
         return _OK, verbs[verb]() or b""
