@@ -1,7 +1,7 @@
 """What a run of a program did, step by step: one file each, so that no two need be in memory.
 
     recording = Recording(folder)
-    recording.starts, recording.step(0).logs["loss"]
+    recording.start(0).weights, recording.step(0).logs["loss"]
 
 A run writes them itself, with `write`; each worker has a folder of its own.
 """

@@ -87,16 +87,16 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     if os.getpid() != process_id:  # A child that was forked, whose end is not that of the task.
         previous(error_class, error, traceback)
         return
-    lost = next((each for each in _chain(error) if cause_of(each, cluster)), None)
-    if lost is None:
+    loss = next((each for each in _chain(error) if cause_of(each, cluster)), None)
+    if loss is None:
         launch_note.leave(launch_note.FAILED)  # Its end may take longer than that of the others.
-    if lost is None or lost is not error:  # The program's own; or what it made of the loss.
+    if loss is None or loss is not error:  # The program's own; or what it made of the loss.
         previous(error_class, error, traceback)
-    if lost is None:
+    if loss is None:
         tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
         return
-    say(describe(lost, cluster))
-    tell(cause_of(lost, cluster))
+    say(describe(loss, cluster))
+    tell(cause_of(loss, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
         # The others hear it through this process; that it ends must not come first.
         time.sleep(_SPREAD_SECS)
