@@ -64,10 +64,11 @@ MAY_IMPORT = {
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "training"},
-    "parity": set(),
+    "differences": set(),
+    "parity": {"differences"},
     "doctor": {
-        *("__init__", "checks", "config", "cluster", "launcher", "plan", "private", "strategies"),
-        *("training", "parity"),
+        *("__init__", "checks", "config", "cluster", "differences", "launcher", "parity", "plan"),
+        *("private", "strategies", "training"),
     },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kerasdist.differences import TOLERANCES, absolute_differences
 from kerasdist.doctor.recording import OneStep, Recording, Step
 
-# Of a value, and of values above 1 in relation to them; as in the parity table.
-_TOLERANCES = {"float16": 5e-3, "bfloat16": 2e-2}
-_TOLERANCE = 1e-5
 _KINDS = ("weight", "optimizer", "log")
 _MOST_ROWS = 3  # Of what differs.
 _PARALLEL = 0.999  # Cosine from which a change counts as a multiple of another.
@@ -112,7 +110,8 @@ def compare(truth: Recording | OneStep, ours: Recording | OneStep) -> Comparison
             other_data_from = step.first
         compared = list(_compare_step(truth, ours, position))
         largest = max([largest, *(each.size for each in compared)])
-        tolerance = _TOLERANCES.get(step.dtype, _TOLERANCE)
+        # Relative for values above 1, unlike in the parity table, whose numbers are small.
+        tolerance = TOLERANCES.get(step.dtype, TOLERANCES["float32"])
         differences = [each for each in compared if each.relative_size > tolerance]
         if differences:
             break
@@ -177,7 +176,7 @@ def _compare_variable(kind, name, truth, ours) -> Difference:
     change, own_change = value - truth[0], own_value - ours[0]
     if value.size == 0:
         return Difference(kind=kind, name=name, size=0.0, truth=None, ours=None)
-    sizes = _sizes(value, own_value)
+    sizes = absolute_differences(value, own_value)
     place = np.unravel_index(np.argmax(sizes / np.fmax(1, np.abs(value))), sizes.shape)
     return Difference(
         kind=kind,
@@ -189,13 +188,6 @@ def _compare_variable(kind, name, truth, ours) -> Difference:
         factor=_factor(np.ravel(change), np.ravel(own_change)),
         relative_change=_relative_change(change, own_change),
     )
-
-
-def _sizes(truth, ours):
-    with np.errstate(invalid="ignore"):  # Infinite ones.
-        sizes = np.abs(truth - ours)
-    is_same = (truth == ours) | (np.isnan(truth) & np.isnan(ours))
-    return np.where(is_same, 0.0, np.where(np.isnan(sizes), np.inf, sizes))
 
 
 def _factor(truth, ours) -> float | None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 from kerasdist import parity
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
+from kerasdist.differences import TOLERANCES
 from kerasdist.parity.data import EVEN
 from kerasdist.strategies.make_strategy import count_gpus, make_strategy
 
@@ -160,6 +161,7 @@ def _versions() -> str:
 
 
 def _markdown(rows: list[Row]) -> str:
+    allowed = ", ".join(f"{size:.0e} in {dtype}" for dtype, size in TOLERANCES.items())
     lines = [
         "# The same weights: measured",
         "",
@@ -167,8 +169,7 @@ def _markdown(rows: list[Row]) -> str:
         f"{_versions()}.",
         "",
         "Largest absolute difference of any weight, metric or history entry from one device, after "
-        "training on two replicas with the same global batches. Allowed: 1e-5 in float32, 5e-3 in "
-        "mixed_float16, 2e-2 in mixed_bfloat16.",
+        f"training on two replicas with the same global batches. Allowed: {allowed}.",
         "",
         "| case | stock Keras | kerasdist |",
         "|---|---|---|",

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.differences import TOLERANCES
 from kerasdist.parity import models
 from kerasdist.parity.data import EVEN, ODD, Data
 
@@ -38,7 +39,7 @@ class Case:
     model: Callable[[], keras.Model]
     fit: Callable[[Data], dict] = Data.arrays
     reference: Callable[[Data], dict] | None = None
-    tolerance: float = 1e-5
+    tolerance: float = TOLERANCES["float32"]
     train: Callable[[keras.Model, Data, dict], dict] | None = None
     fits_in_scope: bool = False
 
@@ -272,8 +273,16 @@ CASES = (
     ),
     Case(name="jit_compile=True", model=lambda: models.regression(jit_compile=True)),
     Case(name="run_eagerly=True", model=lambda: models.regression(run_eagerly=True)),
-    Case(name="mixed_float16", model=lambda: models.mixed("mixed_float16"), tolerance=5e-3),
-    Case(name="mixed_bfloat16", model=lambda: models.mixed("mixed_bfloat16"), tolerance=2e-2),
+    Case(
+        name="mixed_float16",
+        model=lambda: models.mixed("mixed_float16"),
+        tolerance=TOLERANCES["float16"],
+    ),
+    Case(
+        name="mixed_bfloat16",
+        model=lambda: models.mixed("mixed_bfloat16"),
+        tolerance=TOLERANCES["bfloat16"],
+    ),
     Case(
         name="Embedding (sparse gradients)",
         model=models.embedding,

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.differences import absolute_differences
 from kerasdist.parity.cases import Case
 from kerasdist.parity.data import ODD, Data
 
@@ -65,7 +66,7 @@ def _history(case, model, data, arguments):
 def difference(outcome: Outcome, truth: Outcome) -> float:
     """Returns the largest absolute difference of any weight or log.
 
-    It is infinite if steps were lost, and where one of the two is NaN and the other is not.
+    It is infinite if steps were lost, and where one of the two alone is NaN or infinite.
 
     Args:
         outcome: What a deployment gave.
@@ -83,7 +84,4 @@ def difference(outcome: Outcome, truth: Outcome) -> float:
 def _largest(ours: np.ndarray, theirs: np.ndarray) -> float:
     if ours.shape != theirs.shape:
         return float("inf")
-    are_both_nan = np.isnan(ours) & np.isnan(theirs)
-    differences = np.where(are_both_nan, 0.0, np.abs(ours - theirs))
-    # `max` passes over NaN: it is neither larger nor smaller than a number.
-    return float(np.max(np.nan_to_num(differences, nan=np.inf), initial=0.0))
+    return float(np.max(absolute_differences(theirs, ours), initial=0.0))

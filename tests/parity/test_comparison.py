@@ -30,7 +30,8 @@ def test_a_changed_weight_log_or_count_is_a_difference(change, expected):
     assert difference(dataclasses.replace(TRUTH, **change), TRUTH) == pytest.approx(expected)
 
 
-def test_nan_equals_nan():
-    outcome = dataclasses.replace(TRUTH, history={"loss": [np.nan, 0.25]})
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_equals_itself(value):
+    outcome = dataclasses.replace(TRUTH, history={"loss": [value, 0.25]})
 
     assert difference(outcome, outcome) == 0
