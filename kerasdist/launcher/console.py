@@ -11,14 +11,14 @@ from kerasdist.launcher.tracebacks import Tracebacks
 _CLEAR_ROW = "\r\x1b[K"
 # A bar that is longer than the row must be cut: it could not be drawn over otherwise.
 _WITHOUT_WRAPPING = "\x1b[?7l{}\x1b[0m\x1b[?7h"
-_NUM_COLOURS = 6  # From 31, red, to 36, cyan.
+_NUM_COLORS = 6  # From 31, red, to 36, cyan.
 
 
 class Console:
     """Writes the lines of all tasks to one stream.
 
     Args:
-        stream: Where to; colours and progress bars appear only if it is a terminal. None where the
+        stream: Where to; colors and progress bars appear only if it is a terminal. None where the
             launcher was started without, as some daemons are.
         tasks: All tasks; the unfinished lines of the first, the chief, are shown too.
     """
@@ -28,7 +28,7 @@ class Console:
         self._chief = tasks[0]
         self._is_terminal = stream is not None and stream.isatty()
         self._prefixes = _prefixes(
-            tasks, in_colour=self._is_terminal and not os.environ.get("NO_COLOR")
+            tasks, in_color=self._is_terminal and not os.environ.get("NO_COLOR")
         )
         self._foreign_lines = ForeignLines()
         self._tracebacks = Tracebacks()
@@ -84,11 +84,11 @@ class Console:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
-def _prefixes(tasks, *, in_colour):
+def _prefixes(tasks, *, in_color):
     width = max(len(str(task)) for task in tasks)
     prefixes = {}
     for position, task in enumerate(tasks):
         name = f"{task!s:<{width}} |"
-        colour = 31 + position % _NUM_COLOURS
-        prefixes[task] = f"\x1b[{colour}m{name}\x1b[0m " if in_colour else f"{name} "
+        color = 31 + position % _NUM_COLORS
+        prefixes[task] = f"\x1b[{color}m{name}\x1b[0m " if in_color else f"{name} "
     return prefixes

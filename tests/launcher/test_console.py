@@ -1,0 +1,147 @@
+"""What a launch shows: the lines of its tasks, the plan, the progress bar of the chief."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import kerasdist
+from kerasdist.cluster import Task
+from kerasdist.launcher.console import Console
+from tests.launcher.programs import logs_of, python
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+
+
+def test_lines_are_shown_with_their_task_and_logged_in_order(capsys):
+    source = """
+        for number in range(3):
+            print(f"out {number}")
+            print(f"error {number}", file=sys.stderr)
+        print("no end", end="")
+    """
+    result = kerasdist.launch(python(source), num_workers=1, log_dir="logs")
+
+    lines = ["out 0", "error 0", "out 1", "error 1", "out 2", "error 2", "no end"]
+    assert Path("logs/worker-0.log").read_text().splitlines() == lines
+    shown = capsys.readouterr().out
+    assert re.findall(r"^worker 0 \| (.*)$", shown, flags=re.MULTILINE) == lines
+    assert "\x1b" not in shown
+    assert shown.splitlines()[-1] == result.reason
+    assert re.fullmatch(r"All tasks done after \d+\.\d s\.", result.reason)
+
+
+def test_plan_comes_first(capsys):
+    kerasdist.launch(python("print('begun')"), chief=True, evaluator=True, log_dir="logs")
+
+    plan = capsys.readouterr().out.partition(" | ")[0]
+    rows = dict(re.findall(r"^  (\S+(?: \d)?) +(.*)$", plan, flags=re.MULTILINE))
+    assert plan.startswith("Launch\n")
+    assert next(iter(rows)) == "program"
+    assert rows["chief 0"].startswith("127.0.0.1:")
+    assert rows["evaluator 0"] == "outside the cluster"
+    assert rows["logs"] == "logs"
+    assert {"worker 0", "worker 1", "network"} <= set(rows)
+
+
+def test_progress_bar_is_shown_in_its_last_state(capsys):
+    source = r"""
+        for step in range(3):
+            print("\b" * 9 + f"\r{step}/2 steps", end="", flush=True)
+        print()
+    """
+    kerasdist.launch(python(source), num_workers=1)
+
+    assert "worker 0 | 2/2 steps\n" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+CHIEF, WORKER = Task("chief", 0), Task("worker", 0)
+
+
+def test_progress_bar_of_the_chief_stays_below_the_lines_of_others():
+    terminal = Terminal()
+    console = Console(terminal, [CHIEF, WORKER])
+
+    console.show_unfinished_line(CHIEF, "1/9")
+    console.show_unfinished_line(WORKER, "not shown")
+    console.show_line(WORKER, "hello")
+    console.show_line(CHIEF, "9/9")
+
+    rows = [plain(row) for row in terminal.getvalue().split("\r\x1b[K")]
+    assert rows == [
+        "",
+        "chief 0  | 1/9",
+        "worker 0 | hello\nchief 0  | 1/9",
+        "chief 0  | 9/9\n",
+    ]
+
+
+def plain(text):
+    return re.sub(r"\x1b\[\??\d+[mhl]", "", text)
+
+
+def test_colors_are_for_terminals_that_want_them(monkeypatch):
+    written = []
+    for stream, no_color in [(Terminal(), ""), (Terminal(), "1"), (io.StringIO(), "")]:
+        monkeypatch.setenv("NO_COLOR", no_color)
+        Console(stream, [CHIEF, WORKER]).show_line(WORKER, "hello")
+        written.append(re.findall(r"\x1b\[\d+m", stream.getvalue()))
+
+    assert written == [["\x1b[32m", "\x1b[0m"], [], []]
+
+
+def test_no_stdout_is_no_error():
+    Console(None, [CHIEF, WORKER]).show_line(WORKER, "hello")
+
+
+TENSORFLOW_LINES = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
+I1122 12:22:50.963708    5628 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
+E0000 00:00:1795350186.430710    5629 cuda_platform.cc:52] failed call to cuInit: INTERNAL
+I0000 00:00:1795350187.648943    5994 coordination_service.cc:505] Example stragglers:
+/job:worker/replica:0/task:1
+E0000 00:00:1795350326.319154    7804 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE
+Additional GRPC error information from remote target /job:worker/replica:0/task:1
+:UNKNOWN:Error received from peer  {grpc_message:"Connection reset by peer", grpc_status:14}
+"""
+
+
+def test_notes_of_tensorflow_are_in_the_log_alone(capsys):
+    result = kerasdist.launch(python(f"print({TENSORFLOW_LINES!r} + 'Epoch 1/5')"), num_workers=1)
+
+    assert logs_of(result)["worker 0"] == f"{TENSORFLOW_LINES}Epoch 1/5\n"
+    assert re.findall(r"worker 0 \| (.*)", capsys.readouterr().out) == ["Epoch 1/5"]
+
+
+def test_warnings_of_tensorflow_are_shown_once_for_all_tasks():
+    stream = io.StringIO()
+    console = Console(stream, [CHIEF, WORKER])
+    low = "W0000 00:00:1795350186.430710    {} bfc_allocator.cc:12] Allocation exceeds {} bytes."
+    end = "F0000 00:00:1795350186.430710    5629 tensor.cc:9] Check failed: dtype() == expected"
+    of_python = "W1122 12:22:50.963708 139872 train.py:12] The learning rate is large."
+    lines = [low.format(1, 10), low.format(2, 20), end, end, of_python, of_python]
+    for line in lines:
+        console.show_line(WORKER, line)
+
+    shown = [line.removeprefix("worker 0 | ") for line in stream.getvalue().splitlines()]
+    assert shown == [low.format(1, 10), end, end, of_python, of_python]
+
+
+def test_progress_bar_stays_where_a_note_of_tensorflow_comes():
+    terminal = Terminal()
+    console = Console(terminal, [CHIEF])
+
+    console.show_unfinished_line(CHIEF, "1/9")
+    for line in TENSORFLOW_LINES.splitlines():
+        console.show_unfinished_line(CHIEF, line)
+        console.show_line(CHIEF, line)
+
+    assert plain(terminal.getvalue()) == "\r\x1b[Kchief 0 | 1/9"
