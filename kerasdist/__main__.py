@@ -2,19 +2,15 @@
 
 import argparse
 import dataclasses
-import difflib
-import importlib.metadata
 import os
-import platform
-import re
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from kerasdist import launcher
 from kerasdist.checks import check_int
 from kerasdist.cluster import Cluster
+from kerasdist.command_parser import CommandParser, PrintVersions
 from kerasdist.config import DeploymentConfig
 from kerasdist.exit_codes import SIGNALED, USAGE
 from kerasdist.plan import plan_deployment
@@ -33,33 +29,94 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m kerasdist",
         description="Train a Keras 3 model on one device, many GPUs or many machines.",
-        allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions")
+    parser.add_argument("--version", action=PrintVersions, nargs=0, help="print the versions")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    plan = commands.add_parser(
+    for add in (_add_plan, _add_doctor, _add_trace, _add_inspect, _add_show, _add_launch):
+        add(commands)
+    return parser
+
+
+def _add_plan(commands):
+    parser = commands.add_parser(
         "plan",
         help="print which strategy a deployment gets, and why, without starting training",
         description="Prints which strategy a deployment gets, and why, without starting training. "
         "The cluster comes from TF_CONFIG or Slurm.",
-        allow_abbrev=False,
     )
-    _add_deployment_arguments(plan)
-    plan.add_argument(
+    _add_deployment(parser)
+    parser.add_argument(
         "--global_batch_size",
         type=int,
         metavar="N",
         help="examples of one step over all clones, which is `batch_size` of `fit`; beside "
         "parameter servers over those of one worker",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--num_examples", type=int, metavar="N", help="examples of an epoch, over all workers"
     )
-    plan.set_defaults(command=_print_plan)
-    doctor = commands.add_parser(
+    parser.set_defaults(command=_print_plan)
+
+
+def _add_deployment(parser):
+    defaults = DeploymentConfig()
+    number = {"type": int, "metavar": "N"}
+    parser.add_argument("--num_clones", **number, help="replicas per worker")
+    parser.add_argument("--clone_on_cpu", action="store_true", help="clones on logical CPUs")
+    parser.add_argument("--num_replicas", **number, help="worker tasks")
+    parser.add_argument("--num_ps_tasks", **number, help="parameter server tasks")
+    parser.add_argument("--replica_id", **number, help="index of this worker")
+    parser.add_argument("--worker_job_name", metavar="NAME", help=f"{defaults.worker_job_name}")
+    parser.add_argument("--ps_job_name", metavar="NAME", help=f"{defaults.ps_job_name}")
+
+
+def _print_plan(parsed) -> int:
+    global_batch_size = _at_least_one("--global_batch_size", parsed.global_batch_size)
+    num_examples = _at_least_one("--num_examples", parsed.num_examples)
+    config = _config(parsed)
+    cluster = Cluster.from_env()
+    # To count GPUs loads TensorFlow, which takes seconds.
+    asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
+    choice = choose(config, cluster, num_gpus=count_gpus() if asks_for_gpus else 0)
+    print(plan_deployment(choice, global_batch_size=global_batch_size, num_examples=num_examples))
+    return 0
+
+
+def _at_least_one(flag, value):
+    if value is not None:
+        check_int(flag, value, at_least=1)
+    return value
+
+
+def _config(parsed) -> DeploymentConfig | None:
+    names = [
+        "num_clones",
+        "num_replicas",
+        "num_ps_tasks",
+        "replica_id",
+        "worker_job_name",
+        "ps_job_name",
+    ]
+    given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
+    if parsed.clone_on_cpu:
+        given["clone_on_cpu"] = True
+    return DeploymentConfig(**given) if given else None
+
+
+def _may_have_gpus(devices: Path = Path("/dev")) -> bool:
+    """Returns False where the system has no device that TensorFlow could take for a GPU."""
+    if sys.platform != "linux":
+        return True
+    # NVIDIA's, those of its small boards, AMD's, and what Windows lends to its Linux.
+    kinds = ("nvidia*", "nvhost*", "kfd", "dxg")
+    return any(any(devices.glob(kind)) for kind in kinds)
+
+
+def _add_doctor(commands):
+    parser = commands.add_parser(
         "doctor",
         usage="python -m kerasdist doctor [OPTION ...] [-- python PROGRAM [ARGUMENT ...]]",
         help="check that replicas give the weights of one device, here or in your program",
@@ -71,113 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         "device and on two replicas, with stock Keras and with kerasdist, and prints where the "
         "weights differ, in some minutes. The exit code is 0 where kerasdist is equal, 1 where it "
         "differs or the program fails, 2 for wrong arguments.",
-        allow_abbrev=False,
     )
-    _add_doctor_arguments(doctor)
-    doctor.set_defaults(command=_run_doctor)
-    trace = commands.add_parser(
-        "trace",
-        help="print where the time of a recorded step went",
-        description="Prints where the time of a trace went: devices, operations, messages between "
-        "replicas, waits for input, and how many operations of each kind ran where.",
-        allow_abbrev=False,
-    )
-    trace.add_argument(
-        "file",
-        type=_path,
-        metavar="FILE",
-        help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or its folder",
-    )
-    trace.add_argument("--top", type=int, default=15, metavar="N", help="rows (default: 15)")
-    trace.add_argument(
-        "--count",
-        metavar="KIND",
-        help="print only how many operations of this kind ran on each device",
-    )
-    trace.set_defaults(command=_trace)
-    inspect = commands.add_parser(
-        "inspect",
-        help="list what a checkpoint holds, or compare two",
-        description="Lists the weights in a checkpoint with their shapes, dtypes and sizes, and "
-        "when and by which versions it was written. Given two, says where they differ.",
-        allow_abbrev=False,
-    )
-    inspect.add_argument(
-        "checkpoints",
-        nargs="+",
-        metavar="CHECKPOINT",
-        help="a folder of callbacks.Checkpoint, a file of Keras, or a checkpoint of TensorFlow",
-    )
-    inspect.set_defaults(command=_inspect)
-    show = commands.add_parser(
-        "show",
-        help="draw the curves of runs, and say what limited them",
-        description="Draws loss, metrics, learning rate and examples/s of one or several runs into "
-        "a PNG, from their event files, and says what limited each.",
-        allow_abbrev=False,
-    )
-    show.add_argument("runs", nargs="+", type=_path, metavar="RUN", help="a folder of event files")
-    show.add_argument(
-        "--output", type=_path, default=Path("run.png"), metavar="PNG", help="default: run.png"
-    )
-    show.set_defaults(command=_show)
-    launch = commands.add_parser(
-        "launch",
-        usage="python -m kerasdist launch [OPTION ...] -- PROGRAM [ARGUMENT ...]",
-        help="run a program as all tasks of a cluster on this machine",
-        description="Runs a program as all tasks of a cluster on this machine, with TF_CONFIG set "
-        "for each. The exit code is that of the task that failed first; docs/clusters.md lists "
-        "them.",
-        allow_abbrev=False,
-    )
-    _add_launch_arguments(launch)
-    launch.set_defaults(command=_launch)
-    return parser
-
-
-def _path(text: str) -> Path:
-    if not text:
-        # As a Path it would be the current folder, which nobody has named.
-        raise argparse.ArgumentTypeError(
-            "must not be empty. Received: ''. Name a file or a folder."
-        )
-    return Path(text)
-
-
-def _trace(parsed) -> int:
-    from kerasdist import trace
-    from kerasdist.trace.report import report
-
-    check_int("--top", parsed.top, at_least=1)
-    print(report(trace.read(parsed.file), num_top=parsed.top, kind=parsed.count))
-    return 0
-
-
-def _inspect(parsed) -> int:
-    if len(parsed.checkpoints) > 2:
-        raise ValueError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
-    from kerasdist.weights import place
-
-    for path in parsed.checkpoints:
-        place.check(path.rstrip("/") or path)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # The list is all that there is to say.
-    from kerasdist.weights.listing import comparison, listing
-
-    print((listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints))
-    return 0
-
-
-def _show(parsed) -> int:
-    for run in parsed.runs:
-        if not run.is_dir():  # Said before TensorFlow is loaded, which takes seconds.
-            raise ValueError(f"There is no folder {run}. Name that of a run's event files.")
-    from kerasdist.show import show
-
-    print(show(parsed.runs, parsed.output))
-    return 0
-
-
-def _add_doctor_arguments(parser):
     number = {"type": int, "metavar": "N"}
     parser.add_argument("--steps", **number, help="training steps to compare (default: 5)")
     parser.add_argument("--clones", **number, help="replicas per worker, overriding the program")
@@ -195,9 +146,133 @@ def _add_doctor_arguments(parser):
     )
     parser.add_argument("--markdown", metavar="FILE", help="write the table to this file, too")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
+    parser.set_defaults(command=_run_doctor)
 
 
-def _add_launch_arguments(parser):
+def _run_doctor(parsed) -> int:
+    # What fails is said in words; stock Keras does in many rows.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    of_table = {"only": parsed.only, "quick": parsed.quick, "markdown": parsed.markdown}
+    of_program = {name: getattr(parsed, name) for name in ("steps", "clones", "workers", "alike")}
+    if command := _command_of(parsed):
+        _refuse(of_table, "is for the table, which takes no program")
+        from kerasdist.doctor import program
+
+        return program.examine(
+            command,
+            num_steps=program.NUM_STEPS if parsed.steps is None else parsed.steps,
+            num_clones=parsed.clones,
+            num_workers=parsed.workers,
+            is_alike=parsed.alike,
+        )
+    _refuse(of_program, "needs a program to examine, as in `doctor --clones 2 -- python train.py`")
+    from kerasdist.doctor import table
+
+    return table.examine(only=parsed.only or "", is_quick=parsed.quick, markdown=parsed.markdown)
+
+
+def _refuse(options, reason):
+    for name, value in options.items():
+        if value is not None and value is not False:  # 0 is a value.
+            raise ValueError(f"`--{name}` {reason}. Received: {name}={value}.")
+
+
+def _add_trace(commands):
+    parser = commands.add_parser(
+        "trace",
+        help="print where the time of a recorded step went",
+        description="Prints where the time of a trace went: devices, operations, messages between "
+        "replicas, waits for input, and how many operations of each kind ran where.",
+    )
+    parser.add_argument(
+        "file",
+        type=_path,
+        metavar="FILE",
+        help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or its folder",
+    )
+    parser.add_argument("--top", type=int, default=15, metavar="N", help="rows (default: 15)")
+    parser.add_argument(
+        "--count",
+        metavar="KIND",
+        help="print only how many operations of this kind ran on each device",
+    )
+    parser.set_defaults(command=_trace)
+
+
+def _trace(parsed) -> int:
+    from kerasdist import trace
+    from kerasdist.trace.report import report
+
+    check_int("--top", parsed.top, at_least=1)
+    print(report(trace.read(parsed.file), num_top=parsed.top, kind=parsed.count))
+    return 0
+
+
+def _add_inspect(commands):
+    parser = commands.add_parser(
+        "inspect",
+        help="list what a checkpoint holds, or compare two",
+        description="Lists the weights in a checkpoint with their shapes, dtypes and sizes, and "
+        "when and by which versions it was written. Given two, says where they differ.",
+    )
+    parser.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="a folder of callbacks.Checkpoint, a file of Keras, or a checkpoint of TensorFlow",
+    )
+    parser.set_defaults(command=_inspect)
+
+
+def _inspect(parsed) -> int:
+    if len(parsed.checkpoints) > 2:
+        raise ValueError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
+    from kerasdist.weights import place
+
+    for path in parsed.checkpoints:
+        place.check(path.rstrip("/") or path)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # The list is all that there is to say.
+    from kerasdist.weights.listing import comparison, listing
+
+    print((listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints))
+    return 0
+
+
+def _add_show(commands):
+    parser = commands.add_parser(
+        "show",
+        help="draw the curves of runs, and say what limited them",
+        description="Draws loss, metrics, learning rate and examples/s of one or several runs into "
+        "a PNG, from their event files, and says what limited each.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=_path, metavar="RUN", help="a folder of event files"
+    )
+    parser.add_argument(
+        "--output", type=_path, default=Path("run.png"), metavar="PNG", help="default: run.png"
+    )
+    parser.set_defaults(command=_show)
+
+
+def _show(parsed) -> int:
+    for run in parsed.runs:
+        if not run.is_dir():  # Said before TensorFlow is loaded, which takes seconds.
+            raise ValueError(f"There is no folder {run}. Name that of a run's event files.")
+    from kerasdist.show import show
+
+    print(show(parsed.runs, parsed.output))
+    return 0
+
+
+def _add_launch(commands):
+    parser = commands.add_parser(
+        "launch",
+        usage="python -m kerasdist launch [OPTION ...] -- PROGRAM [ARGUMENT ...]",
+        help="run a program as all tasks of a cluster on this machine",
+        description="Runs a program as all tasks of a cluster on this machine, with TF_CONFIG set "
+        "for each. The exit code is that of the task that failed first; docs/clusters.md lists "
+        "them.",
+    )
     count = {"type": int, "metavar": "N"}
     secs = {"type": float, "metavar": "SECS"}
 
@@ -228,71 +303,7 @@ def _add_launch_arguments(parser):
         choices=launcher.NETWORKS,
     )
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
-
-
-def _add_deployment_arguments(parser):
-    defaults = DeploymentConfig()
-    number = {"type": int, "metavar": "N"}
-    parser.add_argument("--num_clones", **number, help="replicas per worker")
-    parser.add_argument("--clone_on_cpu", action="store_true", help="clones on logical CPUs")
-    parser.add_argument("--num_replicas", **number, help="worker tasks")
-    parser.add_argument("--num_ps_tasks", **number, help="parameter server tasks")
-    parser.add_argument("--replica_id", **number, help="index of this worker")
-    parser.add_argument("--worker_job_name", metavar="NAME", help=f"{defaults.worker_job_name}")
-    parser.add_argument("--ps_job_name", metavar="NAME", help=f"{defaults.ps_job_name}")
-
-
-def _print_plan(parsed) -> int:
-    global_batch_size = _at_least_one("--global_batch_size", parsed.global_batch_size)
-    num_examples = _at_least_one("--num_examples", parsed.num_examples)
-    config = _config(parsed)
-    cluster = Cluster.from_env()
-    # To count GPUs loads TensorFlow, which takes seconds.
-    asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
-    choice = choose(config, cluster, num_gpus=count_gpus() if asks_for_gpus else 0)
-    print(plan_deployment(choice, global_batch_size=global_batch_size, num_examples=num_examples))
-    return 0
-
-
-def _may_have_gpus(devices: Path = Path("/dev")) -> bool:
-    """Returns False where the system has no device that TensorFlow could take for a GPU."""
-    if sys.platform != "linux":
-        return True
-    # NVIDIA's, those of its small boards, AMD's, and what Windows lends to its Linux.
-    kinds = ("nvidia*", "nvhost*", "kfd", "dxg")
-    return any(any(devices.glob(kind)) for kind in kinds)
-
-
-def _run_doctor(parsed) -> int:
-    # What fails is said in words; stock Keras does in many rows.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    of_table = {"only": parsed.only, "quick": parsed.quick, "markdown": parsed.markdown}
-    of_program = {name: getattr(parsed, name) for name in ("steps", "clones", "workers", "alike")}
-    if command := _command_of(parsed):
-        _refuse(of_table, "is for the table, which takes no program")
-        from kerasdist.doctor import program
-
-        return program.examine(
-            command,
-            num_steps=program.NUM_STEPS if parsed.steps is None else parsed.steps,
-            num_clones=parsed.clones,
-            num_workers=parsed.workers,
-            is_alike=parsed.alike,
-        )
-    _refuse(of_program, "needs a program to examine, as in `doctor --clones 2 -- python train.py`")
-    from kerasdist.doctor import table
-
-    return table.main(only=parsed.only or "", is_quick=parsed.quick, markdown=parsed.markdown)
-
-
-def _refuse(options, reason):
-    for name, value in options.items():
-        if value is not None and value is not False:  # 0 is a value.
-            raise ValueError(f"`--{name}` {reason}. Received: {name}={value}.")
-
-
-def _command_of(parsed) -> list[str]:
-    return parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
+    parser.set_defaults(command=_launch)
 
 
 def _launch(parsed) -> int:
@@ -304,87 +315,17 @@ def _launch(parsed) -> int:
         return SIGNALED + signal.SIGINT
 
 
-def _config(parsed) -> DeploymentConfig | None:
-    names = [
-        "num_clones",
-        "num_replicas",
-        "num_ps_tasks",
-        "replica_id",
-        "worker_job_name",
-        "ps_job_name",
-    ]
-    given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
-    if parsed.clone_on_cpu:
-        given["clone_on_cpu"] = True
-    return DeploymentConfig(**given) if given else None
+def _command_of(parsed) -> list[str]:
+    return parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
 
 
-def _at_least_one(flag, value):
-    if value is not None:
-        check_int(flag, value, at_least=1)
-    return value
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose subcommands refuse what they do not know themselves, and name what is near."""
-
-    def __init__(self, **options):
-        self._flags: list[str] = []
-        self._counts: list[str] = []
-        self._commands: Any = None
-        super().__init__(**options)
-
-    def add_argument(self, *names, **options):
-        """Adds an argument, as ever."""
-        self._flags += names
-        self._counts += names if options.get("type") is int else ()
-        return super().add_argument(*names, **options)
-
-    def add_subparsers(self, **options):
-        """Adds the commands, as ever."""
-        self._commands = super().add_subparsers(**options)
-        return self._commands
-
-    def error(self, message):
-        """Ends the program with exit code 2, and names the command that was meant."""
-        unknown = re.search("invalid choice: '(.*?)'", message)
-        if unknown and self._commands:
-            known = [*self._commands.choices, "--help", "--version"]
-            message += _did_you_mean(difflib.get_close_matches(unknown[1], known, 1, cutoff=0.7))
-        super().error(message)
-
-    def parse_known_args(self, args=None, namespace=None):
-        """Parses, and ends the program with exit code 2 where an argument is unknown."""
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0])}")
-        return parsed, unknown
-
-    def _hint(self, unknown: str) -> str:
-        if re.fullmatch("-[a-z][=0-9]*", unknown):  # As in -w 2, which other launchers have.
-            return _did_you_mean([flag for flag in self._counts if flag[2] == unknown[1]])
-        flags = [flag for flag in self._flags if flag.startswith("--")]
-        return _did_you_mean(difflib.get_close_matches(unknown.partition("=")[0], flags, n=1))
-
-
-def _did_you_mean(near: list[str]) -> str:
-    return f"\nDid you mean {near[0]}? --help explains all of them." if len(near) == 1 else ""
-
-
-class _PrintVersions(argparse.Action):
-    """Prints what a report of an error should name."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        """Prints them and ends the program."""
-        # A nightly, or TensorFlow for CPUs, comes in a distribution of another name.
-        names = importlib.metadata.packages_distributions()
-        versions = [f"kerasdist {importlib.metadata.version('kerasdist')}"]
-        versions += [
-            f"{name} {importlib.metadata.version(names[name.lower()][0])}"
-            for name in ("Keras", "TensorFlow")
-        ]
-        print(", ".join([*versions, f"Python {platform.python_version()}"]))
-        parser.exit()
+def _path(text: str) -> Path:
+    if not text:
+        # As a Path it would be the current folder, which nobody has named.
+        raise argparse.ArgumentTypeError(
+            "must not be empty. Received: ''. Name a file or a folder."
+        )
+    return Path(text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""Lines on stderr, and the end of a process, which nobody need read.
+"""Lines on stderr and the end of a process, also where nothing can be written.
 
 A disk may be full, or the reader of a pipe gone. That must not end a thread that watches others, or
 keep a process from ending.
+
+`say` is for what a process tells about itself. Over it are `announcements.announce`, for what is
+said once, and `log_lines.say`, for the course of a training, which a program may log elsewhere.
+What a command or `FirstStepProof` was asked for is printed to stdout.
 """
 
 import contextlib

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 # Which part of kerasdist may import which others. A part is a module or a folder.
 MAY_IMPORT = {
     "checks": set(),
+    "command_parser": set(),
     "config": {"checks"},
     "environment": set(),
     "exit_codes": set(),
@@ -53,7 +54,7 @@ MAY_IMPORT = {
     "trace": {"private"},
     "checkpoints": {"files", "private", "training"},
     "patterns": set(),
-    "weights": {"checkpoints", "patterns", "private", "training"},
+    "weights": {"checkpoints", "patterns", "private", "terminal", "training"},
     "show": {"training"},
     "callbacks": {
         *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "patterns"),
@@ -75,8 +76,8 @@ MAY_IMPORT = {
         *("tasks", "weights"),
     },
     "__main__": {
-        *("checks", "config", "cluster", "exit_codes", "launcher", "strategies", "plan", "doctor"),
-        *("show", "trace", "weights"),
+        *("checks", "command_parser", "config", "cluster", "doctor", "exit_codes", "launcher"),
+        *("plan", "show", "strategies", "trace", "weights"),
     },
 }
 # The same of `kerasdist.training`: its folders, and the files beside them.
@@ -103,8 +104,8 @@ TRAINING_MAY_IMPORT = {
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
-    *("checks", "config", "environment", "exit_codes", "cluster", "launch_note", "preflight"),
-    "terminal",
+    *("checks", "command_parser", "config", "environment", "exit_codes", "cluster"),
+    *("launch_note", "preflight", "terminal"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

@@ -1,5 +1,6 @@
 """Starting with weights that were trained before: from many sources, in part, under other names."""
 
+import sys
 import zipfile
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 import kerasdist
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.parity.data import examples
-from tests import strategies
+from tests import strategies, unwritable
 from tests.strategies import each_cluster, each_strategy
 
 LAYERS = ("stem", "norm", "head")
@@ -238,6 +239,15 @@ def test_what_is_missing_is_named_and_may_be_ignored(tmp_path):
 
     assert report.missing == ("head/bias",)
     assert "missing in the source (1): head/bias" in str(report)
+
+
+def test_weights_are_restored_where_the_report_cannot_be_written(monkeypatch):
+    source, model = make_model(seed=2), make_model()
+    monkeypatch.setattr(sys, "stderr", unwritable.FullDisk())
+
+    kerasdist.warm_start(model, values_of(source))
+
+    assert_restored(model, source)
 
 
 def test_the_report_is_printed(tmp_path, capsys):

@@ -15,6 +15,8 @@ from kerasdist.training.step import scope_checks, whole_step
 from kerasdist.training.step.draws import Draws
 from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of
 
+_WIDTH = 100
+
 
 class FirstStepProof(keras.callbacks.Callback):
     """Computes the first step of a `fit` also as one device would, and prints whether it is equal.
@@ -128,6 +130,3 @@ def _why_not(model, taken) -> str:
     if batches.is_distributed(taken[0]):
         return "the program distributes its data, and no replica has the whole batch"
     return ""
-
-
-_WIDTH = 100

@@ -30,6 +30,7 @@ from kerasdist.launcher.command import split_python
 
 NUM_STEPS = 5
 _WIDTH = 100
+_TRUTHS = {"none": "plain Keras", "one device": "kerasdist's OneDeviceStrategy"}
 
 
 def examine(
@@ -244,6 +245,3 @@ def _describe_alike(alike) -> str:
     return (
         f"With random draws and batch statistics made alike, it still differs.\n{alike.describe()}"
     )
-
-
-_TRUTHS = {"none": "plain Keras", "one device": "kerasdist's OneDeviceStrategy"}

@@ -7,6 +7,7 @@ from kerasdist.doctor.comparison import Comparison
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
 _MOST_CHANGE = 0.05  # Relative, of a change in which only roundings differ.
 _MOST_NAMES = 3
+_NUM_COUNTERS = 2  # Of an optimizer: the iterations and the learning rate.
 
 
 def reasons(found: Comparison, *, num_replicas: int, alike: Comparison | None = None) -> list[str]:
@@ -163,6 +164,3 @@ def _names(names) -> str:
 
 def _is_near(value, other) -> bool:
     return abs(value / other - 1) < _NEAR
-
-
-_NUM_COUNTERS = 2  # The iterations and the learning rate.

@@ -56,7 +56,7 @@ class Row:
         return _is_within(self.ours, self.tolerance)
 
 
-def main(*, only: str = "", is_quick: bool = False, markdown: str | None = None) -> int:
+def examine(*, only: str = "", is_quick: bool = False, markdown: str | None = None) -> int:
     """Examines the cases, prints the table, and returns the exit code: 1 where ours differ.
 
     Args:
@@ -79,7 +79,7 @@ def main(*, only: str = "", is_quick: bool = False, markdown: str | None = None)
     rows = []
     ours, stock = _strategies()
     for case in cases:
-        rows.append(_examine(case, ours, stock))
+        rows.append(_row(case, ours, stock))
         print(_line(rows[-1].case, *_cells(rows[-1])), flush=True)
     sick = [row.case for row in rows if not row.is_healthy]
     print(f"\n{len(rows) - len(sick)} of {len(rows)} rows of kerasdist equal one device", end=" ")
@@ -114,7 +114,7 @@ def _strategies():
     return ours, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"] if on_cpu else None)
 
 
-def _examine(case: parity.Case, ours, stock) -> Row:
+def _row(case: parity.Case, ours, stock) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         truth = parity.train(case, is_reference=True, num_examples=EVEN)

@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from kerasdist import patterns
 from kerasdist.private import keras_adapter
+from kerasdist.terminal import say
 from kerasdist.training import peers
 from kerasdist.weights.sources import Value
 from kerasdist.weights.warm_start import WarmStart
@@ -84,7 +84,7 @@ def restore(
     )
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is None or peers.is_chief(strategy):
-        print(report, file=sys.stderr, flush=True)
+        say(str(report))
     return report
 
 

@@ -1,0 +1,70 @@
+"""The parser of a command that has subcommands: it names what was meant."""
+
+import argparse
+import difflib
+import importlib.metadata
+import platform
+import re
+from typing import Any
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose subcommands refuse what they do not know themselves, and name what is near."""
+
+    def __init__(self, **options):
+        self._flags: list[str] = []
+        self._counts: list[str] = []
+        self._commands: Any = None
+        super().__init__(allow_abbrev=False, **options)
+
+    def add_argument(self, *names, **options):
+        """Adds an argument, as ever."""
+        self._flags += names
+        self._counts += names if options.get("type") is int else ()
+        return super().add_argument(*names, **options)
+
+    def add_subparsers(self, **options):
+        """Adds the commands, as ever."""
+        self._commands = super().add_subparsers(**options)
+        return self._commands
+
+    def error(self, message):
+        """Ends the program with exit code 2, and names the command that was meant."""
+        unknown = re.search("invalid choice: '(.*?)'", message)
+        if unknown and self._commands:
+            known = [*self._commands.choices, "--help", "--version"]
+            message += _did_you_mean(difflib.get_close_matches(unknown[1], known, 1, cutoff=0.7))
+        super().error(message)
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Parses, and ends the program with exit code 2 where an argument is unknown."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0])}")
+        return parsed, unknown
+
+    def _hint(self, unknown: str) -> str:
+        if re.fullmatch("-[a-z][=0-9]*", unknown):  # As in -w 2, which other launchers have.
+            return _did_you_mean([flag for flag in self._counts if flag[2] == unknown[1]])
+        flags = [flag for flag in self._flags if flag.startswith("--")]
+        return _did_you_mean(difflib.get_close_matches(unknown.partition("=")[0], flags, n=1))
+
+
+class PrintVersions(argparse.Action):
+    """Prints what a report of an error should name."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        """Prints them and ends the program."""
+        # A nightly, or TensorFlow for CPUs, comes in a distribution of another name.
+        names = importlib.metadata.packages_distributions()
+        versions = [f"kerasdist {importlib.metadata.version('kerasdist')}"]
+        versions += [
+            f"{name} {importlib.metadata.version(names[name.lower()][0])}"
+            for name in ("Keras", "TensorFlow")
+        ]
+        print(", ".join([*versions, f"Python {platform.python_version()}"]))
+        parser.exit()
+
+
+def _did_you_mean(near: list[str]) -> str:
+    return f"\nDid you mean {near[0]}? --help explains all of them." if len(near) == 1 else ""
