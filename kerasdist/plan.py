@@ -28,7 +28,9 @@ class Plan:
         warnings: What makes this run differ from one device.
 
     Example:
+        ```python
         print(Plan(strategy="OneDeviceStrategy", devices=("CPU:0",), global_batch_size=32))
+        ```
     """
 
     strategy: str
@@ -121,7 +123,9 @@ def plan_training(
             outside the scope of a strategy of ours.
 
     Example:
+        ```python
         print(kerasdist.plan_training(model, global_batch_size=64, num_examples=1437))
+        ```
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
     from kerasdist import placement

@@ -21,11 +21,13 @@ def global_sum(values):
         Scalar of the same dtype, the same on every replica.
 
     Example:
+        ```python
         def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
                 loss = kerasdist.global_sum(tf.square(self(x, training=True) - y))
             ...
+        ```
     """
     from kerasdist.training.step import global_loss
 
@@ -49,9 +51,11 @@ def global_mean(values, weights=None):
         Scalar of the dtype of `values`, the same on every replica; 0 where the weights sum up to 0.
 
     Example:
+        ```python
         def masked_loss(y, predictions):
             losses = keras.ops.sparse_categorical_crossentropy(y, predictions, from_logits=True)
             return kerasdist.global_mean(losses, weights=y != 0)
+        ```
     """
     from kerasdist.training.step import global_loss
 

@@ -31,7 +31,9 @@ def decay_steps(
         TypeError, ValueError: One is no number, or not positive.
 
     Example:
+        ```python
         decay_steps(num_examples=1_281_167, num_epochs=2, batch_size=32)      # 80072.0
+        ```
 
     Source: _configure_learning_rate of train_image_classifier.
     """
@@ -62,7 +64,9 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         TypeError, ValueError: `num_steps` is no int from 0 on, or `scale` no positive number.
 
     Example:
+        ```python
         keras.optimizers.SGD(WarmUp(0.1, num_steps=500, scale=strategy.num_replicas_in_sync))
+        ```
 
     Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2.
     """

@@ -20,8 +20,10 @@ def is_chief() -> bool:
         ValueError: TF_CONFIG or Slurm's variables are wrong.
 
     Example:
+        ```python
         if kerasdist.is_chief():
             print(history.history)
+        ```
     """
     return _cluster().is_chief
 
@@ -44,9 +46,11 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
         ClusterStartError: The same, before `make_strategy`.
 
     Example:
+        ```python
         if kerasdist.is_chief():
             download("data")
         kerasdist.barrier("download")
+        ```
     """
     check_positive("timeout_secs", timeout_secs)
     cluster = _cluster()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kerasdist
+from kerasdist import testing
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,6 +60,36 @@ def test_public_name_is_documented(name):
     assert docstring
     assert not docstring.startswith(f"{name}(")  # What a dataclass writes by itself.
     assert "Example:" in docstring or name in WITHOUT_EXAMPLE
+
+
+def test_the_names_for_tests_of_programs_are_documented():
+    own = {n: each for n, each in vars(testing).items() if _is_public_of(testing, n, each)}
+
+    assert sorted(own) == ["TaskOutput", "run_cluster"]
+    assert all(inspect.getdoc(each) for each in own.values())
+    assert "Example:" in str(testing.run_cluster.__doc__)
+
+
+def _is_public_of(module, name, value):
+    return getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+
+
+def test_examples_are_code_where_the_site_shows_them():
+    members = [
+        value
+        for module in (kerasdist.callbacks, kerasdist.schedules)
+        for value in vars(module).values()
+        if getattr(value, "__module__", "").startswith(module.__name__)
+    ]
+    assert len(members) > 14
+
+    # Without a fence it is a paragraph.
+    assert not [
+        value.__name__
+        for value in [*(getattr(kerasdist, name) for name in PUBLIC_NAMES), *members]
+        if "```python" not in (inspect.getdoc(value) or "").partition("Example:")[2]
+        and value.__name__ not in WITHOUT_EXAMPLE
+    ]
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)

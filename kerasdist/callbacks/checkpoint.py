@@ -113,7 +113,9 @@ class Checkpoint(UpdateCallback):
         OSError: When `fit` begins: a checkpoint that may be whole cannot be read.
 
     Example:
+        ```python
         model.fit(dataset, epochs=10, callbacks=[Checkpoint("runs/1", every_steps=1000)])
+        ```
     """
 
     class MismatchError(ValueError):

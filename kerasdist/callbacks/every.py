@@ -30,7 +30,9 @@ class Every(Wrapper):
             part of the update.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[OnChief(Every(WriteSamples("samples"), steps=1000))])
+        ```
     """
 
     def __init__(

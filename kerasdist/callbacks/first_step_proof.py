@@ -37,7 +37,9 @@ class FirstStepProof(keras.callbacks.Callback):
         RuntimeError: In `fit`: the model was created outside of our strategies' scopes.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[FirstStepProof()])
+        ```
     """
 
     def __init__(self):

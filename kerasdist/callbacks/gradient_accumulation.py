@@ -36,7 +36,9 @@ class GradientAccumulation(UpdateCallback):
             accumulates by itself, or there are parameter servers.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[GradientAccumulation(steps=4)])
+        ```
     """
 
     def __init__(self, steps: int):

@@ -29,7 +29,9 @@ class GradientClipping(UpdateCallback):
             `jit_compile=True` there is a warning instead, when `fit` begins.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[GradientClipping(global_norm=1.0)])
+        ```
     """
 
     def __init__(self, *, norm=None, global_norm=None, value=None):

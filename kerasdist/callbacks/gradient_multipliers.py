@@ -32,7 +32,9 @@ class GradientMultipliers(UpdateCallback):
             variable with a factor has no gradient.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[GradientMultipliers({"predictions/.*": 10.0})])
+        ```
 
     Source: `gradient_multipliers` of slim.learning.create_train_op, which takes names for keys.
     """

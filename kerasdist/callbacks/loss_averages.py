@@ -28,7 +28,9 @@ class LossAverages(StepCallback):
         TypeError, ValueError: `decay` is not a number from 0 to less than 1.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[LossAverages(decay=0.9)])
+        ```
 
     Source: `loss_averages` of the Inception trainers, with their names.
     """

@@ -40,10 +40,12 @@ class MovingAverage(StepCallback):
         TypeError, ValueError: A value of the wrong type or out of its range; nothing to average.
 
     Example:
+        ```python
         average = kerasdist.callbacks.MovingAverage(decay=0.999)
         model.fit(dataset, callbacks=[average])
         with average.applied(model):
             model.save("averaged.keras")
+        ```
 
     Source: tf.train.ExponentialMovingAverage(decay, num_updates), as the Inception trainers used
     it.

@@ -19,7 +19,9 @@ class OnChief(Wrapper):
         TypeError: `callback` is no Keras callback, or one that is part of the update.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[OnChief(WriteSamples("samples"))])
+        ```
     """
 
     def set_model(self, model):

@@ -55,7 +55,9 @@ class ProfilerTrace(keras.callbacks.Callback):
             "chief" nor "all", or `log_dir` no path of a folder.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[ProfilerTrace("runs/1", at_steps=[60])])
+        ```
 
     Source: `trace_every_n_steps` of slim.learning.train.
     """

@@ -53,7 +53,9 @@ class StopOnNonFinite(StepCallback):
         FloatingPointError: In `fit`, after such a step.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[StopOnNonFinite(action="raise")])
+        ```
     """
 
     guards_update = True

@@ -87,7 +87,9 @@ a step computed; also of each worker |
             expression matches no variable or layer.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[Summaries("runs/1", every_steps=100)])
+        ```
 
     Source: tags and contents after slim.learning and the Inception trainers.
     """

@@ -42,7 +42,9 @@ class Throughput(StepCallback):
         TypeError, ValueError: `every_steps` is no int from 1 on, or `peak_flops` not positive.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[Throughput(every_steps=10)])
+        ```
     """
 
     measures_time = True

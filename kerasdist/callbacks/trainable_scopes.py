@@ -27,7 +27,9 @@ class TrainableScopes(StepCallback):
             no bool; when `fit` begins: a scope matches no trainable variable.
 
     Example:
+        ```python
         model.fit(dataset, callbacks=[TrainableScopes(["predictions/.*"])])
+        ```
 
     Source: `--trainable_scopes` of train_image_classifier and `variables_to_train` of
     slim.learning.

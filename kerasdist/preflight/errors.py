@@ -8,8 +8,10 @@ class ClusterStartError(RuntimeError):
     be reached.
 
     Example:
+        ```python
         try:
             strategy = kerasdist.make_strategy()
         except ClusterStartError as error:
             sys.exit(f"No cluster: {error}")
+        ```
     """

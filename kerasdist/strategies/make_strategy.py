@@ -77,11 +77,13 @@ def make_strategy(
             and 138 where the chief failed.
 
     Example:
+        ```python
         strategy = kerasdist.make_strategy(kerasdist.DeploymentConfig(num_clones=2))
         with strategy.scope():
             model = keras.Sequential([keras.layers.Dense(10)])
             model.compile(optimizer="sgd", loss="mse")
         model.fit(dataset)      # batched with the global batch size
+        ```
     """
     check_kind("config", config, DeploymentConfig)
     check_kind("cluster", cluster, Cluster)

@@ -81,7 +81,9 @@ def warm_start(
             missing in the source, or of another shape; the source cannot be read.
 
     Example:
+        ```python
         kerasdist.warm_start(model, "runs/1", exclude=["predictions"])
+        ```
 
     Source: `assign_from_checkpoint_fn` and `get_variables_to_restore` of TF-Slim.
     """
