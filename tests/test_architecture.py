@@ -44,7 +44,6 @@ MAY_IMPORT = {
         ),
     },
     "training": {"cluster", "files", "lifetime", "private", "terminal"},
-    "gradients": {"private", "training"},
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
@@ -57,8 +56,8 @@ MAY_IMPORT = {
     "weights": {"checkpoints", "patterns", "private", "terminal", "training"},
     "show": {"training"},
     "callbacks": {
-        *("checkpoints", "checks", "doctor", "exit_codes", "gradients", "lifetime", "patterns"),
-        *("plan", "private", "tasks", "terminal", "trace", "training"),
+        *("checkpoints", "checks", "doctor", "exit_codes", "lifetime", "patterns", "plan"),
+        *("private", "tasks", "terminal", "trace", "training"),
     },
     "launch_note": {"environment"},
     "launcher": {"checks", "cluster", "config", "environment", "exit_codes", "launch_note"},

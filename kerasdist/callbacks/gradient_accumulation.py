@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from kerasdist import gradients
+from kerasdist.callbacks import gradients
 from kerasdist.checks import check_int
 from kerasdist.private import keras_adapter
 from kerasdist.training import traits

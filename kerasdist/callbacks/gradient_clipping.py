@@ -4,7 +4,7 @@ import warnings
 
 import tensorflow as tf
 
-from kerasdist import gradients
+from kerasdist.callbacks import gradients
 from kerasdist.checks import check_positive
 from kerasdist.training.step.update_callback import UpdateCallback
 

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kerasdist import gradients, patterns
+from kerasdist import patterns
+from kerasdist.callbacks import gradients
 from kerasdist.checks import is_number
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import UpdateCallback

@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist import gradients
-from tests import strategies
+from kerasdist.callbacks import gradients
 
 RNG = np.random.default_rng(0)
 DENSE = [RNG.normal(size=shape).astype("float32") for shape in [(4, 3), (2,), ()]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _reserve_devices():
-    strategies.get("2 replicas")  # TensorFlow fixes its devices at the first tensor.
 
 
 def sparse():
