@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from kerasdist.cluster import Cluster
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import service_adapter
 
 # Python hears Ctrl-C in between.
 _LOOK_SECS = 0.2
@@ -17,7 +17,7 @@ _READ_SECS = 0.05
 
 def post(notice: str) -> None:
     """Posts a notice, once for each name."""
-    coordinator_adapter.post_to_workers(f"kerasdist: {notice}")
+    service_adapter.post(f"kerasdist: {notice}")
 
 
 def is_posted(
@@ -25,7 +25,7 @@ def is_posted(
 ) -> bool:
     """Waits until a worker has posted a notice; returns whether one has."""
     deadline = clock() + timeout_secs
-    while not coordinator_adapter.is_posted_to_workers(f"kerasdist: {notice}", secs=_LOOK_SECS):
+    while not service_adapter.is_posted(f"kerasdist: {notice}", secs=_LOOK_SECS):
         if clock() > deadline:
             return False
     return True
@@ -77,9 +77,9 @@ def wait_for_text(
 
 def replace(notice: str, text: str) -> None:
     """Posts a text under a name, in the place of the one before."""
-    coordinator_adapter.replace_at_workers(f"kerasdist: {notice}", text)
+    service_adapter.replace(f"kerasdist: {notice}", text)
 
 
 def read(notice: str) -> str:
     """Returns the text under a name; "" where there is none."""
-    return coordinator_adapter.read_of_workers(f"kerasdist: {notice}", secs=_READ_SECS)
+    return service_adapter.read(f"kerasdist: {notice}", secs=_READ_SECS)

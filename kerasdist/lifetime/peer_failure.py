@@ -23,7 +23,7 @@ import tensorflow as tf
 from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
 from kerasdist.exit_codes import PEER_FAILED
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import service_adapter
 from kerasdist.terminal import end_process, say
 
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
@@ -198,7 +198,7 @@ def tell_others(cause: str) -> None:
 
 def _report(message: str) -> None:
     with contextlib.suppress(tf.errors.OpError):  # They know it already, or cannot hear it.
-        coordinator_adapter.report_error(message)
+        service_adapter.report_error(message)
 
 
 class StartLimit:

@@ -6,4 +6,5 @@ from kerasdist.private import names
 with names.told_where_moved():
     from kerasdist.private import coordinator_adapter as coordinator_adapter
     from kerasdist.private import keras_adapter as keras_adapter
+    from kerasdist.private import service_adapter as service_adapter
     from kerasdist.private import tensorflow_adapter as tensorflow_adapter

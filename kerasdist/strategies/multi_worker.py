@@ -6,7 +6,7 @@ from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.step_watch import StepWatch
-from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.private import service_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.training import routes
 
@@ -51,7 +51,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         reason: str = "",
         communication_options=None,
     ):
-        coordinator_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
+        service_adapter.set_heartbeat_timeout(cluster, heartbeat_timeout_secs)
         with (
             peer_failure.TerminationKept(),
             peer_failure.StartLimit(cluster, start_timeout_secs),

@@ -1,8 +1,6 @@
 """Every private name of the coordinator is where it was; tests/cluster shows what it does."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 from tensorflow.python.distribute import parameter_server_strategy_v2
@@ -51,29 +49,3 @@ def test_coordinator_has_the_names_that_are_used(owner, names):
 )
 def test_coordinator_logs_lost_workers_and_names_its_threads_as_expected(text):
     assert text in inspect.getsource(cluster_coordinator)
-
-
-HEARTBEAT = """
-from tensorflow.python.eager import context
-from kerasdist import Cluster, Task
-from kerasdist.private import coordinator_adapter
-
-cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:2", "c:2"]}, task=Task("worker", 1))
-coordinator_adapter.set_heartbeat_timeout(cluster, 2.5)
-settings = context.context().coordination_service
-print(settings.heartbeat_timeout_in_ms, settings.service_leader)
-print([(job.name, job.num_tasks) for job in settings.coordinated_job_list])
-"""
-
-
-@pytest.mark.processes
-def test_heartbeat_timeout_reaches_tensorflow():
-    # In a process of its own: it is set once and for all.
-    result = subprocess.run(
-        [sys.executable, "-c", HEARTBEAT], capture_output=True, text=True, timeout=60
-    )
-
-    assert result.stdout.splitlines() == [
-        "2500 /job:chief/replica:0/task:0",
-        "[('chief', 1), ('worker', 2)]",
-    ]
