@@ -5,6 +5,8 @@ from kerasdist.private import names
 # Whoever needs one of them needs the others, and should hear of one error, not of a line in here.
 with names.told_where_moved():
     from kerasdist.private import coordinator_adapter as coordinator_adapter
+    from kerasdist.private import dataset_adapter as dataset_adapter
     from kerasdist.private import keras_adapter as keras_adapter
+    from kerasdist.private import rehearsal_adapter as rehearsal_adapter
     from kerasdist.private import service_adapter as service_adapter
     from kerasdist.private import tensorflow_adapter as tensorflow_adapter

@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import resource_variable_ops
 
-from kerasdist.private import names, tensorflow_adapter
+from kerasdist.private import dataset_adapter, names
 
 # How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
@@ -316,7 +316,7 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
     Args:
         coordinator: A ClusterCoordinator.
         datasets: Of `datasets_of_workers`.
-        state: Of `tensorflow_adapter.state_of`; of an iterator over the same dataset.
+        state: Of `dataset_adapter.state_of`; of an iterator over the same dataset.
         place: The name of two numbers of each worker: whose iterator it has read last, and how far.
             A new iterator stands at 0, also on a worker that has lost nothing else.
         generation: Whose iterators these are.
@@ -327,7 +327,7 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
             last, position = tf.unstack(numbers_of_worker(place, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
             note_numbers_of_worker(place, tf.stack([last, position]))
-        return tensorflow_adapter.iterator_over(dataset, state)
+        return dataset_adapter.iterator_over(dataset, state)
 
     iterators = []
     for worker, dataset in zip(coordinator._cluster.workers, datasets._values, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import dataset_adapter, keras_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.data import file_caches, file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
@@ -101,8 +101,8 @@ class EpochIterator(keras_adapter.EpochIterator):
         # TensorFlow counts the batches of a replica for some distributed datasets: not to be used.
         self._is_counted = not is_distributed and self._own_data is None
         self._num_iterators = 0
-        self._calls_python = tensorflow_adapter.calls_python(self._dataset)
-        num_shuffled = tensorflow_adapter.num_shuffled(self._dataset)
+        self._calls_python = dataset_adapter.calls_python(self._dataset)
+        num_shuffled = dataset_adapter.num_shuffled(self._dataset)
         self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
@@ -110,12 +110,12 @@ class EpochIterator(keras_adapter.EpochIterator):
 
     def _batch_size(self) -> int | None:
         size = keras_adapter.batch_size_of(self.data_adapter)
-        return tensorflow_adapter.batch_size_of(self._dataset) if size is None else size
+        return dataset_adapter.batch_size_of(self._dataset) if size is None else size
 
     @property
     def element_spec(self):
         """Shapes and dtypes of a batch, with an open batch axis; nothing is read to find them."""
-        return tensorflow_adapter.batch_spec(self._dataset.element_spec)
+        return dataset_adapter.batch_spec(self._dataset.element_spec)
 
     def reset(self):
         """Starts anew at the first batch."""
@@ -161,7 +161,7 @@ class EpochIterator(keras_adapter.EpochIterator):
             return 0
         self._num_iterators, content = state
         iterator = self._new_iterator()
-        fits = tensorflow_adapter.set_iterator_state(iterator, content)
+        fits = dataset_adapter.set_iterator_state(iterator, content)
         if peers.sum_over(self._strategy, fits) < peers.count(self._strategy):
             warnings.warn(
                 "The dataset has other transformations than the one of the checkpoint. Training "
@@ -246,7 +246,7 @@ class EpochIterator(keras_adapter.EpochIterator):
     def _state_of(self, iterator) -> bytes | None:
         if not (self._has_small_state and running_call.keeps_data_state()):
             return None
-        state = tensorflow_adapter.iterator_state(iterator)
+        state = dataset_adapter.iterator_state(iterator)
         self._has_small_state = state is not None  # TensorFlow logs each time that it has none.
         return state
 

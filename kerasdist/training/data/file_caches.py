@@ -11,7 +11,7 @@ from collections.abc import Generator
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import dataset_adapter
 from kerasdist.training import peers, running_call
 
 
@@ -26,7 +26,7 @@ def check(dataset, strategy) -> None:
     """
     if peers.count(strategy) == 1 or running_call.reads_whole_data():
         return
-    paths = [path for path in tensorflow_adapter.cache_files(dataset) if not _is_written(path)]
+    paths = [path for path in dataset_adapter.cache_files(dataset) if not _is_written(path)]
     own = int.from_bytes(os.urandom(6)) if paths else 0
     with _marks([_mark(path, own) for path in paths]):
         # Also where this worker has no such file: others may.

@@ -13,7 +13,7 @@ next batch with the gradients of this one.
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import dataset_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import batches
@@ -39,13 +39,13 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
         return None
     if not isinstance(dataset, tf.data.Dataset):
         return None
-    part, obstacle, num_files = None, None, tensorflow_adapter.num_source_texts(dataset)
+    part, obstacle, num_files = None, None, dataset_adapter.num_source_texts(dataset)
     transformations = _transformations_of(dataset) if num_files else None
     # Other texts may be paths of images, or words.
     if transformations and transformations.read_files:
         obstacle = _obstacle(dataset, transformations, num_files, num_workers)
         if obstacle is None:
-            part = tensorflow_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
+            part = dataset_adapter.shard_by_file(dataset, num_workers, peers.index_of(strategy))
     if peers.is_chief(strategy):
         _announce(num_files, num_workers, is_by_file=part is not None, obstacle=obstacle)
     return None if part is None else with_next_size(part)
@@ -77,7 +77,7 @@ def _one(spec):
 
 def _transformations_of(dataset) -> Transformations | None:
     try:
-        return Transformations(tensorflow_adapter.serialized(dataset).numpy())
+        return Transformations(dataset_adapter.serialized(dataset).numpy())
     except tf.errors.OpError:  # Datasets that have no graph, as those of `copy_to_device`.
         return None
 
@@ -95,7 +95,7 @@ def _obstacle(dataset, transformations, num_files, num_workers) -> str | None:
     leaves = tf.nest.flatten(dataset.element_spec)
     if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves):
         return "its batches hold more than dense tensors"
-    size = tensorflow_adapter.computed_batch_size(dataset)
+    size = dataset_adapter.computed_batch_size(dataset)
     if size is None:
         return "its batch size is not known"
     if size < num_workers:

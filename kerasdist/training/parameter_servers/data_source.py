@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.private import coordinator_adapter, dataset_adapter
 from kerasdist.training.data import input_functions
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
@@ -68,7 +68,7 @@ class WorkerDataSource:
         cardinality = dataset.cardinality()
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
-        has_file = bool(tensorflow_adapter.cache_files(dataset))
+        has_file = bool(dataset_adapter.cache_files(dataset))
         if not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
             self._copy = _copier(untuned)
         if self._copy is None:
@@ -97,7 +97,7 @@ class WorkerDataSource:
     def read_again(self, state) -> Iterator:
         """Returns an iterator of the chief's that yields what those of the workers do."""
         assert self._copy is not None  # Only strict data is missed.
-        return tensorflow_adapter.iterator_over(_in_order(self._copy()), state)
+        return dataset_adapter.iterator_over(_in_order(self._copy()), state)
 
     def _set_up(self, makers):
         self._on_workers = coordinator_adapter.datasets_of_workers(self._coordinator, makers)
@@ -153,7 +153,7 @@ class Pass:
 
     @functools.cached_property
     def _state(self):
-        return None if self._iterator is None else tensorflow_adapter.state_of(self._iterator)
+        return None if self._iterator is None else dataset_adapter.state_of(self._iterator)
 
 
 def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | None:
@@ -163,12 +163,12 @@ def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | N
         dataset: What is to be copied.
         is_of_worker: Whether one worker alone reads it, in any order.
     """
-    graph = tensorflow_adapter.serialized(dataset)
+    graph = dataset_adapter.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     is_alike = is_of_worker or not (caches_an_order(definition) or has_variables(definition))
     if b"PyFunc" in graph.numpy() or not is_alike:
         return None
-    return functools.partial(tensorflow_adapter.deserialized, graph, dataset.element_spec)
+    return functools.partial(dataset_adapter.deserialized, graph, dataset.element_spec)
 
 
 def has_variables(graph: tf.compat.v1.GraphDef) -> bool:

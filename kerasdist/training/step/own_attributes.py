@@ -1,7 +1,7 @@
 """What the user's own models, layers and metrics keep in Python: counts, lists, arrays.
 
 A rehearsal runs their methods, and what they note meanwhile did not happen. Variables get their
-values back from `tensorflow_adapter.assignments_undone`; attributes do so here.
+values back from `rehearsal_adapter.assignments_undone`; attributes do so here.
 
     with own_attributes.kept(model):
         model.train_step(data)

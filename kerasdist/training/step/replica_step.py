@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, rehearsal_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import delivery, late_variables, rare
@@ -425,9 +425,9 @@ def rehearse(
         return is_whole and current() is not None
 
     with (
-        tensorflow_adapter.assignments_undone(),
-        tensorflow_adapter.one_replica_seen(sees_one_replica) as questions,
-        tensorflow_adapter.alike_draws() as start,
+        rehearsal_adapter.assignments_undone(),
+        rehearsal_adapter.one_replica_seen(sees_one_replica) as questions,
+        rehearsal_adapter.alike_draws() as start,
     ):
         strategy.run(replica_fn)
     return Rehearsed(updates=updates, asks_for_number=bool(questions))

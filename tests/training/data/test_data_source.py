@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import dataset_adapter
 from kerasdist.training.data.data_source import DataSource
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import strategies
@@ -105,7 +105,7 @@ def test_a_generator_is_not_called_while_it_runs_for_workers(workers):
     ids=["map", "zip", "numpy_function", "from_generator", "no dataset"],
 )
 def test_who_makes_the_data(make, expected):
-    assert tensorflow_adapter.calls_python(make(tf.data.Dataset.range(3))) == expected
+    assert dataset_adapter.calls_python(make(tf.data.Dataset.range(3))) == expected
 
 
 def negative(i):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import dataset_adapter
 from kerasdist.training.data.transformations import Transformations
 
 
@@ -66,7 +66,7 @@ def lines(files):
 
 
 def of(dataset):
-    return Transformations(tensorflow_adapter.serialized(dataset).numpy())
+    return Transformations(dataset_adapter.serialized(dataset).numpy())
 
 
 @pytest.mark.parametrize("name", OF_A_PART)

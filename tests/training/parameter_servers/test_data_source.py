@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import dataset_adapter
 from kerasdist.training.parameter_servers.data_source import (
     WorkerDataSource,
     caches_an_order,
@@ -45,7 +45,7 @@ def test_a_cache_keeps_the_order_of_what_stands_before_it(name):
 
 def graph_of(arrange):
     dataset = arrange(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32")))
-    return tf.compat.v1.GraphDef.FromString(tensorflow_adapter.serialized(dataset).numpy())
+    return tf.compat.v1.GraphDef.FromString(dataset_adapter.serialized(dataset).numpy())
 
 
 def noisy(data):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 import kerasdist
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy
 
@@ -792,7 +792,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_are_alike_for_all_examples(name):
-    with tensorflow_adapter.alike_draws() as start:
+    with rehearsal_adapter.alike_draws() as start:
         start()
         drawn = DRAWS[name]().numpy()
         start()
@@ -806,7 +806,7 @@ def test_random_numbers_are_alike_for_all_examples(name):
 def test_every_assignment_is_undone():
     variable: Any = tf.Variable([1.0, 2.0, 3.0])
 
-    with tensorflow_adapter.assignments_undone():
+    with rehearsal_adapter.assignments_undone():
         made: Any = tf.Variable(5.0)
         variable.assign_add([1.0, 1.0, 1.0])
         variable.assign_sub([1.0, 2.0, 3.0])

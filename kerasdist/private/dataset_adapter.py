@@ -1,0 +1,217 @@
+"""The private names of TensorFlow's datasets and iterators, each with its reason.
+
+A dataset says what its elements are, and not how it makes them; an iterator goes on elsewhere by
+way of a file alone.
+
+tests/private/test_dataset_adapter.py fails when one of these names moves. Written against
+TensorFlow 2.20 and 2.21.
+"""
+
+import re
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute as tf_distribute
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.data.ops import options as options_lib
+from tensorflow.python.distribute.coordinator import values as coordinator_values
+
+
+def batch_size_of(dataset) -> int | None:
+    """Returns the number that a dataset batches by, its last one where there are several.
+
+    None where it finds none: a dataset does not say what it is made of, but for its inputs.
+    """
+    while isinstance(dataset, tf.data.Dataset):
+        size = tf.get_static_value(getattr(dataset, "_batch_size", None))
+        inputs = dataset._inputs()
+        if size is not None or len(inputs) != 1:
+            return None if size is None else int(size)
+        [dataset] = inputs
+    return None
+
+
+def num_shuffled(dataset) -> int:
+    """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
+    sizes = (tf.get_static_value(getattr(each, "_buffer_size", 0)) for each in _chain(dataset))
+    return sum(max(int(size or 0), 0) for size in sizes)
+
+
+def calls_python(dataset) -> bool:
+    """Whether Python makes elements of a dataset: a generator, a `py_function`."""
+    functions = [wrapper.function for each in _chain(dataset) for wrapper in each._functions()]
+    left, seen = [getattr(function, "graph", None) for function in functions], set()
+    while left:  # Not by its GraphDef, which has copies of all constants.
+        graph = left.pop()
+        if graph is None:  # Of a function that was loaded, as of a SavedModel.
+            continue
+        if any("PyFunc" in operation.type for operation in graph.get_operations()):
+            return True
+        for name, function in graph._functions.items():
+            if name not in seen:
+                seen.add(name)
+                left.append(getattr(function, "graph", None))
+    return False
+
+
+def cache_files(dataset) -> list[str]:
+    """Returns the paths that a dataset was given for `cache`."""
+    paths = (tf.get_static_value(getattr(each, "_filename", None)) for each in _chain(dataset))
+    return [path.decode() for path in paths if path]
+
+
+def _chain(dataset):
+    """Yields a dataset and those that it is made of; none for what is no dataset of tf.data."""
+    seen, left = set(), [dataset]
+    while left:  # Long chains and datasets that are in several places: each is looked at once.
+        each = left.pop()
+        if id(each) not in seen and isinstance(each, tf.data.Dataset):
+            seen.add(id(each))
+            yield each
+            left.extend(each._inputs())
+
+
+def iterator_state(iterator) -> bytes | None:
+    """Returns what tf.data needs to make an iterator of a dataset of its kind go on here.
+
+    None where that says not all: for Python generators and random operations, and for what is no
+    iterator of tf.data alone. TensorFlow makes it public through files only.
+    """
+    if not isinstance(iterator, iterator_ops.OwnedIterator):
+        return None
+    try:
+        state = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource,
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.FAIL.value,
+        )
+    except tf.errors.OpError:
+        return None
+    return tf.io.serialize_tensor(state).numpy()
+
+
+def set_iterator_state(iterator, state: bytes) -> bool:
+    """Gives an iterator a state of `iterator_state`; returns False where it is of another dataset.
+
+    TensorFlow takes what it finds of it, and looks for no difference.
+    """
+    now = iterator_state(iterator)
+    if now is None or _names_in(now) != _names_in(state):
+        return False
+    try:
+        content = tf.io.parse_tensor(state, tf.variant)
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource, serialized=content
+        )
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+def _names_in(state: bytes) -> set[bytes]:
+    """Returns what a state is of, such as Iterator::Root::BatchV2::Shuffle."""
+    return set(re.findall(rb"Iterator::Root[\w:\[\]]*", state))
+
+
+def batch_spec(element_spec):
+    """Returns the spec of one replica's batch, with an open batch axis, for any dataset's spec."""
+
+    def leaf_spec(spec):
+        # Distributed datasets have one spec per replica, all alike but for the batch axis.
+        spec = spec._component_specs[0] if hasattr(spec, "_value_specs") else spec
+        shape = getattr(spec, "shape", None)
+        if shape is None:
+            return None
+        if shape.rank:
+            shape = [None, *shape[1:]]
+        return keras.KerasTensor(shape, dtype=spec.dtype.name)
+
+    return tf.nest.map_structure(leaf_spec, element_spec)
+
+
+def num_source_texts(dataset: tf.data.Dataset) -> int:
+    """Returns how many texts, perhaps names of files, are the one source of a dataset; or 0.
+
+    A dataset does not say what it is made of, but for its inputs.
+    """
+    while inputs := dataset._inputs():
+        if len(inputs) > 1:
+            return 0
+        [dataset] = inputs
+    spec = dataset.element_spec
+    if not isinstance(spec, tf.TensorSpec) or spec.dtype != tf.string or spec.shape.rank != 0:
+        return 0
+    return max(int(dataset.cardinality()), 0)
+
+
+def computed_batch_size(dataset: tf.data.Dataset) -> int | None:
+    """Returns the size of a dataset's batches but for the last one, as TensorFlow computes it.
+
+    It is what divides a batch between workers: None where batches may have any size.
+    """
+    size = int(tf_distribute.compute_batch_size(dataset))
+    return size if size > 0 else None
+
+
+def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
+    """Returns the part of a dataset that is in every `num_shards`-th of its files, or None.
+
+    None where TensorFlow finds nothing that reads files.
+
+    Args:
+        dataset: Yields global batches of dense tensors, of a `computed_batch_size`.
+        num_shards: Number of parts.
+        index: Which part.
+
+    Returns:
+        Dataset of this part's share of each global batch.
+    """
+    batch_size = int(tf_distribute.compute_batch_size(dataset))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    try:
+        shard = tf_distribute._AutoShardDataset(dataset.with_options(options), num_shards, index)
+    except tf.errors.NotFoundError:
+        return None
+    return shard.rebatch((batch_size + num_shards - 1 - index) // num_shards)
+
+
+def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the GraphDef of a dataset, with all that is in it, as a scalar string."""
+    return coordinator_values.serialize_dataset_to_graph(dataset)
+
+
+def deserialized(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
+    """Returns a copy of a dataset, on whichever task it is called.
+
+    Args:
+        graph: Of `serialized`.
+        element_spec: Of the dataset.
+    """
+    return coordinator_values.deserialize_dataset_from_graph(graph, element_spec)
+
+
+def state_of(iterator: Any) -> tf.Tensor | None:
+    """Returns where an iterator stands, which random order it has included; None if unknown.
+
+    TensorFlow's checkpoints can write it to a file only.
+    """
+    try:
+        state = tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource,
+            external_state_policy=options_lib.ExternalStatePolicy.IGNORE.value,
+        )
+    except tf.errors.UnimplementedError:  # Some datasets, such as those of a data service.
+        return None
+    return tf.io.serialize_tensor(state)
+
+
+def iterator_over(dataset: tf.data.Dataset, state: tf.Tensor | None) -> tf.data.Iterator:
+    """Returns an iterator that stands where another one over the same dataset stood."""
+    iterator = iter(dataset)
+    if state is not None:
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource,
+            serialized=tf.io.parse_tensor(state, tf.variant),
+        )
+    return iterator

@@ -1,0 +1,197 @@
+"""The private names of TensorFlow behind a rehearsal, each with its reason.
+
+A rehearsal runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
+behind (`kerasdist.training.step.rehearsal`). Importing this file changes nothing.
+
+tests/private/test_rehearsal_adapter.py and tests/training/step/test_rehearsal.py fail when one of
+these names moves. Written against TensorFlow 2.20 and 2.21.
+"""
+
+import contextlib
+import functools
+import itertools
+import random
+import re
+import threading
+from collections.abc import Callable, Generator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    distribute_lib,
+)
+from tensorflow.python.eager import context, record
+from tensorflow.python.ops import (
+    gen_random_ops,
+    gen_resource_variable_ops,
+    gen_state_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+
+from kerasdist.private import names
+
+# TensorFlow's functions behind every random number and every assignment, where each operation runs
+# at once; see `alike_draws` and `assignments_undone`.
+RANDOM_MODULES = (
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+RANDOM_FUNCTIONS = re.compile(
+    r"(stateful_|stateless_)?(parameterized_)?(random_)?(standard_)?"
+    r"(truncated_normal|normal|uniform|uniform_int|uniform_full_int)(_v2)?"
+)
+SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
+ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+")
+
+
+@contextlib.contextmanager
+def alike_draws() -> Generator[Callable[[], None]]:
+    """Makes random numbers the same for every example and on every replica; for eager operations.
+
+    The numbers of a draw differ along all axes but the first. Python's, numpy's and TensorFlow's
+    generators are put back at the end.
+
+    Yields:
+        A function that each replica calls first.
+    """
+    # TensorFlow's is made by the first seed.
+    generators = [random, *filter(None, [getattr(context.context(), "_rng", None)])]
+    states = [generator.getstate() for generator in generators]
+    state_of_numpy = np.random.get_state()
+    local = threading.local()  # Replicas take turns.
+
+    def start():
+        local.counter = itertools.count()
+        random.seed(0)
+        np.random.seed(0)
+
+    def draw(stock, *args, **kwargs):
+        drawn = stock(*args, **kwargs)
+        fractions = _fractions(drawn.shape.as_list()[1:], next(local.counter))
+        if not drawn.dtype.is_floating:
+            row = _integers(fractions, drawn, args, kwargs)
+        elif "normal" in stock.__name__:
+            row = 1.4 * np.sin(2 * np.pi * fractions)
+        else:
+            row = fractions
+        return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
+
+    def in_order(stock, value, *args, **kwargs):
+        return tf.identity(value)
+
+    replaced = {
+        (module, name): functools.partial(function, getattr(module, name))
+        for module in RANDOM_MODULES
+        for name in vars(module)
+        for pattern, function in ((RANDOM_FUNCTIONS, draw), (SHUFFLES, in_order))
+        if pattern.fullmatch(name)
+    }
+    try:
+        with names.replaced(replaced):
+            yield start
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.setstate(state)
+        np.random.set_state(state_of_numpy)
+
+
+def _fractions(shape, seed: int) -> np.ndarray:
+    """Returns different numbers between 0 and 1."""
+    positions = np.arange(np.prod(shape, dtype=int))
+    return np.reshape(np.modf(0.37 + 0.618 * seed + 0.755 * positions)[0], shape)
+
+
+def _integers(fractions, drawn, args, kwargs):
+    """Returns integers between the bounds of a draw, its last two arguments."""
+    bounds = [kwargs[name] for name in ("minval", "maxval") if name in kwargs]
+    bounds = bounds or [each for each in args if np.ndim(each) == 0][-2:]
+    low, high = bounds if len(bounds) == 2 else (drawn.dtype.min, drawn.dtype.max)
+    return int(low) + np.floor(fractions * (int(high) - int(low)))
+
+
+@contextlib.contextmanager
+def assignments_undone() -> Generator[None]:
+    """Gives every variable that is assigned inside its value back; for eager operations.
+
+    One that is made inside, as those of compiled metrics, gets its first value back.
+    """
+    before: dict = {}
+
+    def assign(stock, handle, *args, **kwargs):
+        if handle is not None and id(handle) not in before:
+            value = _value_of(handle)
+            if value is not None:
+                before[id(handle)] = handle, value
+        return stock(handle, *args, **kwargs)
+
+    keys = [
+        (module, name)
+        for module in (gen_resource_variable_ops, gen_state_ops)
+        for name in vars(module)
+        if ASSIGNMENTS.fullmatch(name) and not name.endswith("_eager_fallback")
+    ]
+    try:
+        with names.replaced({key: functools.partial(assign, getattr(*key)) for key in keys}):
+            yield
+    finally:
+        for handle, value in before.values():
+            gen_resource_variable_ops.assign_variable_op(handle, value)
+
+
+def _value_of(handle):
+    """Returns what a variable holds; None for one that is being made."""
+    if not gen_resource_variable_ops.var_is_initialized_op(handle):
+        return None
+    dtype = handle._handle_data.shape_and_type[0].dtype
+    with record.stop_recording():
+        return gen_resource_variable_ops.read_variable_op(handle, dtype)
+
+
+@contextlib.contextmanager
+def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
+    """Lets programs see one replica in the threads where `is_seen()`: it has nobody to add up with.
+
+    Nor has it somebody to gather from, and it is the first. TensorFlow's strategies compute with a
+    number of their own, and work as they do.
+
+    Yields:
+        A list with an item for each time that the number of replicas was asked for there.
+    """
+    questions: list = []
+    strategy, replica = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
+    gatherer = distribute_lib.ReplicaContext
+    stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, replica.all_reduce
+    stock_id, stock_gather = replica.replica_id_in_sync_group.fget, gatherer.all_gather
+
+    def number(owner):
+        if not is_seen():
+            return stock_number(owner)
+        questions.append(owner)
+        return 1
+
+    def all_reduce(owner, reduce_op, value, options=None):
+        if not is_seen():
+            return stock_reduce(owner, reduce_op, value, options)
+        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+
+    def all_gather(owner, value, axis, options=None):
+        if not is_seen():
+            return stock_gather(owner, value, axis, options)
+        return tf.nest.map_structure(tf.identity, value)
+
+    def replica_id(owner):
+        # Programs find their own part of what is gathered by it.
+        return tf.constant(0) if is_seen() else stock_id(owner)
+
+    replaced = {
+        (strategy, "num_replicas_in_sync"): property(number),
+        (replica, "all_reduce"): all_reduce,
+        (gatherer, "all_gather"): all_gather,
+        (replica, "replica_id_in_sync_group"): property(replica_id),
+    }
+    with names.replaced(replaced):
+        yield questions
