@@ -37,7 +37,7 @@ from kerasdist.checks import (
 )
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, keras_optimizers
 from kerasdist.terminal import say
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
@@ -370,7 +370,7 @@ class Checkpoint(UpdateCallback):
                 "and batch size, use another folder, or take the weights alone with "
                 "weights_if_changed=True."
             )
-        with keras_adapter.without_optimizers(self.model):
+        with keras_optimizers.without_optimizers(self.model):
             self._load_weights(saved)
         self._say(
             f"Weights taken from {saved.path}; the rest is of another training: {differences}."
@@ -397,7 +397,7 @@ class Checkpoint(UpdateCallback):
 
     def _restore_weights(self, saved):
         if self._has_other_optimizer:  # A later `fit` restores the rest when it begins.
-            with keras_adapter.without_optimizers(self.model):
+            with keras_optimizers.without_optimizers(self.model):
                 self._load_weights(saved)
             return
         self._load_weights(saved)

@@ -8,7 +8,7 @@ import keras
 from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import reasons
 from kerasdist.doctor.recording import OneStep, Start, Step
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import scope_checks, whole_step
@@ -114,7 +114,7 @@ def _step(model, logs) -> Step:
         logs=logs,
         examples=None,
         dtype=model.compute_dtype,
-        has_own_step=not keras_adapter.is_stock_step(model.train_step),
+        has_own_step=not keras_stock.is_stock_step(model.train_step),
     )
 
 

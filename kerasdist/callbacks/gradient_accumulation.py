@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kerasdist.callbacks import gradients
 from kerasdist.checks import check_int
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_optimizers, keras_stock
 from kerasdist.training import traits
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import UpdateCallback
@@ -61,13 +61,13 @@ class GradientAccumulation(UpdateCallback):
                 "same variables would apply what another has half added. Leave it out, and use "
                 "larger batches."
             )
-        for optimizer in keras_adapter.optimizers_of(model):
+        for optimizer in keras_optimizers.optimizers_of(model):
             if optimizer.gradient_accumulation_steps:
                 raise ValueError(
                     "The optimizer accumulates gradients already: gradient_accumulation_steps="
                     f"{optimizer.gradient_accumulation_steps}. Use one of the two."
                 )
-        self._knows_divisors = keras_adapter.has_stock_total_loss(model)
+        self._knows_divisors = keras_stock.has_stock_total_loss(model)
         self._has_warned = False
         variables = model.trainable_variables
         if self._sums.keys() == {id(variable) for variable in variables}:

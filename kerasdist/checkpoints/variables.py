@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 
@@ -24,7 +24,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
     statistics = [each for each in model.non_trainable_weights if is_of_replicas(each.value)]
     generator = keras_adapter.known_global_seed_generator()
     groups = {
-        "metric": [each for metric in keras_adapter.metrics_of(model) for each in metric.variables],
+        "metric": [each for metric in keras_stock.metrics_of(model) for each in metric.variables],
         "seed": [each for each in model.variables if _is_seed(each)],
         "statistic": statistics,
         "global seed": [generator.state] if generator else [],
@@ -79,7 +79,7 @@ def other_optimizers_of(model) -> list[str]:
 
     Their slots are made in the first step, and so cannot be compared before it.
     """
-    others = (each for each in keras_adapter.optimizers_of(model) if each is not model.optimizer)
+    others = (each for each in keras_optimizers.optimizers_of(model) if each is not model.optimizer)
     return [type(each).__name__ for each in others]
 
 

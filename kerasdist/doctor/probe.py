@@ -24,7 +24,7 @@ from kerasdist.doctor import recording
 from kerasdist.doctor.fingerprints import fingerprints
 from kerasdist.doctor.recording import Deployment, Recording, Settings, Start, Step
 from kerasdist.plan import Plan
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_routes, keras_stock, tensorflow_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.training.data import batches
@@ -112,7 +112,7 @@ class Probe:
             draws=tuple(sorted(self._draws.places)),
             unsynchronized=tuple(layer.name for layer in unsynchronized if layer.trainable),
             dtype=model.compute_dtype,
-            has_own_step=not keras_adapter.is_stock_step(model.train_step),
+            has_own_step=not keras_stock.is_stock_step(model.train_step),
         )
         recording.write(self._folder, f"step-{self._num_calls:06}", step)
         self._num_calls += 1
@@ -161,7 +161,7 @@ class Probe:
         if self._is_laid:
             return
         self._is_laid = True
-        keras_adapter.route({"make_train_function": self._make_train_function})
+        keras_routes.route({"make_train_function": self._make_train_function})
 
     def _make_train_function(self, stock, model, force=False):
         if isinstance(model.train_function, WatchedStep):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from kerasdist.private import names
 
-# The parameters by the names in `keras_adapter.ROUTABLE`.
+# The parameters by the names in `keras_routes.ROUTABLE`.
 PARAMETERS = {
     "make_train_function": "self force",
     "make_test_function": "self force",

@@ -12,7 +12,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
+from kerasdist.private import (
+    coordinator_adapter,
+    keras_adapter,
+    keras_optimizers,
+    keras_routes,
+    keras_stock,
+    tensorflow_adapter,
+)
 from kerasdist.training import agreement, peers, running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
@@ -47,7 +54,7 @@ from kerasdist.training.step.train_function import TrainFunction
 
 def adapt(strategy) -> None:
     """Makes `fit`, `evaluate` and `predict` of models created in `strategy`'s scope ours."""
-    keras_adapter.check_is_loaded_once()
+    keras_routes.check_is_loaded_once()
     _lay()
     reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
@@ -114,7 +121,7 @@ def _lay():
         "gradient": _gradient,
         "embed": _embed,
     }
-    keras_adapter.route(functions)
+    keras_routes.route(functions)
     tensorflow_adapter.let_variables_be_numbers()
 
 
@@ -133,16 +140,16 @@ def _make_train_function(stock, model, force=False):
         if callbacks and element_spec is not None and model.train_function is None:
             _make_variables(model, element_spec)
         with model.distribute_strategy.scope():
-            if keras_adapter.has_stock_steps(model):
-                keras_adapter.build_optimizer(model)
+            if keras_stock.has_stock_steps(model):
+                keras_optimizers.build_optimizer(model)
             for callback in callbacks:
                 callback.prepare(model)
                 callback.prepared_for = weakref.ref(model)
         model.train_function = _make_step(
             model,
             model.train_step,
-            returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
-            weighs_loss=keras_adapter.is_stock_step(model.train_step),
+            returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
+            weighs_loss=keras_stock.is_stock_step(model.train_step),
             callbacks=callbacks,
             is_rehearsed=True,
         )
@@ -179,7 +186,7 @@ def _make_test_function(stock, model, force=False):
         model.test_function = _make_step(
             model,
             model.test_step,
-            returns_metrics=keras_adapter.returns_stock_metrics(model, "test_step"),
+            returns_metrics=keras_stock.returns_stock_metrics(model, "test_step"),
             weighs_loss=False,
         )
     model.test_function.restart()
@@ -288,7 +295,7 @@ def _build(stock, model, iterator=None, data_batch=None):
     if model.train_function is None:
         scope_checks.check(model)
     spec = data_batch if iterator is None else iterator.element_spec
-    if not keras_adapter.has_stock_steps(model):
+    if not keras_stock.has_stock_steps(model):
         # Whether such a step calls the model, and with what, is for its first trace to say.
         training = running_call.training_of(model)
         if iterator is not None and training:
@@ -371,7 +378,7 @@ def _average(stock, optimizer, variables):
     delivery = _delivery_to_others()
     if delivery is None or not optimizer.use_ema:
         return stock(optimizer, variables)
-    return delivery.change(functools.partial(keras_adapter.average_each, stock), variables)
+    return delivery.change(functools.partial(keras_optimizers.average_each, stock), variables)
 
 
 def _decay(stock, optimizer, variables):

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from kerasdist import patterns
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_optimizers
 from kerasdist.terminal import say
 from kerasdist.training import peers
 from kerasdist.weights.sources import Value
@@ -70,7 +70,7 @@ def restore(
     ]
     for variable, array in arrays:
         variable.assign(array.reshape(variable.shape).astype(_numpy_dtype(variable)))
-        keras_adapter.begin_average_with(getattr(model, "optimizer", None), variable)
+        keras_optimizers.begin_average_with(getattr(model, "optimizer", None), variable)
     used = {id(value.load) for value in found.values()}
     kept = {id(variable) for variable in wanted}
     report = WarmStart(
@@ -215,7 +215,7 @@ def _places(model) -> dict[str, tuple[keras.Variable, str]]:
 
     with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
         path = os.path.join(folder, "numbers.weights.h5")
-        with keras_adapter.saving_instead(model, number_of):
+        with keras_optimizers.saving_instead(model, number_of):
             model.save_weights(path)
         found = sources.read(path)
     return {

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_optimizers
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
 from tests.plain import check_as_plain
@@ -89,7 +89,7 @@ class Projected(keras.optimizers.SGD):
 class ProjectedInApply(keras.optimizers.SGD):
     def apply(self, grads, trainable_variables=None):
         super().apply(grads, trainable_variables)
-        _project(keras_adapter.variables_trained_by(self))
+        _project(keras_optimizers.variables_trained_by(self))
 
 
 def _project(variables):
@@ -109,7 +109,9 @@ class Lookahead(keras.optimizers.SGD):
         tf.cond(self.iterations % 2 == 0, self._go_back, lambda: 0)
 
     def _go_back(self):
-        for slow, variable in zip(self.slow, keras_adapter.variables_trained_by(self), strict=True):
+        for slow, variable in zip(
+            self.slow, keras_optimizers.variables_trained_by(self), strict=True
+        ):
             slow.assign_add(0.5 * (variable - slow))
             variable.assign(slow)
         return 0

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from keras.src.random import seed_generator
 
-from kerasdist.private import keras_adapter, names
+from kerasdist.private import keras_adapter, keras_optimizers, names
 from tests import strategies
 
 
@@ -72,13 +72,6 @@ def test_epoch_iterator_has_the_names_that_are_used(name):
     assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
 
 
-def test_keras_scales_the_loss_between_forward_and_backward_pass():
-    source = inspect.getsource(keras.Model.train_step)
-
-    assert source.count("scale_loss(") == 1
-    assert source.index("scale_loss(") < source.index("tape.gradient(")
-
-
 def test_strategy_of_knows_models_and_optimizers():
     strategy = strategies.get("2 replicas")
     with strategy.scope():
@@ -87,18 +80,6 @@ def test_strategy_of_knows_models_and_optimizers():
     assert keras_adapter.strategy_of(model) is strategy
     assert keras_adapter.strategy_of(optimizer) is strategy
     assert keras_adapter.strategy_of(keras.Sequential([])) is None
-
-
-def test_numbers_of_an_optimizer_are_its_scalars_that_are_no_slots():
-    schedule = keras.optimizers.schedules.CosineDecay(0.1, 9)
-    optimizer, scheduled = keras.optimizers.Adam(), keras.optimizers.Adam(schedule)
-
-    found = [
-        [number.name for number in keras_adapter.numbers_of(each)]
-        for each in (optimizer, scheduled)
-    ]
-
-    assert found == [["iteration", "learning_rate"], ["iteration"]]
 
 
 def test_batch_normalizations_are_found_in_nested_models():
@@ -113,48 +94,6 @@ def test_random_layers_are_found_in_nested_models():
     model = keras.Sequential([keras.layers.Dense(2), keras.Sequential([inner])])
 
     assert keras_adapter.layers_with_random_numbers_of(model) == [inner]
-
-
-@pytest.mark.parametrize(
-    ("loss", "expected"),
-    [
-        ("mse", True),
-        ({"a": keras.losses.MeanSquaredError(), "b": "mae"}, True),
-        (lambda y_true, y_pred: y_pred - y_true, False),
-    ],
-)
-def test_losses_of_the_users_own_are_told_from_keras(loss, expected):
-    model = keras.Sequential([])
-    model.compile("sgd", loss)
-
-    assert keras_adapter.has_stock_losses(model) == expected
-
-
-class HasComputeLoss(keras.Model):
-    def compute_loss(self, *args, **kwargs):
-        return super().compute_loss(*args, **kwargs)
-
-
-class HasTrainStep(keras.Model):
-    def train_step(self, data):
-        return super().train_step(data)
-
-
-def test_a_total_loss_of_the_users_own_is_told_from_keras():
-    assert keras_adapter.has_stock_total_loss(keras.Sequential([]))
-    assert not keras_adapter.has_stock_total_loss(HasComputeLoss())
-    assert not keras_adapter.has_stock_total_loss(HasTrainStep())
-
-
-def test_a_step_that_the_model_was_given_is_told_from_keras():
-    model = keras.Sequential([])
-    assert keras_adapter.is_stock_step(model.train_step)
-
-    model.train_step = lambda data: {}
-
-    assert not keras_adapter.is_stock_step(model.train_step)
-    assert not keras_adapter.has_stock_total_loss(model)
-    assert not keras_adapter.returns_stock_metrics(model, "train_step")
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 3, 1)])
@@ -211,55 +150,8 @@ def test_a_model_is_built_without_its_optimizer():
     keras_adapter.build_from_spec(model, (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1))))
     assert not model.optimizer.built
 
-    keras_adapter.build_optimizer(model)
+    keras_optimizers.build_optimizer(model)
     assert model.optimizer.built
-
-
-def test_what_an_optimizer_makes_is_placed_beside_the_weight_that_it_has_come_to():
-    weights = [keras.Variable(tf.zeros([2, 3]), name=name) for name in ("one", "other")]
-    beside = {}
-
-    def creator(next_creator, **kwargs):
-        place = kwargs.pop("colocate_with", None)
-        variable = next_creator(**kwargs)
-        beside[str(variable.shape.as_list()), place is not None and place.name] = variable
-        return variable
-
-    with tf.variable_creator_scope(creator):
-        keras_adapter.build(keras.optimizers.Adafactor(), weights)
-
-    rows_and_columns = [("[2]", weight.value.name) for weight in weights]
-    rows_and_columns += [("[3]", weight.value.name) for weight in weights]
-    assert set(rows_and_columns) <= set(beside)
-    assert not any(shape in ("[2]", "[3]") and not place for shape, place in beside)
-
-
-def test_metrics_are_found_that_the_property_leaves_out():
-    class Unlisted(keras.Model):
-        metrics = property(lambda self: [])
-
-        def __init__(self):
-            super().__init__()
-            self.tracker = keras.metrics.Mean(name="tracker")
-
-    names = [metric.name for metric in keras_adapter.metrics_of(Unlisted())]
-
-    assert "tracker" in names
-
-
-class HasCall(keras.Model):
-    def call(self, inputs):
-        return inputs
-
-
-def test_a_model_of_which_the_loss_alone_is_the_users_is_told():
-    inputs = keras.Input((2,))
-    outputs = keras.layers.Dense(3)(inputs)
-
-    assert keras_adapter.is_loss_all_own(HasComputeLoss(inputs, outputs))
-    assert not keras_adapter.is_loss_all_own(HasTrainStep(inputs, outputs))
-    assert not keras_adapter.is_loss_all_own(HasCall())
-    assert not keras_adapter.is_loss_all_own(keras.Sequential([HasCall()]))
 
 
 def test_the_loss_of_predictions_made_before_is_that_of_the_step():
@@ -278,38 +170,3 @@ def test_a_mask_of_an_output_is_seen():
     assert keras_adapter.mask_of(other) is None
     keras_adapter.set_mask(other, keras_adapter.mask_of(masked))
     assert keras.src.backend.get_keras_mask(other) is keras_adapter.mask_of(masked)
-
-
-def test_metrics_of_the_users_own_are_found_before_they_are_built():
-    def error(y, predictions):
-        return keras.ops.max(y - predictions)
-
-    class Own(keras.metrics.Mean):
-        """A mean."""
-
-    own = Own(), Own()
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    assert keras_adapter.own_metrics_of(model) == []
-    model.compile("sgd", "mse", metrics=["mae", [own[0]]], weighted_metrics=[own[1]])
-    assert keras_adapter.own_metrics_of(model) == list(own)
-
-    wrapper = keras.metrics.MeanMetricWrapper
-    adds_up = [
-        keras_adapter.adds_up(wrapper(function))
-        for function in (keras.metrics.mean_squared_error, error, keras.losses.Dice())
-    ]
-    assert adds_up == [True, False, False]
-
-
-class Halves(keras.optimizers.SGD):
-    def apply_gradients(self, grads_and_vars):
-        super().apply_gradients([(gradient / 2, variable) for gradient, variable in grads_and_vars])
-
-
-def test_a_way_of_ones_own_to_apply_gradients_is_named():
-    model = keras.Sequential([keras.layers.Dense(1)])
-    assert keras_adapter.own_apply_of(model) is None
-    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
-    assert keras_adapter.own_apply_of(model) is None
-    model.compile(Halves())
-    assert keras_adapter.own_apply_of(model) == "Halves.apply_gradients"

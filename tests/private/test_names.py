@@ -8,7 +8,13 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter, names, tensorflow_adapter
+from kerasdist.private import (
+    coordinator_adapter,
+    keras_adapter,
+    keras_routes,
+    names,
+    tensorflow_adapter,
+)
 
 
 class Renamed:
@@ -16,11 +22,11 @@ class Renamed:
 
 
 def test_a_route_that_keras_has_no_more_is_an_error(monkeypatch):
-    monkeypatch.setitem(keras_adapter.ROUTABLE, "gone", (keras.Model, "_gone"))
+    monkeypatch.setitem(keras_routes.ROUTABLE, "gone", (keras.Model, "_gone"))
 
     expected = rf'Model._gone` is not in Keras {keras.__version__}.*pip install "keras>=3'
     with pytest.raises(AttributeError, match=expected):
-        keras_adapter.route({"gone": print})
+        keras_routes.route({"gone": print})
 
 
 def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():

@@ -8,7 +8,7 @@ import time
 import keras
 import pytest
 
-from kerasdist.private import keras_adapter, signatures
+from kerasdist.private import keras_routes, signatures
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def route(monkeypatch):
             assign_add = keras.Variable.assign_add
 
         for name in ("assign_add", "embed"):
-            monkeypatch.setitem(keras_adapter.ROUTABLE, name, (Owner, name))
+            monkeypatch.setitem(keras_routes.ROUTABLE, name, (Owner, name))
         before = dict(vars(Owner))
         try:
-            keras_adapter.route(dict.fromkeys(("assign_add", "embed"), lambda stock, *args: 7))
+            keras_routes.route(dict.fromkeys(("assign_add", "embed"), lambda stock, *args: 7))
         except RuntimeError:
             assert dict(vars(Owner)) == before  # Neither of them is routed.
             raise
@@ -34,19 +34,19 @@ def route(monkeypatch):
 
 
 def test_every_routable_function_is_known():
-    assert signatures.PARAMETERS.keys() == keras_adapter.ROUTABLE.keys()
+    assert signatures.PARAMETERS.keys() == keras_routes.ROUTABLE.keys()
 
 
 @pytest.mark.parametrize("name", signatures.PARAMETERS)
 def test_routable_function_takes_what_is_known(name):
-    owner, attribute = keras_adapter.ROUTABLE[name]
+    owner, attribute = keras_routes.ROUTABLE[name]
     function = inspect.unwrap(getattr(owner, attribute))
 
     assert list(inspect.signature(function).parameters) == signatures.PARAMETERS[name].split()
 
 
 def test_all_of_them_are_checked_in_milliseconds():
-    functions = {name: getattr(*place) for name, place in keras_adapter.ROUTABLE.items()}
+    functions = {name: getattr(*place) for name, place in keras_routes.ROUTABLE.items()}
 
     def seconds():
         start = time.process_time()

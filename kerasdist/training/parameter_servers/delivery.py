@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -102,7 +102,7 @@ class RemoteDelivery:
             if self._ledger:
                 with tf.control_dependencies(computed):
                     self._note = tf.identity(note)
-                self._shared = keras_adapter.numbers_of(optimizer)
+                self._shared = keras_optimizers.numbers_of(optimizer)
                 self._values = [_read_in_place(each.value) for each in self._shared]
                 parts = (sharded_variables.parts_of(each.value) for each in variables)
                 self._updated = list(itertools.chain(*parts))
@@ -303,8 +303,8 @@ def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tupl
     frequency = optimizer.ema_overwrite_frequency
     changes: list[tuple] = []
     if optimizer.use_ema and frequency:
-        overwrite = functools.partial(keras_adapter.overwrite_each, frequency)
-        changes.append((overwrite, keras_adapter.variables_trained_by(optimizer)))
+        overwrite = functools.partial(keras_optimizers.overwrite_each, frequency)
+        changes.append((overwrite, keras_optimizers.variables_trained_by(optimizer)))
     for variable, constraint in constraints:
         changes.append((functools.partial(_constrain, constraint), [variable]))
         variable.constraint = None

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 
 # What they do to one row depends on the others.
 _OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -148,7 +148,7 @@ def update(optimizer, variable, function, args=(), kwargs=None, group=True):
         for slot in optimizer.variables
         if getattr(slot.value, "lives_beside", None) is variable
     ]
-    keras_adapter.know_parts(optimizer, variable)
+    keras_optimizers.know_parts(optimizer, variable)
     divided = [divided_argument(argument, variable) for argument in args]
     for index, part in enumerate(variable.variables):
         slots_of_part = [slot.value.variables[index] for slot in slots]

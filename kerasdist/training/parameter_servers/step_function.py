@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter
+from kerasdist.private import coordinator_adapter, keras_adapter, keras_optimizers, keras_stock
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers import ledger, local_counts, sharded_variables
@@ -47,8 +47,8 @@ class WorkerStepFunction:
     def __init__(self, model, step, **arguments):
         _check(model)
         self._strategy = model.distribute_strategy
-        self._copies = LocalCopies(model) if keras_adapter.is_stock_step(step) else None
-        self._optimizers = keras_adapter.optimizers_of(model)
+        self._copies = LocalCopies(model) if keras_stock.is_stock_step(step) else None
+        self._optimizers = keras_optimizers.optimizers_of(model)
         self._step = ModelStep(
             model,
             step,
@@ -71,7 +71,7 @@ class WorkerStepFunction:
             model.metrics_variables,
             self.num_examples,
             self._ledger,
-            own_metrics=keras_adapter.own_metrics_of(model),
+            own_metrics=keras_stock.own_metrics_of(model),
         )
         self._running: list = []
         # They hold the iterator of the data, which must end with the `fit` that has made it.

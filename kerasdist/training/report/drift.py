@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_optimizers
 from kerasdist.training import peers
 from kerasdist.training.step import own_attributes
 
@@ -66,7 +66,7 @@ def _numbers(model, states) -> list[tuple[str, float]]:
         for _, each in variables
     ]
     norms = np.sqrt(2 * tf.stack(sums).numpy()) if sums else []
-    optimizers = keras_adapter.optimizers_of(model)
+    optimizers = keras_optimizers.optimizers_of(model)
     return [
         *((f"'{name}'", norm) for (name, _), norm in zip(variables, norms, strict=True)),
         *(

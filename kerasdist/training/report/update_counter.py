@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_optimizers
 from kerasdist.training import peers, traits
 from kerasdist.training.report.step_counter import StepCounter
 
@@ -126,6 +126,6 @@ def _next_multiple(step: int, every_steps: int) -> int:
 
 
 def _counts_of(model):
-    for optimizer in [model.optimizer, *keras_adapter.optimizers_of(model)]:
+    for optimizer in [model.optimizer, *keras_optimizers.optimizers_of(model)]:
         if optimizer is not None:
             yield optimizer, int(tf.convert_to_tensor(optimizer.iterations))

@@ -15,7 +15,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.step import replica_step
 
@@ -117,7 +117,7 @@ def other_states(model) -> list[tf.Variable]:
 
 
 def _of_metrics(model) -> list[tf.Variable]:
-    metrics = keras_adapter.metrics_of(model)
+    metrics = keras_stock.metrics_of(model)
     return [each.value for metric in metrics for each in metric.variables]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training.step import replica_step, scope_checks, update_callback
 
 _local = threading.local()
@@ -37,14 +37,14 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if step is None:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
+        variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         scope_checks.check_loop_scope(optimizer, variables)
         return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
         return stock(optimizer, gradients, trainable_variables)
     if step.rehearsed is not None:
-        variables = trainable_variables or keras_adapter.variables_trained_by(optimizer)
+        variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         pairs = zip(variables, gradients, strict=True)
         pairs = [(variable.path, each) for variable, each in pairs if not _is_overwritten(variable)]
         rehearse(
@@ -57,8 +57,8 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
         with tf.init_scope(), step.delivery.updating(optimizer):
-            keras_adapter.build(optimizer, list(trainable_variables or []))
-    variables = list(trainable_variables or keras_adapter.variables_trained_by(optimizer))
+            keras_optimizers.build(optimizer, list(trainable_variables or []))
+    variables = list(trainable_variables or keras_optimizers.variables_trained_by(optimizer))
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

@@ -8,7 +8,7 @@ import re
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_stock
 from kerasdist.training.step import variable_creation
 
 _PATTERN = re.compile(r"\[kerasdist (\w+)\] (.*?) \[end\]", re.DOTALL)
@@ -71,7 +71,7 @@ def of_parts(error: Exception, model, step, differing: str | None = None) -> Exc
     is_of_shapes = is_of_shapes and _SHAPES.search(str(error)) is not None
     if is_of_shapes and differing:
         return ValueError(differing)
-    if is_of_shapes and not keras_adapter.is_stock_step(step):
+    if is_of_shapes and not keras_stock.is_stock_step(step):
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "
             "part of the batch, which is divided along the first axis. Data whose first axis does "

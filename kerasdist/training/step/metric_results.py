@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.training.replaced_method import replaced
 
 
@@ -56,7 +56,7 @@ class MetricResults:
     @contextlib.contextmanager
     def watched(self) -> Generator[None]:
         """Notes what the metrics give inside, until `among` is asked."""
-        metrics = keras_adapter.metrics_of(self._model)
+        metrics = keras_stock.metrics_of(self._model)
         self._results = {id(metric): (metric, {}) for metric in metrics}
         with contextlib.ExitStack() as stack:
             for metric, results in self._results.values():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_stock
 from kerasdist.training import peers, traits
 from kerasdist.training.data import data_checks
 from kerasdist.training.data.first_axes import FirstAxes
@@ -89,7 +89,7 @@ class ModelStep:
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
         self.first_axes = FirstAxes()
-        self._is_stock = keras_adapter.is_stock_step(step)
+        self._is_stock = keras_stock.is_stock_step(step)
         _warn_of_differences(model)
 
     def restart(self) -> None:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
 
 # What Keras keeps lists of, as soon as an attribute holds it.
 _TRACKED = (
@@ -110,14 +110,14 @@ class _Kept:
 
 
 def _own_parts_of(model) -> list:
-    metrics = keras_adapter.metrics_of(model)
+    metrics = keras_stock.metrics_of(model)
     parts = [
         *keras_adapter.layers_of(model),
         *metrics,
         # Until the first step, those given to `compile` wait in a metric of Keras'.
         *_instances_in(metrics, keras.metrics.Metric),
         *_instances_in([model], keras.losses.Loss),
-        *keras_adapter.optimizers_of(model),
+        *keras_optimizers.optimizers_of(model),
     ]
     return [part for part in {id(each): each for each in parts}.values() if _is_own(part)]
 

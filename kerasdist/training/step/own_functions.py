@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_routes
 from kerasdist.training import running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.replaced_method import replaced
@@ -30,7 +30,7 @@ def adapted(model) -> Generator[None]:
     with contextlib.ExitStack() as stack:
         for kind in ("train", "test"):
             name = f"make_{kind}_function"
-            if keras_adapter.is_overridden(model, name) and not _is_adapted(model, name):
+            if keras_routes.is_overridden(model, name) and not _is_adapted(model, name):
                 stack.enter_context(replaced(model, name, _make, model, kind))
         yield
 

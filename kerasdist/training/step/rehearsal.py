@@ -30,7 +30,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
@@ -86,7 +86,7 @@ def is_due(model) -> bool:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return False
-    return keras_adapter.has_own_parts(model) or not keras_adapter.has_stock_losses(model)
+    return keras_stock.has_own_parts(model) or not keras_stock.has_stock_losses(model)
 
 
 def warn_of_differences(model, step: Callable, batch) -> None:
@@ -124,14 +124,14 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     is_short = model.compute_dtype in ("float16", "bfloat16")
     tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
     # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
-    weighs_loss = keras_adapter.is_stock_step(step)
+    weighs_loss = keras_stock.is_stock_step(step)
     logs = rehearsed_logs.RehearsedLogs(model)
     states = own_attributes.states_of(model)
     if not peers.are_alike(strategy, str([name for name, _ in states])):
         states = []  # A worker may keep something for itself.
     with _without_traces(model):
         some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
-        predictions = _predict(model, some) if keras_adapter.is_loss_all_own(model) else None
+        predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
         if predictions is None:
             batch = _some_of(batch, _EXAMPLES * num_replicas - 1)
             touched = _touched(batch)
@@ -156,7 +156,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     finding = _find(whole, shared, tolerance, num_replicas)
     texts = logs.describe(num_replicas, tolerance, _ROUNDING) if predictions is None else []
     if finding:  # What follows from it is no news.
-        texts = [_describe(finding, num_replicas, keras_adapter.own_apply_of(model))]
+        texts = [_describe(finding, num_replicas, keras_stock.own_apply_of(model))]
     pairs = zip(variables, spreads[0], strict=True)
     apart = [name if spread > _TOLERANCE else None for (name, _), spread in pairs]
     num_weights = len(weights)

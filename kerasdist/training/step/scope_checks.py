@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training import traits
 
 
@@ -15,7 +15,7 @@ def check(model) -> None:
         it.
     """
     strategy = model.distribute_strategy
-    for optimizer in keras_adapter.optimizers_of(model):
+    for optimizer in keras_optimizers.optimizers_of(model):
         owner = keras_adapter.strategy_of(optimizer)
         if owner is strategy:
             continue
@@ -25,7 +25,7 @@ def check(model) -> None:
                 "another strategy. Create it inside the `with strategy.scope():` block of the "
                 "model."
             )
-        keras_adapter.adopt(optimizer, strategy)
+        keras_optimizers.adopt(optimizer, strategy)
     check_variables(model)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_optimizers
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 
 
@@ -69,7 +69,7 @@ def copies_of(model, variable) -> tuple:
 
 def slots_of(model) -> list[keras.Variable]:
     """Returns the variables of a model's optimizers: its own, and those it keeps as a GAN does."""
-    optimizers = {id(each): each for each in keras_adapter.optimizers_of(model)}
+    optimizers = {id(each): each for each in keras_optimizers.optimizers_of(model)}
     return [variable for optimizer in optimizers.values() for variable in optimizer.variables]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.replaced_method import replaced
@@ -55,7 +55,7 @@ def update_function(stock, metric, *args, **kwargs):
 
     `compile` makes such a metric when it first sees predictions.
     """
-    if keras_adapter.adds_up(metric):
+    if keras_stock.adds_up(metric):
         return stock(metric, *args, **kwargs)
 
     def update_state(*args, **kwargs):
@@ -68,7 +68,7 @@ def _prepared(model) -> list:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return []
-    return keras_adapter.own_metrics_of(model)
+    return keras_stock.own_metrics_of(model)
 
 
 def _update(update_state: Callable, metric, *args, **kwargs):

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     batch_statistics,
@@ -64,8 +64,8 @@ def run_shares(model, batch) -> dict:
         step = StepFunction(
             model,
             model.train_step,
-            returns_metrics=keras_adapter.returns_stock_metrics(model, "train_step"),
-            weighs_loss=keras_adapter.is_stock_step(model.train_step),
+            returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
+            weighs_loss=keras_stock.is_stock_step(model.train_step),
         )
         return dict(step(iter([batch])))
 
@@ -78,7 +78,7 @@ def state_kept(model) -> Generator[None]:
     user's own layers, metrics and optimizers keep in Python is put back as in a rehearsal.
     """
     strategy = model.distribute_strategy
-    metrics = {id(metric) for metric in keras_adapter.metrics_of(model)}
+    metrics = {id(metric) for metric in keras_stock.metrics_of(model)}
     kept = {id(copy): (copy, copy.numpy()) for copy in _state_of(model)}
 
     def create(next_creator, **kwargs):
@@ -96,7 +96,7 @@ def state_kept(model) -> Generator[None]:
         ):
             yield
     finally:
-        for metric in keras_adapter.metrics_of(model):
+        for metric in keras_stock.metrics_of(model):
             if id(metric) not in metrics:
                 metric.reset_state()
         for copy, value in kept.values():
@@ -105,7 +105,7 @@ def state_kept(model) -> Generator[None]:
 
 def _state_of(model) -> list:
     """Returns TensorFlow's variables that a step of a model may change."""
-    metrics = [each for metric in keras_adapter.metrics_of(model) for each in metric.variables]
+    metrics = [each for metric in keras_stock.metrics_of(model) for each in metric.variables]
     generator = keras_adapter.known_global_seed_generator()
     seeds = [generator.state] if generator else []
     variables = [*model.variables, *metrics, *slots_of(model), *seeds]

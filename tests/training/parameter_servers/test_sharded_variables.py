@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_optimizers, tensorflow_adapter
 from kerasdist.training.parameter_servers import sharded_variables
 
 ROWS = np.arange(10, dtype="float32").reshape(5, 2)
@@ -74,7 +74,7 @@ def sparse_gradient():
 
 @pytest.mark.parametrize("make_gradient", [dense_gradient, sparse_gradient])
 def test_each_part_is_updated_with_its_rows_of_gradient_and_slot(monkeypatch, make_gradient):
-    monkeypatch.setattr(keras_adapter, "know_parts", lambda optimizer, variable: None)
+    monkeypatch.setattr(keras_optimizers, "know_parts", lambda optimizer, variable: None)
     variable = make_sharded()
     slot = Slot(beside=variable)
     whole = slot.value

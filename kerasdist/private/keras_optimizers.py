@@ -1,0 +1,196 @@
+"""The private names of Keras' optimizers, each with its reason.
+
+tests/private/test_keras_optimizers.py fails when one of these names moves. Written against Keras
+3.12 to 3.15.
+"""
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.optimizers import base_optimizer
+
+from kerasdist.private import keras_adapter
+
+
+def adopt(optimizer, strategy) -> None:
+    """Takes an optimizer from outside into the scope of a strategy, with all that it holds."""
+    keras_adapter.adopt_variables(optimizer.variables, strategy)
+    for each in [optimizer, *optimizers_of(optimizer)]:
+        each._distribution_strategy = strategy
+
+
+def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
+    """Returns the optimizers that `model` holds: its own, and those that it was given beside.
+
+    Also those in its lists and dicts.
+    """
+    return [
+        each
+        for held in list(vars(model).values())
+        for each in _values_in(held)
+        if isinstance(each, base_optimizer.BaseOptimizer)
+    ]
+
+
+def _values_in(held) -> list:
+    if isinstance(held, dict):
+        return list(held.values())
+    return list(held) if isinstance(held, list | tuple) else [held]
+
+
+@contextlib.contextmanager
+def without_optimizers(model) -> Generator[None]:
+    """Hides the optimizers of `model`, which Keras saves and loads with its weights."""
+    held = {
+        name: value
+        for name, value in vars(model).items()
+        if (inside := _values_in(value))
+        and all(isinstance(each, base_optimizer.BaseOptimizer) for each in inside)
+    }
+    for name in held:
+        object.__setattr__(model, name, None)  # Keras' own would forget what they hold.
+    try:
+        yield
+    finally:
+        for name, value in held.items():
+            object.__setattr__(model, name, value)
+
+
+@contextlib.contextmanager
+def saving_instead(model, value_of: Callable) -> Generator[None]:
+    """Lets the layers of `model` save `value_of(variable)` in the place of each of their variables.
+
+    A method of the object's own: Keras' __setattr__ would look for state to track.
+    """
+
+    def replaced(layer):
+        own = layer.save_own_variables
+
+        def save(store):
+            variables: dict = {}
+            own(variables)
+            for key, value in variables.items():
+                store[key] = value_of(value) if isinstance(value, keras.Variable) else value
+
+        return save
+
+    layers = [
+        each for each in keras_adapter.layers_of(model) if "save_own_variables" not in vars(each)
+    ]
+    for layer in layers:
+        object.__setattr__(layer, "save_own_variables", replaced(layer))
+    try:
+        with without_optimizers(model):
+            yield
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "save_own_variables")
+
+
+def begin_average_with(optimizer, variable) -> None:
+    """Sets the average that `use_ema` keeps of a variable to its value; nothing without one."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if optimizer is None or not optimizer.built or not optimizer.use_ema:
+        return
+    pairs = zip(
+        optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
+    )
+    for trained, average in pairs:
+        if trained is variable:
+            average.assign(trained)
+
+
+def average_each(stock, optimizer, variables: list[keras.Variable]) -> None:
+    """Updates the averages of variables, also of parts that stand in for them.
+
+    Args:
+        stock: Keras' own, of an optimizer and all variables that it updates.
+        optimizer: A built one with `use_ema`.
+        variables: Some of those.
+    """
+    averages = optimizer._model_variables_moving_average
+    for variable in variables:
+        average = _average_of(optimizer, variable)
+        if average is None:
+            continue
+        shape = average._shape
+        object.__setattr__(optimizer, "_model_variables_moving_average", [average])
+        average._shape = tuple(average.value.shape)  # What is assigned has it.
+        try:
+            stock(optimizer, [variable])
+        finally:
+            average._shape = shape
+            object.__setattr__(optimizer, "_model_variables_moving_average", averages)
+
+
+def overwrite_each(frequency: int, optimizer, variables: list[keras.Variable]) -> None:
+    """Overwrites variables with their averages, as `ema_overwrite_frequency` does."""
+    is_due = tf.equal((tf.convert_to_tensor(optimizer.iterations) + 1) % frequency, 0)
+    for variable in variables:
+        average = _average_of(optimizer, variable)
+        if average is not None:
+            variable.value.assign(tf.where(is_due, average.value, variable.value))
+
+
+def _average_of(optimizer, variable):
+    return optimizer._model_variables_moving_average[optimizer._get_variable_index(variable)]
+
+
+def variables_trained_by(optimizer) -> list[keras.Variable]:
+    """Returns the variables that a built optimizer updates, in the order of their gradients."""
+    return optimizer._trainable_variables
+
+
+def build_optimizer(model) -> None:
+    """Creates the variables of the optimizer, where the model has all of its own."""
+    optimizer = model.optimizer
+    if optimizer is not None and not optimizer.built and keras_adapter.is_built(model):
+        build(optimizer, model.trainable_variables)
+
+
+def build(optimizer, variables: list[keras.Variable]) -> None:
+    """Creates the variables of an optimizer, each beside the weight that it is for.
+
+    Keras asks for that where they have the weight's shape. For others, such as the factors of
+    Adafactor, it is the weight that the optimizer has come to in its walk through them.
+    """
+    weights = _Walk(variables)
+
+    def create(next_creator, **kwargs):
+        if weights.now is not None and kwargs.get("colocate_with") is None:
+            kwargs["colocate_with"] = weights.now.value
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(create):
+        optimizer.build(weights)
+
+
+class _Walk(list):
+    """A list of weights that knows which one a loop over it has come to, in `now`.
+
+    None for one in several parts, which has no single place.
+    """
+
+    now: Any = None
+
+    def __iter__(self):
+        for variable in super().__iter__():
+            self.now = None if hasattr(variable.value, "variables") else variable
+            yield variable
+        self.now = None
+
+
+def know_parts(optimizer, variable) -> None:
+    """Lets an optimizer find the slots of a sharded variable by each of its parts."""
+    indices = optimizer._trainable_variables_indices
+    for part in variable.variables:
+        indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
+
+
+def numbers_of(optimizer) -> list[keras.Variable]:
+    """Returns the scalars of an optimizer that each update of a weight reads."""
+    numbers = [optimizer._iterations, optimizer._learning_rate]
+    return [each for each in numbers if isinstance(each, keras.Variable)]

@@ -1,0 +1,135 @@
+"""What of a model is Keras' own, and what is the user's.
+
+The private names that it takes to tell, each with its reason.
+
+tests/private/test_keras_stock.py fails when one of these names moves. Written against Keras 3.12 to
+3.15.
+"""
+
+import inspect
+from typing import Any
+
+import keras
+
+from kerasdist.private import keras_adapter, keras_operations, keras_optimizers, keras_routes
+
+_CORRELATIONS = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
+# Attributes of layers that may hold a function of the user's, of all examples.
+_FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")
+
+
+def is_stock_step(step: Any) -> bool:
+    """Whether a `train_step` or `test_step` of a model is Keras' own.
+
+    That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
+    """
+    stock = keras_routes.TensorFlowTrainer
+    return getattr(step, "__func__", None) in (stock.train_step, stock.test_step)
+
+
+def has_stock_steps(model) -> bool:
+    """Whether `model` trains and evaluates by calling itself, as Keras' own steps do."""
+    return is_stock_step(model.train_step) and is_stock_step(model.test_step)
+
+
+def has_stock_total_loss(model) -> bool:
+    """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
+    return (
+        is_stock_step(model.train_step)
+        and type(model).compute_loss is keras_routes.BaseTrainer.compute_loss
+    )
+
+
+def returns_stock_metrics(model, step_name: str) -> bool:
+    """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
+    return (
+        is_stock_step(getattr(model, step_name))
+        and type(model).compute_metrics is keras_routes.BaseTrainer.compute_metrics
+    )
+
+
+def has_stock_losses(model) -> bool:
+    """Whether every loss that `model` is compiled with is one of Keras'."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    return all(isinstance(loss, str) or _is_stock(loss) for loss in losses)
+
+
+def stock_metric_names(model) -> set[str]:
+    """Returns the names of those metrics of `model` that are Keras' own."""
+    metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
+    return {metric.name for metric in metrics if _is_stock(metric)}
+
+
+def has_own_parts(model) -> bool:
+    """Whether `model` is or has something that may look at several examples.
+
+    A layer, a function in one or an optimizer of the user's; a layer of Keras' that is told to, or
+    operations between layers.
+    """
+    return not all(
+        _is_stock(optimizer) for optimizer in keras_optimizers.optimizers_of(model)
+    ) or any(not _is_stock(layer) or _may_mix_examples(layer) for layer in model._flatten_layers())
+
+
+def _may_mix_examples(layer) -> bool:
+    functions = (getattr(layer, name, None) for name in _FUNCTIONS)
+    has_own = any(function is not None and not _is_stock(function) for function in functions)
+    return has_own or keras_operations.may_mix_examples(layer)
+
+
+def is_loss_all_own(model) -> bool:
+    """Whether nothing of `model` can be the user's own but how its loss is computed."""
+    methods = (type(model).call, type(model).__call__)
+    return (
+        is_stock_step(model.train_step)
+        and all(_is_stock(method) for method in methods)
+        and all(_is_stock(layer) for layer in keras_adapter.layers_of(model) if layer is not model)
+        and not any(_may_mix_examples(layer) for layer in model._flatten_layers())
+        and all(_is_stock(optimizer) for optimizer in keras_optimizers.optimizers_of(model))
+    )
+
+
+def own_apply_of(model) -> str | None:
+    """Returns the name of a method with which an optimizer of `model` applies in a way of its own.
+
+    None where all of them apply gradients as Keras' do.
+    """
+    for optimizer in keras_optimizers.optimizers_of(model):
+        for name in ("apply", "apply_gradients"):
+            if not _is_stock(getattr(type(optimizer), name)):
+                return f"{type(optimizer).__name__}.{name}"
+    return None
+
+
+def _is_stock(thing) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("keras.src.")
+
+
+def metrics_of(model) -> list[keras.metrics.Metric]:
+    """Returns the metrics of `model`, also what its own `metrics` property leaves out."""
+    metrics = [*model.metrics, *keras_routes.BaseTrainer.metrics.fget(model)]
+    inner = [each for metric in metrics for each in getattr(metric, "metrics", ())]
+    return list({id(metric): metric for metric in (*metrics, *inner)}.values())
+
+
+def own_metrics_of(model) -> list[keras.metrics.Metric]:
+    """Returns the metrics of `model` that may not add up; those given to `compile`, too."""
+    compiled, given = model._compile_metrics, []
+    if compiled is not None:
+        given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    metrics = [each for each in given if isinstance(each, keras.metrics.Metric)]
+    metrics = {id(each): each for each in (*metrics_of(model), *metrics)}
+    return [each for each in metrics.values() if not adds_up(each)]
+
+
+def adds_up(metric) -> bool:
+    """Whether the variables of a metric are sums over the examples, as those of Keras' own are.
+
+    Not where a class or a function is the user's. Keras' losses give one number for a batch, and
+    its correlations may be over the examples.
+    """
+    if not _is_stock(metric) or isinstance(metric, _CORRELATIONS):
+        return False
+    if isinstance(metric, keras.metrics.MeanMetricWrapper):
+        return inspect.isfunction(metric._fn) and _is_stock(metric._fn)
+    return True

@@ -1,0 +1,120 @@
+"""What is Keras' own is told from what is the user's."""
+
+import inspect
+
+import keras
+import pytest
+
+from kerasdist.private import keras_stock
+
+
+def test_keras_scales_the_loss_between_forward_and_backward_pass():
+    source = inspect.getsource(keras.Model.train_step)
+
+    assert source.count("scale_loss(") == 1
+    assert source.index("scale_loss(") < source.index("tape.gradient(")
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("mse", True),
+        ({"a": keras.losses.MeanSquaredError(), "b": "mae"}, True),
+        (lambda y_true, y_pred: y_pred - y_true, False),
+    ],
+)
+def test_losses_of_the_users_own_are_told_from_keras(loss, expected):
+    model = keras.Sequential([])
+    model.compile("sgd", loss)
+
+    assert keras_stock.has_stock_losses(model) == expected
+
+
+class HasComputeLoss(keras.Model):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+class HasTrainStep(keras.Model):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+def test_a_total_loss_of_the_users_own_is_told_from_keras():
+    assert keras_stock.has_stock_total_loss(keras.Sequential([]))
+    assert not keras_stock.has_stock_total_loss(HasComputeLoss())
+    assert not keras_stock.has_stock_total_loss(HasTrainStep())
+
+
+def test_a_step_that_the_model_was_given_is_told_from_keras():
+    model = keras.Sequential([])
+    assert keras_stock.is_stock_step(model.train_step)
+
+    model.train_step = lambda data: {}
+
+    assert not keras_stock.is_stock_step(model.train_step)
+    assert not keras_stock.has_stock_total_loss(model)
+    assert not keras_stock.returns_stock_metrics(model, "train_step")
+
+
+def test_metrics_are_found_that_the_property_leaves_out():
+    class Unlisted(keras.Model):
+        metrics = property(lambda self: [])
+
+        def __init__(self):
+            super().__init__()
+            self.tracker = keras.metrics.Mean(name="tracker")
+
+    names = [metric.name for metric in keras_stock.metrics_of(Unlisted())]
+
+    assert "tracker" in names
+
+
+class HasCall(keras.Model):
+    def call(self, inputs):
+        return inputs
+
+
+def test_a_model_of_which_the_loss_alone_is_the_users_is_told():
+    inputs = keras.Input((2,))
+    outputs = keras.layers.Dense(3)(inputs)
+
+    assert keras_stock.is_loss_all_own(HasComputeLoss(inputs, outputs))
+    assert not keras_stock.is_loss_all_own(HasTrainStep(inputs, outputs))
+    assert not keras_stock.is_loss_all_own(HasCall())
+    assert not keras_stock.is_loss_all_own(keras.Sequential([HasCall()]))
+
+
+def test_metrics_of_the_users_own_are_found_before_they_are_built():
+    def error(y, predictions):
+        return keras.ops.max(y - predictions)
+
+    class Own(keras.metrics.Mean):
+        """A mean."""
+
+    own = Own(), Own()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    assert keras_stock.own_metrics_of(model) == []
+    model.compile("sgd", "mse", metrics=["mae", [own[0]]], weighted_metrics=[own[1]])
+    assert keras_stock.own_metrics_of(model) == list(own)
+
+    wrapper = keras.metrics.MeanMetricWrapper
+    adds_up = [
+        keras_stock.adds_up(wrapper(function))
+        for function in (keras.metrics.mean_squared_error, error, keras.losses.Dice())
+    ]
+    assert adds_up == [True, False, False]
+
+
+class Halves(keras.optimizers.SGD):
+    def apply_gradients(self, grads_and_vars):
+        super().apply_gradients([(gradient / 2, variable) for gradient, variable in grads_and_vars])
+
+
+def test_a_way_of_ones_own_to_apply_gradients_is_named():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    assert keras_stock.own_apply_of(model) is None
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
+    assert keras_stock.own_apply_of(model) is None
+    model.compile(Halves())
+    assert keras_stock.own_apply_of(model) == "Halves.apply_gradients"
