@@ -9,9 +9,11 @@ tests/private/test_signatures.py fails when one of these names moves. Written ag
 3.15; `names.KERAS` stands where they differ.
 """
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -35,83 +37,136 @@ else:
     )
     from keras.src.trainers.trainer import BaseTrainer  # ty: ignore[missing-module-member]
 
-# What can be routed: (owner, name), each with the reason why Keras' own does not do.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """A function of Keras' that can be routed.
+
+    Attributes:
+        owner: The class or module that has it.
+        name: Its name there.
+        parameters: The names of those that it takes; see `signatures`.
+    """
+
+    owner: Any
+    name: str
+    parameters: str
+
+
+# What can be routed, each with the reason why Keras' own does not do.
 ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
-    "make_train_function": (TensorFlowTrainer, "make_train_function"),
-    "make_test_function": (TensorFlowTrainer, "make_test_function"),
+    "make_train_function": Route(TensorFlowTrainer, "make_train_function", "self force"),
+    "make_test_function": Route(TensorFlowTrainer, "make_test_function", "self force"),
     # Makes metrics and an optimizer, which are to be variables of the model's strategy.
-    "compile": (BaseTrainer, "compile"),
+    "compile": Route(
+        BaseTrainer,
+        "compile",
+        "self optimizer loss loss_weights metrics weighted_metrics run_eagerly "
+        "steps_per_execution jit_compile auto_scale_loss",
+    ),
     # What its callbacks do to the update ends with it, also after an error.
-    "fit": (TensorFlowTrainer, "fit"),
+    "fit": Route(
+        TensorFlowTrainer,
+        "fit",
+        "self x y batch_size epochs verbose callbacks validation_split validation_data "
+        "shuffle class_weight sample_weight initial_epoch steps_per_epoch validation_steps "
+        "validation_batch_size validation_freq",
+    ),
     # Every worker predicts all data.
-    "predict": (TensorFlowTrainer, "predict"),
+    "predict": Route(TensorFlowTrainer, "predict", "self x batch_size verbose steps callbacks"),
     # What these make inside of a scope becomes a variable of the strategy.
-    "train_on_batch": (TensorFlowTrainer, "train_on_batch"),
-    "test_on_batch": (TensorFlowTrainer, "test_on_batch"),
-    "predict_on_batch": (TensorFlowTrainer, "predict_on_batch"),
+    "train_on_batch": Route(
+        TensorFlowTrainer, "train_on_batch", "self x y sample_weight class_weight return_dict"
+    ),
+    "test_on_batch": Route(
+        TensorFlowTrainer, "test_on_batch", "self x y sample_weight return_dict"
+    ),
+    "predict_on_batch": Route(TensorFlowTrainer, "predict_on_batch", "self x"),
     # Validation during `fit` may use other weights, which must go out again after an error.
-    "evaluate": (TensorFlowTrainer, "evaluate"),
+    "evaluate": Route(
+        TensorFlowTrainer,
+        "evaluate",
+        "self x y batch_size verbose sample_weight steps callbacks return_dict kwargs",
+    ),
     # `predict` and `evaluate` read the replicas' own copies of moving statistics.
-    "make_predict_function": (TensorFlowTrainer, "make_predict_function"),
+    "make_predict_function": Route(TensorFlowTrainer, "make_predict_function", "self force"),
     # Every worker would write the same file at the same time.
-    "save": (keras.Model, "save"),
-    "save_weights": (keras.Model, "save_weights"),
-    "export": (keras.Model, "export"),
+    "save": Route(keras.Model, "save", "self filepath overwrite zipped kwargs"),
+    "save_weights": Route(keras.Model, "save_weights", "self filepath overwrite max_shard_size"),
+    "export": Route(keras.Model, "export", "self filepath format verbose input_signature kwargs"),
     # What `keras.saving.save_model` and `save_weights` call, wherever a program has them from.
-    "save_file": (saving_lib, "save_model"),
-    "save_weights_file": (saving_lib, "save_weights_only"),
-    "save_h5_file": (legacy_h5_format, "save_model_to_hdf5"),
+    "save_file": Route(saving_lib, "save_model", "model filepath weights_format zipped"),
+    "save_weights_file": Route(
+        saving_lib, "save_weights_only", "model filepath max_shard_size objects_to_skip"
+    ),
+    "save_h5_file": Route(
+        legacy_h5_format, "save_model_to_hdf5", "model filepath overwrite include_optimizer"
+    ),
     # Builds from a batch: one more pull from generators, a crash where a batch does not divide.
-    "symbolic_build": (TensorFlowTrainer, "_maybe_symbolic_build"),
+    "symbolic_build": Route(TensorFlowTrainer, "_maybe_symbolic_build", "self iterator data_batch"),
     # Tests for `dict`, which logs that are not computed yet are not.
-    "epoch_logs": (BaseTrainer, "_get_metrics_result_or_logs"),
+    "epoch_logs": Route(BaseTrainer, "_get_metrics_result_or_logs", "self logs"),
     # Runs over the end of data of unknown length; `class_weight` fails on distributed data.
-    "epoch_iterator": (keras_trainer, "TFEpochIterator"),
+    "epoch_iterator": Route(keras_trainer, "TFEpochIterator", "distribute_strategy args kwargs"),
     # Turns all logs of every step into numbers.
-    "callback_list": (keras.callbacks.CallbackList, "__new__"),
+    "callback_list": Route(keras.callbacks.CallbackList, "__new__", "args kwargs"),
     # Clips, accumulates and averages on each replica, before the gradients meet.
-    "apply": (base_optimizer.BaseOptimizer, "apply"),
-    "apply_scaled": (keras.optimizers.LossScaleOptimizer, "apply"),
-    "all_reduce": (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients"),
+    "apply": Route(base_optimizer.BaseOptimizer, "apply", "self grads trainable_variables"),
+    "apply_scaled": Route(
+        keras.optimizers.LossScaleOptimizer, "apply", "self grads trainable_variables"
+    ),
+    "all_reduce": Route(
+        keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients", "self grads_and_vars"
+    ),
     # How Nadam changes a number that the updates of all weights read.
-    "assign_number": (keras_optimizer.TFOptimizer, "assign"),
+    "assign_number": Route(keras_optimizer.TFOptimizer, "assign", "self variable value"),
     # Sends weights and averages from parameter servers to the worker, and averages back.
-    "average": (base_optimizer.BaseOptimizer, "_update_model_variables_moving_average"),
+    "average": Route(
+        base_optimizer.BaseOptimizer,
+        "_update_model_variables_moving_average",
+        "self trainable_variables",
+    ),
     # Likewise weights, so that one worker takes back what another has made of them meanwhile.
-    "decay": (keras.optimizers.Muon, "_apply_weight_decay"),
+    "decay": Route(keras.optimizers.Muon, "_apply_weight_decay", "self variables"),
     # The last that happens to gradients on a worker, before they go to parameter servers.
-    "clip": (base_optimizer.BaseOptimizer, "_clip_gradients"),
+    "clip": Route(base_optimizer.BaseOptimizer, "_clip_gradients", "self grads"),
     # The place in Keras' train_step between the loss and the backward pass.
-    "scale_loss": (base_optimizer.BaseOptimizer, "scale_loss"),
-    "scale_scaled_loss": (keras.optimizers.LossScaleOptimizer, "scale_loss"),
+    "scale_loss": Route(base_optimizer.BaseOptimizer, "scale_loss", "self loss"),
+    "scale_scaled_loss": Route(keras.optimizers.LossScaleOptimizer, "scale_loss", "self loss"),
     # What is given to `compile` is a loss of the global batch; see global_loss.
-    "compiled_loss": (compile_utils.CompileLoss, "call"),
-    "call_loss": (keras.Loss, "__call__"),
+    "compiled_loss": Route(compile_utils.CompileLoss, "call", "self y_true y_pred sample_weight"),
+    "call_loss": Route(keras.Loss, "__call__", "self y_true y_pred sample_weight"),
     # One list for all replicas, which take turns wherever they send a message.
-    "add_loss": (keras.layers.Layer, "add_loss"),
-    "own_losses": (keras.layers.Layer, "_get_own_losses"),
-    "clear_losses": (keras.layers.Layer, "_clear_losses"),
+    "add_loss": Route(keras.layers.Layer, "add_loss", "self loss"),
+    "own_losses": Route(keras.layers.Layer, "_get_own_losses", "self"),
+    "clear_losses": Route(keras.layers.Layer, "_clear_losses", "self"),
     # Divides by num_replicas: a mean of the replicas' means, whatever the number of examples.
-    "reduce_loss": (keras_loss, "reduce_weighted_values"),
-    "scale_for_distribution": (keras_loss, "scale_loss_for_distribution"),
-    "unscale_for_distribution": (keras_loss, "unscale_loss_for_distribution"),
+    "reduce_loss": Route(
+        keras_loss, "reduce_weighted_values", "values sample_weight mask reduction dtype"
+    ),
+    "scale_for_distribution": Route(keras_loss, "scale_loss_for_distribution", "value"),
+    "unscale_for_distribution": Route(keras_loss, "unscale_loss_for_distribution", "value"),
     # Counts a scalar once per replica, also on a replica without examples.
-    "update_mean": (keras.metrics.Mean, "update_state"),
+    "update_mean": Route(keras.metrics.Mean, "update_state", "self values sample_weight"),
     # A function that gives one number for a batch, or compares its examples, adds up to nothing.
-    "update_function": (keras.metrics.MeanMetricWrapper, "update_state"),
+    "update_function": Route(
+        keras.metrics.MeanMetricWrapper, "update_state", "self y_true y_pred sample_weight"
+    ),
     # Three messages a layer, each with a walk through the whole graph; no mask on replicas.
-    "moments": (keras.layers.BatchNormalization, "_moments"),
+    "moments": Route(keras.layers.BatchNormalization, "_moments", "self inputs mask"),
     # Made where it is first used, which on a replica fails.
-    "global_seed_generator": (seed_generator, "global_seed_generator"),
+    "global_seed_generator": Route(seed_generator, "global_seed_generator", ""),
     # The same masks on every replica.
-    "next_seed": (keras.random.SeedGenerator, "next"),
+    "next_seed": Route(keras.random.SeedGenerator, "next", "self ordered"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
-    "assign_add": (keras.Variable, "assign_add"),
+    "assign_add": Route(keras.Variable, "assign_add", "self value"),
     # Has no gradient for a variable in several parts.
-    "gradient": (tf.GradientTape, "gradient"),
+    "gradient": Route(
+        tf.GradientTape, "gradient", "self target sources output_gradients unconnected_gradients"
+    ),
     # Reads a whole table, of another machine, for a few rows.
-    "embed": (keras.layers.Embedding, "call"),
+    "embed": Route(keras.layers.Embedding, "call", "self inputs"),
 }
 
 
@@ -127,12 +182,13 @@ def route(functions: Mapping[str, Callable]) -> None:
         AttributeError: The installed version has no such function; see `names.find`.
         RuntimeError: It takes something else; see `signatures.check`.
     """
-    stock = {name: names.find(*ROUTABLE[name]) for name in functions}
-    for name, function in stock.items():
-        owner, attribute = ROUTABLE[name]
-        signatures.check(name, f"{names.place_of(owner)}.{attribute}", function)
-    for name, function in functions.items():
-        setattr(*ROUTABLE[name], _routed(stock[name], function))
+    routes = {name: ROUTABLE[name] for name in functions}
+    stock = {name: names.find(each.owner, each.name) for name, each in routes.items()}
+    for name, each in routes.items():
+        place = f"{names.place_of(each.owner)}.{each.name}"
+        signatures.check(each.parameters, place, stock[name])
+    for name, each in routes.items():
+        setattr(each.owner, each.name, _routed(stock[name], functions[name]))
 
 
 def _routed(stock, function):
@@ -163,4 +219,5 @@ def is_overridden(model, name: str) -> bool:
         model: A Keras model.
         name: Of the method, in `ROUTABLE`.
     """
-    return getattr(getattr(model, name), "__func__", None) is not getattr(*ROUTABLE[name])
+    stock = getattr(ROUTABLE[name].owner, ROUTABLE[name].name)
+    return getattr(getattr(model, name), "__func__", None) is not stock

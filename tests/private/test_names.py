@@ -22,7 +22,7 @@ class Renamed:
 
 
 def test_a_route_that_keras_has_no_more_is_an_error(monkeypatch):
-    monkeypatch.setitem(keras_routes.ROUTABLE, "gone", (keras.Model, "_gone"))
+    monkeypatch.setitem(keras_routes.ROUTABLE, "gone", keras_routes.Route(keras.Model, "_gone", ""))
 
     expected = rf'Model._gone` is not in Keras {keras.__version__}.*pip install "keras>=3'
     with pytest.raises(AttributeError, match=expected):

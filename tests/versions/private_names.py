@@ -132,25 +132,20 @@ def _changed_routes(path, tree, owners) -> Iterator[Moved]:
     routable = _dict_of(tree, "ROUTABLE")
     if routable is None:
         return
-    known = _parameters(path.parent)
-    for key, value in zip(routable.keys, routable.values, strict=True):
-        name = key.value
-        owner, attribute = _value(value.elts[0], owners), value.elts[1].value
+    for route in routable.values:
+        owner = _value(route.args[0], owners)
+        attribute, parameters = map(ast.literal_eval, route.args[1:])
         if owner is None:
             continue  # Said already.
         place = f"{_place(owner)}.{attribute}"
         if not hasattr(owner, attribute):
-            yield _moved(path, value, place, "is gone", owner=owner)
+            yield _moved(path, route, place, "is gone", owner=owner)
             continue
         taken = list(inspect.signature(getattr(owner, attribute)).parameters)
-        if name in known and taken != known[name]:
-            what = f"takes ({', '.join(taken)}), not ({', '.join(known[name])})"
-            yield _moved(path, value, place, what, owner=owner)
-
-
-def _parameters(folder: Path) -> dict[str, list[str]]:
-    node = _dict_of(ast.parse((folder / "signatures.py").read_text()), "PARAMETERS")
-    return {name: text.split() for name, text in ast.literal_eval(node).items()} if node else {}
+        known = parameters.split()
+        if taken != known:
+            what = f"takes ({', '.join(taken)}), not ({', '.join(known)})"
+            yield _moved(path, route, place, what, owner=owner)
 
 
 def _dict_of(tree: ast.Module, name: str) -> Any:

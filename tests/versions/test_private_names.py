@@ -10,9 +10,9 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.trainers import no_such_module
 
 ROUTABLE = {
-    "fit": (keras.Model, "fit"),
-    "make_train_function": (keras.Model, "make_trainer_function"),
-    "save": (keras.Model, "save"),
+    "fit": Route(keras.Model, "fit", "self x y"),
+    "make_train_function": Route(keras.Model, "make_trainer_function", "self force"),
+    "save": Route(keras.Model, "save", "self filepath " "overwrite zipped kwargs"),
 }
 
 
@@ -23,7 +23,6 @@ def build_optimizer(model):
 def strategy_of(model):
     return no_such_module, model._symbolic_build
 """
-SIGNATURES = 'PARAMETERS = {"fit": "self x y", "save": "self filepath " "overwrite zipped kwargs"}'
 
 
 def test_nothing_has_moved_in_the_locked_versions():
@@ -34,7 +33,6 @@ def test_nothing_has_moved_in_the_locked_versions():
 def moved(tmp_path):
     """What has moved, by the end of its name, for an adapter of names that never were."""
     (tmp_path / "keras_adapter.py").write_text(ADAPTER)
-    (tmp_path / "signatures.py").write_text(SIGNATURES)
     return {each.name.rpartition(".")[2]: each for each in moved_names(tmp_path)}
 
 
