@@ -38,6 +38,7 @@ from kerasdist.training.step import (
     own_functions,
     randomness,
     reduction_notes,
+    replica_run,
     replica_step,
     scope_checks,
     update_callback,
@@ -319,13 +320,13 @@ def _make_variables(model, element_spec):
         lambda leaf: None if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype), element_spec
     )
 
-    step = replica_step.inlined(model.train_step, strategy)
+    step = replica_run.inlined(model.train_step, strategy)
     is_remote = traits.has_remote_variables(strategy)
     make_delivery = remote_delivery.RemoteDelivery if is_remote else LocalDelivery
 
     def run(batch):
         shares = batches.shares_of(batch, strategy)
-        replica_step.run(strategy, step, shares, make_delivery=make_delivery)
+        replica_run.run(strategy, step, shares, make_delivery=make_delivery)
 
     traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext
     num_weights = len(model.weights)

@@ -268,7 +268,7 @@ class RemoteDelivery:
     def _after_arrival_on(self, device) -> Generator[None]:
         """Lets what is traced inside wait for gradients that have arrived on `device`.
 
-        Like all of a step it would wait for the batch (`replica_step.after`), which is on the
+        Like all of a step it would wait for the batch (`replica_run.after`), which is on the
         worker: one more message. Gradients are there when the batch is.
         """
         if device not in self._arrived:

@@ -17,6 +17,7 @@ from kerasdist.training.data.first_axes import FirstAxes
 from kerasdist.training.step import (
     batch_statistics,
     gradient_aggregation,
+    replica_run,
     replica_step,
     update_callback,
     whole_metrics,
@@ -45,7 +46,7 @@ class ModelStep:
             then read when somebody asks, and the step does not compute them.
         weighs_loss: See `ReplicaStep.weighs_loss`.
         callbacks: The update callbacks that are compiled into the step, in list order.
-        make_delivery: See `replica_step.run`.
+        make_delivery: See `replica_run.run`.
         make_times: Called with `is_on`; returns what measures the steps.
 
     Attributes:
@@ -71,7 +72,7 @@ class ModelStep:
     ):
         self._model = model
         self._strategy = model.distribute_strategy
-        self.step = replica_step.inlined(step, self._strategy)
+        self.step = replica_run.inlined(step, self._strategy)
         self._returns_metrics = returns_metrics
         self._weighs_loss = weighs_loss
         self._make_delivery = make_delivery
@@ -116,14 +117,14 @@ class ModelStep:
         data_checks.warn_of_infinite(self._has_infinite)
         self.first_axes.warn()
 
-    def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_step.GlobalStep:
+    def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_run.GlobalStep:
         """Traces a step.
 
         Args:
             batch: The batch of which the shares are.
             shares: `batches.Shares`.
             checks: Tensors that must be there before anything of the step runs.
-            riders: See `replica_step.run`.
+            riders: See `replica_run.run`.
             counter: Variable that counts the examples, in place of `num_examples`.
 
         Raises:
@@ -137,7 +138,7 @@ class ModelStep:
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(whole_metrics.updated_with_all(self._model))
             stack.enter_context(self.logs.watched())
-            result = replica_step.run(
+            result = replica_run.run(
                 self._strategy,
                 self._compiled(self._step_with_losses),
                 shares,
@@ -146,13 +147,13 @@ class ModelStep:
                 callbacks=self.callbacks,
                 is_quiet=self.is_quiet,
                 riders=riders,
-                **states,
+                states=states,
                 may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
                 times=self.times,
             )
         whole_metrics.add_up_others(self._model)
-        with replica_step.after(batch, checks):
+        with replica_run.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))
             self._observe([losses for _, losses in result.outputs], result)
@@ -175,7 +176,7 @@ class ModelStep:
                 error = raised
         may_be_empty = shares.may_be_empty and self._strategy.num_replicas_in_sync > 1
         has_made = len(self._model.weights) > num_weights or (
-            may_be_empty and _count(self._states()) > _count(states)
+            may_be_empty and len(self._states()) > len(states)
         )
         # The first trace may have ended at the weights, before it came to the optimizer.
         is_again = (has_made and self._num_traces_again == 0) or (
@@ -183,18 +184,18 @@ class ModelStep:
         )
         self._num_traces_again = self._num_traces_again + 1 if is_again else 0
         if late_scales:  # A `tf.function` would keep its first trace.
-            self.step = replica_step.as_python(self.step)
+            self.step = replica_run.as_python(self.step)
         if is_again:
             raise TraceAgainError from error
         if error is not None:
             raise error
 
-    def _states(self) -> dict[str, list]:
-        """Returns what steps set so far, as arguments of `replica_step.run`."""
-        return {
-            "states_of_examples": batch_statistics.states_of_examples(self._model),
-            "other_states": batch_statistics.other_states(self._model),
-        }
+    def _states(self) -> replica_run.States:
+        """Returns what steps set so far."""
+        return replica_run.States(
+            of_examples=batch_statistics.states_of_examples(self._model),
+            others=batch_statistics.other_states(self._model),
+        )
 
     def _observe(self, losses, result):
         if not self._observers and not self._part_observers:
@@ -245,10 +246,6 @@ class ModelStep:
             return outputs
 
         return run
-
-
-def _count(states: dict[str, list]) -> int:
-    return sum(map(len, states.values()))
 
 
 def _warn_of_differences(model):

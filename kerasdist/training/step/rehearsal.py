@@ -39,6 +39,7 @@ from kerasdist.training.step import (
     own_attributes,
     randomness,
     rehearsed_logs,
+    replica_run,
     replica_step,
     whole_metrics,
 )
@@ -144,7 +145,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
         weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
         variables = [*weights, *states]
         with logs.watched():
-            shared = replica_step.rehearse(
+            shared = replica_run.rehearse(
                 strategy,
                 functools.partial(
                     _note_spreads, run_part, [each for _, each in variables], spreads
@@ -220,7 +221,7 @@ def _differentiate_loss(model, predictions, data):
     gradient_aggregation.rehearse(paths, gradients, replica)
 
 
-def _rehearse_whole(strategy, step, batch, touched) -> replica_step.Rehearsed:
+def _rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
     """Returns what a whole batch does, and what one does that differs from it by rounding."""
     size = batches.num_examples(batch)
     copies = [batch, touched] * len(peers.local_replicas(strategy))
@@ -229,7 +230,7 @@ def _rehearse_whole(strategy, step, batch, touched) -> replica_step.Rehearsed:
         shares = batches.Shares(
             data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
         )
-        return replica_step.rehearse(strategy, step, shares, is_whole=True)
+        return replica_run.rehearse(strategy, step, shares, is_whole=True)
 
     count = len(copies) // 2
     # On workers of one replica each in two runs, which all of them make.

@@ -17,13 +17,7 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import (
-    draws,
-    graph_errors,
-    rehearsal,
-    replica_step,
-    update_callback,
-)
+from kerasdist.training.step import draws, graph_errors, rehearsal, replica_run, update_callback
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 from kerasdist.training.step.step_logs import graph_function
@@ -35,7 +29,7 @@ class _News(NamedTuple):
     Attributes:
         num_examples: Of the global batch.
         num_stop_requests: Workers that want to stop; None where there is one.
-        is_discarded: See `replica_step.GlobalStep`.
+        is_discarded: See `replica_run.GlobalStep`.
     """
 
     num_examples: Any
@@ -284,7 +278,7 @@ class StepFunction:
             # Two graphs would draw other numbers than one, and end with other weights.
             self._is_never_quiet |= draws.has_state_in(tf.compat.v1.get_default_graph())
         if _STOP in result.sums:
-            with replica_step.after(batch, checks):
+            with replica_run.after(batch, checks):
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
         return result
 
@@ -297,7 +291,7 @@ class StepFunction:
         """Returns what `read()` gives, a batch; traced, or eager."""
         batch = self.times.of_input(read)
         if self._watch is not None:
-            with replica_step.after(batch):
+            with replica_run.after(batch):
                 self._num_read.assign_add(1)
         return batch
 

@@ -13,6 +13,7 @@ from kerasdist.training.step import (
     lazy_logs,
     own_attributes,
     randomness,
+    replica_run,
     replica_step,
 )
 from kerasdist.training.step.step_function import StepFunction
@@ -27,7 +28,7 @@ def run_whole(model, batch) -> dict:
     """
     strategy = model.distribute_strategy
     keras_state = keras_adapter.thread_state()
-    train_step = replica_step.inlined(model.train_step, strategy)
+    train_step = replica_run.inlined(model.train_step, strategy)
 
     def on_replica(data):
         keras_adapter.inherit(keras_state)
@@ -42,7 +43,7 @@ def run_whole(model, batch) -> dict:
             weighs_loss=False,
             keras_state=keras_state,
         )
-        with replica_step.entered(step), replica_step.after(data):
+        with replica_step.entered(step), replica_run.after(data):
             return train_step(data)
 
     def run(data):

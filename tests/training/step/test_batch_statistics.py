@@ -8,7 +8,7 @@ import tensorflow as tf
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from kerasdist.training.data import batches
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import replica_run
 from tests import strategies
 from tests.strategies import each_replicated_strategy
 
@@ -94,7 +94,7 @@ def num_operations(strategy, num_layers):
 
     @tf.function
     def run(x):
-        return replica_step.run(strategy, step, batches.shares_of(x, strategy)).outputs
+        return replica_run.run(strategy, step, batches.shares_of(x, strategy)).outputs
 
     return len(run.get_concrete_function(tf.zeros((8, 4))).graph.get_operations())
 

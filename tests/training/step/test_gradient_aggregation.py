@@ -8,7 +8,7 @@ import tensorflow as tf
 from kerasdist.callbacks import GradientClipping
 from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
-from kerasdist.training.step import gradient_aggregation, replica_step
+from kerasdist.training.step import gradient_aggregation, replica_run, replica_step
 from tests import strategies
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy
@@ -19,7 +19,7 @@ X = np.arange(1, 6, dtype="float32")
 def run(strategy, step, size=5, **arguments):
     """Returns what `step(data, replica_step)` returns on each replica."""
     shares = batches.shares_of(tf.constant(X[:size]), strategy)
-    return replica_step.run(
+    return replica_run.run(
         strategy, lambda data: step(data, replica_step.current()), shares, **arguments
     ).outputs
 

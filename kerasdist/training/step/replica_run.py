@@ -1,0 +1,293 @@
+"""One step over all replicas of a strategy, to train or to see what it would have done.
+
+    result = replica_run.run(strategy, step_function, shares)
+    result.outputs[0]                       # What the first replica of this worker returned.
+
+What each of them knows about the others meanwhile is its `ReplicaStep`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import operator
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter, rehearsal_adapter
+from kerasdist.training import peers
+from kerasdist.training.data import batches
+from kerasdist.training.step import delivery, late_variables, rare
+from kerasdist.training.step.dependence import Dependence
+from kerasdist.training.step.replica_step import ReplicaStep, current, entered
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class States:
+    """Variables that a step sets, of which it may leave some as they are.
+
+    Attributes:
+        of_examples: Those that each replica sets by its own examples (metrics, moving statistics),
+            which one without examples leaves as they are.
+        others: Further ones. A replica without examples leaves those as they are of which the graph
+            says the same.
+    """
+
+    of_examples: Sequence = ()
+    others: Sequence = ()
+
+    def __len__(self):
+        return len(self.of_examples) + len(self.others)
+
+    def on_replicas(self, strategy) -> list["States"]:
+        """Returns for each replica of this worker its copies of them."""
+        of_examples, others = (
+            [strategy.experimental_local_results(state) for state in group]
+            for group in (self.of_examples, self.others)
+        )
+        return [
+            States(
+                of_examples=[copies[position] for copies in of_examples],
+                others=[copies[position] for copies in others],
+            )
+            for position in range(len(peers.local_replicas(strategy)))
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GlobalStep:
+    """One step over all replicas.
+
+    Attributes:
+        outputs: What each replica of this worker returned, in order.
+        shares: The share of each of them in the global batch.
+        num_examples: The examples of the global batch.
+        sums: The sums of the riders over all replicas; empty where no gradients were summed.
+        is_discarded: Bool scalar, whether it leaves nothing behind; None where it always does.
+    """
+
+    outputs: tuple
+    shares: list
+    num_examples: Any
+    sums: dict
+    is_discarded: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Rehearsed:
+    """What a step would have done.
+
+    Attributes:
+        updates: For each replica of this worker and each update: paths of the variables and their
+            gradients over all replicas.
+        asks_for_number: Whether the step asked for the number of replicas; known where it had the
+            whole batch.
+    """
+
+    updates: list
+    asks_for_number: bool
+
+
+def run(
+    strategy,
+    step_function,
+    shares: batches.Shares,
+    *,
+    weighs_loss=False,
+    checks=(),
+    callbacks=(),
+    is_quiet=False,
+    riders=(),
+    states=States(),
+    may_discard=False,
+    make_delivery=delivery.LocalDelivery,
+    times=None,
+) -> GlobalStep:
+    """Runs `step_function` once on every replica, each with its share of the global batch.
+
+    Args:
+        strategy: One of our strategies; called in its cross-replica context.
+        step_function: Called as `step_function(data)` in replica context.
+        shares: The global batch, split.
+        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        checks: Tensors that must be there before anything of the step runs.
+        callbacks: See `ReplicaStep.callbacks`.
+        is_quiet: See `ReplicaStep.is_quiet`.
+        riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
+            workers together with the gradients.
+        states: The `States` that the step sets.
+        may_discard: Whether a callback may discard the step, which then sets none of them.
+        make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
+        times: `StepTimes` that measure the messages between replicas, or None.
+    """
+    first, *_ = peers.local_replicas(strategy)
+    is_only_replica = strategy.num_replicas_in_sync == 1
+    fractions = [
+        1.0 if is_only_replica else _fraction(count, shares.total) for count in shares.counts
+    ]
+    may_be_empty = shares.may_be_empty and not is_only_replica
+    states = states if may_be_empty or may_discard else States()
+    kept = states.on_replicas(strategy)
+    keras_state = keras_adapter.thread_state()
+    step_of_replica = functools.partial(
+        ReplicaStep,
+        global_num_examples=shares.total,
+        is_only_replica=is_only_replica,
+        may_be_empty=shares.may_be_empty,
+        weighs_loss=weighs_loss,
+        keras_state=keras_state,
+        callbacks=callbacks,
+        is_quiet=is_quiet,
+    )
+
+    def replica_fn():
+        keras_adapter.inherit(keras_state)
+        replica_id = peers.replica_id()
+        position, is_first = replica_id - first, replica_id == first
+        data = shares.data[position]
+        step = step_of_replica(
+            replica_id=replica_id,
+            num_examples=shares.counts[position],
+            share=fractions[position],
+            data=data,
+            dependence=Dependence(data),
+            delivery=make_delivery(),
+            exchange=times.of_exchange if times and is_first else operator.call,
+            riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
+        )
+        with entered(step), after(data, checks), _put_back(kept[position], step):
+            outputs = step_function(data)
+        _check_applied(step)
+        return outputs, step.sums, _is_discarded(step)
+
+    with late_variables.made_at_once(strategy):
+        replicas = strategy.experimental_local_results(strategy.run(replica_fn))
+    return GlobalStep(
+        outputs=tuple(outputs for outputs, *_ in replicas),
+        shares=fractions,
+        num_examples=shares.total,
+        sums=replicas[0][1],
+        is_discarded=replicas[0][2],
+    )
+
+
+def rehearse(
+    strategy, step_function, shares: batches.Shares, *, is_whole: bool, weighs_loss: bool = False
+) -> Rehearsed:
+    """Runs `step_function` on every replica and returns what it would have updated.
+
+    Random numbers are alike for all examples, and what is assigned gets its value back.
+
+    Args:
+        strategy: One of our strategies; called in its cross-replica context, eagerly.
+        step_function: Called as `step_function(data)` in replica context.
+        shares: What each replica gets.
+        is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
+        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+    """
+    first, *_ = peers.local_replicas(strategy)
+    updates: list = [[] for _ in shares.data]
+    keras_state = keras_adapter.thread_state()
+
+    def replica_fn():
+        keras_adapter.inherit(keras_state)
+        position = peers.replica_id() - first
+        count = shares.counts[position]
+        replica_step = ReplicaStep(
+            replica_id=0,  # Of which the random numbers are those of one device.
+            num_examples=count,
+            global_num_examples=shares.total,
+            share=1.0 if is_whole else _fraction(count, shares.total),
+            is_only_replica=is_whole,
+            may_be_empty=shares.may_be_empty,
+            weighs_loss=weighs_loss,
+            keras_state=keras_state,
+            rehearsed=[],
+        )
+        start()
+        with entered(replica_step):
+            step_function(shares.data[position])
+        updates[position].extend(replica_step.rehearsed or ())
+
+    def sees_one_replica():  # Not the strategy around the steps.
+        return is_whole and current() is not None
+
+    with (
+        rehearsal_adapter.assignments_undone(),
+        rehearsal_adapter.one_replica_seen(sees_one_replica) as questions,
+        rehearsal_adapter.alike_draws() as start,
+    ):
+        strategy.run(replica_fn)
+    return Rehearsed(updates=updates, asks_for_number=bool(questions))
+
+
+def inlined(step_function, strategy):
+    """Returns a step that is a `tf.function` as the Python of it: replicas cannot meet inside one.
+
+    Args:
+        step_function: The model's train_step or test_step.
+        strategy: A strategy of ours. One device runs the function as it is, as Keras does.
+    """
+    return step_function if strategy.num_replicas_in_sync == 1 else as_python(step_function)
+
+
+def as_python(step_function):
+    """Returns what a `tf.function` was made of, to be traced with what is around it."""
+    if not isinstance(step_function, tf.types.experimental.PolymorphicFunction):
+        return step_function
+    inlined_step = tf.autograph.to_graph(step_function.python_function)
+    inlined_step.__name__ = step_function.__name__
+    return inlined_step
+
+
+def after(data, checks=()):
+    """Keeps what is traced inside from running before `data` and `checks` are there.
+
+    TensorFlow runs whatever does not need the batch at once: at the end of the data a step without
+    a batch would still count, decay weights and decay learning rates.
+    """
+    leaves = tf.nest.flatten(data, expand_composites=True)  # Of ragged and sparse tensors too.
+    leaves = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+    return tf.control_dependencies([*leaves, *checks])
+
+
+@contextlib.contextmanager
+def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
+    """Lets what is traced inside leave states as they are where the step counts for nothing."""
+    of_examples, others = states.of_examples, states.others
+    before = {id(state): state.read_value() for state in (*of_examples, *others)}
+    yield
+
+    def put_back_if(reason, touched):
+        def put_back():
+            for state in touched:
+                state.assign(before[id(state)])
+
+        if touched:
+            rare.cond(reason, put_back)
+
+    if step.discards:
+        put_back_if(tf.reduce_any(step.discards), [*of_examples, *others])
+    if step.may_be_empty and not step.is_only_replica:
+        is_empty = tf.equal(step.num_examples, 0)
+        put_back_if(is_empty, [*of_examples, *step.dependence.among(others)])
+
+
+def _check_applied(step: ReplicaStep):
+    if step.callbacks and not step.updates:
+        raise RuntimeError(
+            f"{type(step.callbacks[0]).__name__} takes part in `optimizer.apply`, which this "
+            "train_step does not call. Apply the gradients with the optimizer, or leave the "
+            "callback out."
+        )
+
+
+def _is_discarded(step: ReplicaStep):
+    return tf.reduce_any(step.discards) if step.discards else None
+
+
+def _fraction(count, total):
+    if isinstance(count, int) and isinstance(total, int):
+        return count / total if total else 0.0
+    return tf.math.divide_no_nan(tf.cast(count, tf.float32), tf.cast(total, tf.float32))
