@@ -22,7 +22,7 @@ def route(monkeypatch):
             assign_add = keras.Variable.assign_add
 
         for name in ("assign_add", "embed"):
-            known = dataclasses.replace(keras_routes.ROUTABLE[name], owner=Owner)
+            known = dataclasses.replace(keras_routes.ROUTABLE[name], owner=Owner, name=name)
             monkeypatch.setitem(keras_routes.ROUTABLE, name, known)
         before = dict(vars(Owner))
         try:

@@ -32,7 +32,7 @@ def test_nothing_has_moved_in_the_locked_versions():
 @pytest.fixture
 def moved(tmp_path):
     """What has moved, by the end of its name, for an adapter of names that never were."""
-    (tmp_path / "keras_adapter.py").write_text(ADAPTER)
+    (tmp_path / "keras_optimizers.py").write_text(ADAPTER)
     return {each.name.rpartition(".")[2]: each for each in moved_names(tmp_path)}
 
 
@@ -47,7 +47,7 @@ def test_a_moved_name_comes_with_its_users_and_what_is_near(moved):
     found = moved["TFEpochIterators"]
 
     assert found.name == "keras.src.backend.tensorflow.trainer.TFEpochIterators"
-    assert found.used_by[0] == "keras_adapter.py:14 build_optimizer"
+    assert found.used_by[0] == "keras_optimizers.py:14 build_optimizer"
     assert "training/routes.py" in found.used_by
     assert found.look_at == [
         *("TFEpochIterator", "EpochIterator"),
