@@ -174,10 +174,14 @@ def rows(leaf, start, end):
 def num_examples(data) -> Any:
     """Returns the length of the first axis of `data`'s first tensor; 1 for scalars and no data."""
     for leaf in tf.nest.flatten(data):
-        shape = getattr(leaf, "shape", None)
-        if shape is not None and shape.rank != 0:
+        if has_first_axis(leaf):
             return _size(leaf)
     return 1
+
+
+def has_first_axis(leaf) -> bool:
+    """Whether a leaf of a batch is a tensor with examples: no scalar, and no None."""
+    return getattr(leaf, "shape", None) is not None and leaf.shape.rank != 0
 
 
 def _size(leaf):
@@ -194,7 +198,7 @@ def _size(leaf):
 
 
 def _split_leaf(leaf, num_replicas, replicas):
-    if leaf is None or getattr(leaf, "shape", None) is None or leaf.shape.rank == 0:
+    if not has_first_axis(leaf):
         return [leaf] * len(replicas)
     size = _size(leaf)
     return [rows(leaf, *_bounds(size, num_replicas, replica)) for replica in replicas]
@@ -226,7 +230,7 @@ def _lend_examples(data: tuple, counts: list) -> tuple:
 
 
 def _lend(group: list, counts: list) -> list:
-    if getattr(group[0], "shape", None) is None or group[0].shape.rank == 0:
+    if not has_first_axis(group[0]):
         return group
     spare = [rows(leaf, 0, tf.minimum(count, 1)) for leaf, count in zip(group, counts, strict=True)]
     if isinstance(group[0], tf.Tensor):
@@ -246,8 +250,7 @@ def _made_up(leaf):
 
 
 def _has_batch_axis(batch) -> bool:
-    shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(batch)]
-    return any(shape is not None and shape.rank != 0 for shape in shapes)
+    return any(map(has_first_axis, tf.nest.flatten(batch)))
 
 
 def _all_static(counts) -> bool:

@@ -86,8 +86,4 @@ def _leaves_of(batch) -> dict:
         for name, part in zip(names, parts, strict=False)
         for path, leaf in keras.tree.flatten_with_path(part)
     }
-    return {name: leaf for name, leaf in leaves.items() if _has_first_axis(leaf)}
-
-
-def _has_first_axis(leaf) -> bool:
-    return getattr(leaf, "shape", None) is not None and leaf.shape.rank != 0
+    return {name: leaf for name, leaf in leaves.items() if batches.has_first_axis(leaf)}

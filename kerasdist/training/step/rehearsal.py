@@ -82,6 +82,25 @@ class Finding:
     asks_for_number: bool = False
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Runs:
+    """What is rehearsed.
+
+    Attributes:
+        whole: Called with all of `batch`, and with all of `touched`.
+        part: Called with the share of a replica.
+        batch: Some of the examples.
+        touched: The same, different by rounding.
+        have_logs: Whether these run the step, with what it returns.
+    """
+
+    whole: Callable
+    part: Callable
+    batch: Any
+    touched: Any
+    have_logs: bool
+
+
 def is_due(model) -> bool:
     """Whether a step of `model` can mean something else than Keras' own do."""
     strategy = model.distribute_strategy
@@ -131,42 +150,65 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     if not peers.are_alike(strategy, str([name for name, _ in states])):
         states = []  # A worker may keep something for itself.
     with _without_traces(model):
-        some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
-        predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
-        if predictions is None:
-            batch = _some_of(batch, _EXAMPLES * num_replicas - 1)
-            touched = _touched(batch)
-            run_whole = functools.partial(logs.run_whole, step, touched)
-            run_part = functools.partial(logs.run_part, step)
-        else:  # Much less to compute, and no net to multiply what rounds.
-            run_whole = run_part = functools.partial(_differentiate_loss, model, predictions)
-            batch = touched = (some, tf.range(batches.num_examples(some)))
-        whole = _rehearse_whole(strategy, run_whole, batch, touched)
+        runs = _runs(model, step, batch, logs)
+        whole = _rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
         weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
-        variables = [*weights, *states]
+        noted = [value for _, value in (*weights, *states)]
         with logs.watched():
             shared = replica_run.rehearse(
                 strategy,
-                functools.partial(
-                    _note_spreads, run_part, [each for _, each in variables], spreads
-                ),
-                batches.shares_of(batch, strategy),
+                functools.partial(_note_spreads, runs.part, noted, spreads),
+                batches.shares_of(runs.batch, strategy),
                 is_whole=False,
                 weighs_loss=weighs_loss,
             )
     finding = _find(whole, shared, tolerance, num_replicas)
-    texts = logs.describe(num_replicas, tolerance, _ROUNDING) if predictions is None else []
+    texts = logs.describe(num_replicas, tolerance, _ROUNDING) if runs.have_logs else []
     if finding:  # What follows from it is no news.
         texts = [_describe(finding, num_replicas, keras_stock.own_apply_of(model))]
-    pairs = zip(variables, spreads[0], strict=True)
-    apart = [name if spread > _TOLERANCE else None for (name, _), spread in pairs]
-    num_weights = len(weights)
-    for names, describe in (
-        (apart[:num_weights], _describe_assigned),
-        (apart[num_weights:], _describe_states),
-    ):
-        if told := [name for name in names if name]:
-            texts.append(describe(told, num_replicas))
+    return [*texts, *_describe_spreads(weights, states, spreads[0], num_replicas)]
+
+
+def _runs(model, step: Callable, batch, logs) -> _Runs:
+    """Returns what to rehearse: a step, or its loss where nothing else can differ.
+
+    Args:
+        model: See `warn_of_differences`.
+        step: See `warn_of_differences`.
+        batch: See `warn_of_differences`.
+        logs: `RehearsedLogs` of the model.
+    """
+    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
+    predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
+    if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
+        run = functools.partial(_differentiate_loss, model, predictions)
+        data = (some, tf.range(batches.num_examples(some)))
+        return _Runs(whole=run, part=run, batch=data, touched=data, have_logs=False)
+    batch = _some_of(batch, _EXAMPLES * num_replicas - 1)
+    touched = _touched(batch)
+    return _Runs(
+        whole=functools.partial(logs.run_whole, step, touched),
+        part=functools.partial(logs.run_part, step),
+        batch=batch,
+        touched=touched,
+        have_logs=True,
+    )
+
+
+def _describe_spreads(weights, states, spreads: list, num_replicas: int) -> list[str]:
+    """Returns in words which weights and states are not the same on all replicas.
+
+    Args:
+        weights: Pairs of a name and a variable.
+        states: The same.
+        spreads: Of `_note_spreads`, first of the weights.
+        num_replicas: In all.
+    """
+    texts, left = [], iter(spreads)
+    for variables, describe in ((weights, _describe_assigned), (states, _describe_states)):
+        if apart := [name for name, _ in variables if next(left) > _TOLERANCE]:
+            texts.append(describe(apart, num_replicas))
     return texts
 
 
@@ -295,28 +337,26 @@ def _some_of(batch, number: int):
     Two batches in one, such as 12 examples without labels and 4 with, have their proportion on
     every replica as a whole only.
     """
-    sizes = {batches.num_examples(leaf) for leaf in tf.nest.flatten(batch) if _has_examples(leaf)}
+    sizes = {
+        batches.num_examples(leaf)
+        for leaf in tf.nest.flatten(batch)
+        if batches.has_first_axis(leaf)
+    }
     if len(sizes) > 1:
         return batch
     return tf.nest.map_structure(
-        lambda leaf: batches.rows(leaf, 0, min(number, *sizes)) if _has_examples(leaf) else leaf,
+        lambda leaf: (
+            batches.rows(leaf, 0, min(number, *sizes)) if batches.has_first_axis(leaf) else leaf
+        ),
         batch,
     )
-
-
-def _has_examples(leaf) -> bool:
-    return getattr(leaf, "shape", None) is not None and leaf.shape.rank != 0
 
 
 @contextlib.contextmanager
 def _without_traces(model) -> Generator[None]:
     """Runs what is inside operation by operation, and leaves no trace of it."""
-    # A difference that has a warning of its own.
-    layers = batch_statistics.unsynchronized_layers(model)
     logger = tf.get_logger()
     level, runs_eagerly = logger.level, tf.config.functions_run_eagerly()
-    for layer in layers:
-        layer.synchronized = True
     logger.setLevel(logging.ERROR)  # "Using MirroredStrategy eagerly has significant overhead".
     # What is traced here would be found again in the steps that count.
     tf.config.run_functions_eagerly(True)
@@ -326,6 +366,7 @@ def _without_traces(model) -> Generator[None]:
             contextlib.redirect_stdout(io.StringIO()),
             tf.summary.record_if(False),
             own_attributes.kept(model),
+            batch_statistics.synchronized(model),  # A difference that has a warning of its own.
             whole_metrics.updated_with_all(model),
             randomness.generators_kept(),
         ):
@@ -334,8 +375,6 @@ def _without_traces(model) -> Generator[None]:
     finally:
         tf.config.run_functions_eagerly(runs_eagerly)
         logger.setLevel(level)
-        for layer in layers:
-            layer.synchronized = False
 
 
 def _compare(expected: list, found: list, tolerance: float, num_replicas: int) -> Finding | None:
