@@ -52,16 +52,15 @@ ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_s
 def alike_draws() -> Generator[Callable[[], None]]:
     """Makes random numbers the same for every example and on every replica; for eager operations.
 
-    The numbers of a draw differ along all axes but the first. Python's, numpy's and TensorFlow's
-    generators are put back at the end.
+    The numbers of a draw differ along all axes but the first. TensorFlow's generator is put back at
+    the end; Python's and numpy's are for the caller to keep. For what is traced there is
+    `kerasdist.training.step.draws`.
 
     Yields:
         A function that each replica calls first.
     """
-    # TensorFlow's is made by the first seed.
-    generators = [random, *filter(None, [getattr(context.context(), "_rng", None)])]
-    states = [generator.getstate() for generator in generators]
-    state_of_numpy = np.random.get_state()
+    generator = getattr(context.context(), "_rng", None)  # Made by the first seed.
+    state = generator.getstate() if generator else None
     local = threading.local()  # Replicas take turns.
 
     def start():
@@ -94,9 +93,8 @@ def alike_draws() -> Generator[Callable[[], None]]:
         with names.replaced(replaced):
             yield start
     finally:
-        for generator, state in zip(generators, states, strict=True):
+        if generator:
             generator.setstate(state)
-        np.random.set_state(state_of_numpy)
 
 
 def _fractions(shape, seed: int) -> np.ndarray:

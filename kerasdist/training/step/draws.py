@@ -50,6 +50,8 @@ def has_state_in(graph: tf.Graph) -> bool:
 class Draws:
     """Stands before the functions of `tf.random`, which Keras' own call too, while it is entered.
 
+    For what is traced; `rehearsal_adapter.alike_draws` is for what runs at once.
+
     Attributes:
         are_alike: Whether all examples get the same numbers.
         places: Where in the model numbers were drawn: "sequential/dropout".

@@ -13,6 +13,7 @@ from keras import layers
 
 import kerasdist
 from kerasdist.private import rehearsal_adapter
+from kerasdist.training.step import randomness
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy
 
@@ -792,7 +793,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_are_alike_for_all_examples(name):
-    with rehearsal_adapter.alike_draws() as start:
+    with randomness.generators_kept(), rehearsal_adapter.alike_draws() as start:
         start()
         drawn = DRAWS[name]().numpy()
         start()
