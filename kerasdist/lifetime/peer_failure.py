@@ -29,7 +29,7 @@ from kerasdist.terminal import end_process, say
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
 # that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
 # seen; TensorFlow uses it for what it gives up because of the others.
-_ERRORS = (
+LOST_TASK_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
@@ -134,7 +134,7 @@ def message(cause: str, cluster: Cluster) -> str:
 def cause_of(error: BaseException, cluster: Cluster) -> str:
     """Returns in a sentence what happened to a peer; "" where an error has another reason."""
     text = str(error)
-    if not isinstance(error, _ERRORS):
+    if not isinstance(error, LOST_TASK_ERRORS):
         return ""
     if _TOLD in text:
         return _first_line(text.partition(_TOLD)[2])

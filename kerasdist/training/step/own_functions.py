@@ -60,7 +60,7 @@ def _make(method: Callable, model, kind: str, *args, **kwargs):
         _local.ours, _local.is_asked = None, False
     function = getattr(model, name)
     if ours is not None:
-        function = function if function is ours else Wrapper(function, ours)
+        function = function if function is ours else WrappedFunction(function, ours)
     elif hasattr(function, "restart"):  # Of the `fit` before.
         function.restart()
     else:
@@ -93,7 +93,7 @@ def _check(model, kind: str, callbacks):
         )
 
 
-class Wrapper:
+class WrappedFunction:
     """What an override has made around a function of ours, with all that is asked of ours.
 
     Args:

@@ -6,16 +6,8 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
+from kerasdist.lifetime.peer_failure import LOST_TASK_ERRORS
 from kerasdist.private import keras_adapter, tensorflow_adapter
-
-# What TensorFlow says where another task is gone, or has given up.
-_LOST = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.CancelledError,
-)
-
 
 _differences: list["WorkersDifferError"] = []
 
@@ -38,10 +30,12 @@ def error_of_workers(error: BaseException) -> BaseException | None:
     A `WorkersDifferError`, or TensorFlow's error of a lost task: `error` or one that it was raised
     from, as Keras wraps what a layer raises. None where the model alone is the reason.
     """
-    return next((e for e in _chain(error) if isinstance(e, (WorkersDifferError, *_LOST))), None)
+    of_workers = (WorkersDifferError, *LOST_TASK_ERRORS)
+    return next((each for each in _chain(error) if isinstance(each, of_workers)), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    # Also what was hidden by `from None`, as Keras does around the call of a layer.
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
