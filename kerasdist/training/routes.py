@@ -46,10 +46,10 @@ from kerasdist.training.step import (
     whole_metrics,
 )
 from kerasdist.training.step.delivery import LocalDelivery
+from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
-from kerasdist.training.step.step_logs import graph_function
 from kerasdist.training.step.train_function import TrainFunction
 
 
@@ -75,54 +75,7 @@ def adapt(strategy) -> None:
 
 @functools.cache
 def _lay():
-    functions = {
-        "make_train_function": _make_train_function,
-        "make_test_function": _make_test_function,
-        "compile": _compile,
-        "fit": _fit,
-        "evaluate": _evaluate,
-        "predict": _predict,
-        "train_on_batch": _outside_scopes,
-        "test_on_batch": _outside_scopes,
-        "predict_on_batch": _outside_scopes,
-        "make_predict_function": _make_predict_function,
-        "save": _write_file,
-        "save_weights": _write_file,
-        "export": _write,
-        "save_file": functools.partial(_write_by_function, "save_model"),
-        "save_weights_file": functools.partial(_write_by_function, "save_weights"),
-        "save_h5_file": functools.partial(_write_by_function, "save_model"),
-        "symbolic_build": _build,
-        "epoch_logs": _epoch_logs,
-        "epoch_iterator": _make_epoch_iterator,
-        "callback_list": _make_callback_list,
-        "apply": gradient_aggregation.apply,
-        "apply_scaled": gradient_aggregation.apply,
-        "clip": _clip,
-        "assign_number": _assign_number,
-        "average": _average,
-        "decay": _decay,
-        "all_reduce": gradient_aggregation.all_reduce,
-        "scale_loss": gradient_aggregation.scale_loss,
-        "scale_scaled_loss": gradient_aggregation.scale_loss,
-        "reduce_loss": global_loss.reduce_weighted_values,
-        "scale_for_distribution": global_loss.scale_for_distribution,
-        "unscale_for_distribution": global_loss.unscale_for_distribution,
-        "compiled_loss": global_loss.compiled_loss,
-        "call_loss": global_loss.call_loss,
-        "add_loss": global_loss.add_loss,
-        "own_losses": global_loss.own_losses,
-        "clear_losses": global_loss.clear_losses,
-        "update_mean": global_loss.update_mean,
-        "update_function": whole_metrics.update_function,
-        "moments": batch_statistics.moments,
-        "global_seed_generator": randomness.global_seed_generator,
-        "next_seed": randomness.next_seed,
-        "assign_add": _assign_add,
-        "gradient": _gradient,
-        "embed": _embed,
-    }
-    keras_routes.route(functions)
+    keras_routes.route(_FUNCTIONS)
     tensorflow_adapter.let_variables_be_numbers()
 
 
@@ -438,3 +391,53 @@ def _make_callback_list(stock, cls, *args, model=None, **kwargs):
     if cls is keras.callbacks.CallbackList and _is_ours(model):
         cls = CallbackList
     return stock(cls)
+
+
+# Those before Keras' own, by the names in `keras_routes.ROUTABLE`.
+_FUNCTIONS = {
+    "make_train_function": _make_train_function,
+    "make_test_function": _make_test_function,
+    "compile": _compile,
+    "fit": _fit,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "train_on_batch": _outside_scopes,
+    "test_on_batch": _outside_scopes,
+    "predict_on_batch": _outside_scopes,
+    "make_predict_function": _make_predict_function,
+    "save": _write_file,
+    "save_weights": _write_file,
+    "export": _write,
+    "save_file": functools.partial(_write_by_function, "save_model"),
+    "save_weights_file": functools.partial(_write_by_function, "save_weights"),
+    "save_h5_file": functools.partial(_write_by_function, "save_model"),
+    "symbolic_build": _build,
+    "epoch_logs": _epoch_logs,
+    "epoch_iterator": _make_epoch_iterator,
+    "callback_list": _make_callback_list,
+    "apply": gradient_aggregation.apply,
+    "apply_scaled": gradient_aggregation.apply,
+    "clip": _clip,
+    "assign_number": _assign_number,
+    "average": _average,
+    "decay": _decay,
+    "all_reduce": gradient_aggregation.all_reduce,
+    "scale_loss": gradient_aggregation.scale_loss,
+    "scale_scaled_loss": gradient_aggregation.scale_loss,
+    "reduce_loss": global_loss.reduce_weighted_values,
+    "scale_for_distribution": global_loss.scale_for_distribution,
+    "unscale_for_distribution": global_loss.unscale_for_distribution,
+    "compiled_loss": global_loss.compiled_loss,
+    "call_loss": global_loss.call_loss,
+    "add_loss": global_loss.add_loss,
+    "own_losses": global_loss.own_losses,
+    "clear_losses": global_loss.clear_losses,
+    "update_mean": global_loss.update_mean,
+    "update_function": whole_metrics.update_function,
+    "moments": batch_statistics.moments,
+    "global_seed_generator": randomness.global_seed_generator,
+    "next_seed": randomness.next_seed,
+    "assign_add": _assign_add,
+    "gradient": _gradient,
+    "embed": _embed,
+}

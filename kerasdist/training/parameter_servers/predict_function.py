@@ -8,11 +8,10 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.parameter_servers.epoch_iterator import most_running
 from kerasdist.training.step import late_variables
+from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.predict_function import joined
-from kerasdist.training.step.step_logs import graph_function
-
-_CALLS_PER_WORKER = 4
 
 
 class WorkerPredictFunction:
@@ -30,7 +29,7 @@ class WorkerPredictFunction:
         self._strategy = strategy
         self._coordinator = strategy.coordinator
         self._watch = strategy.watch
-        self._max_running = _CALLS_PER_WORKER * strategy.served_cluster.num_workers
+        self._max_running = most_running(strategy.served_cluster.num_workers)
         self._running = []
 
         def run(batch):

@@ -24,9 +24,9 @@ from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.step import graph_errors
+from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
-from kerasdist.training.step.step_logs import graph_function
 
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0

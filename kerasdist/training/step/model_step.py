@@ -23,7 +23,8 @@ from kerasdist.training.step import (
     whole_metrics,
 )
 from kerasdist.training.step.delivery import LocalDelivery
-from kerasdist.training.step.step_logs import StepLogs, graph_function, mean_over_examples
+from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
 
 

@@ -6,7 +6,7 @@ from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.step import late_variables
-from kerasdist.training.step.step_logs import graph_function
+from kerasdist.training.step.graph_function import graph_function
 
 
 class PredictFunction:

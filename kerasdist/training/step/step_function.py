@@ -18,9 +18,9 @@ from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.step import draws, graph_errors, rehearsal, replica_run, update_callback
+from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
-from kerasdist.training.step.step_logs import graph_function
 
 
 class _News(NamedTuple):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.step import graph_errors, lazy_logs, update_callback
+from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.metric_results import MetricResults
 
 
@@ -133,15 +134,6 @@ class StepLogs:
         for callback in self._callbacks:
             logs = callback.change_logs(logs)
         return logs
-
-
-def graph_function(method, **kwargs):
-    """Returns a tf.function of `method`, without AutoGraph.
-
-    TensorFlow counts traces by the code of a function, and would warn of retracing when the methods
-    of a few models have been traced once each; a partial has no code of its own.
-    """
-    return tf.function(functools.partial(method), autograph=False, **kwargs)
 
 
 def mean_over_examples(replicas, shares):

@@ -16,8 +16,8 @@ from kerasdist.training.step import (
     replica_run,
     replica_step,
 )
+from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.step_function import StepFunction
-from kerasdist.training.step.step_logs import graph_function
 from kerasdist.training.step.watched_step import copies_of, slots_of
 
 
