@@ -316,7 +316,7 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
     Args:
         coordinator: A ClusterCoordinator.
         datasets: Of `datasets_of_workers`.
-        state: Of `dataset_adapter.state_of`; of an iterator over the same dataset.
+        state: Of `dataset_adapter.position_state`; of an iterator over the same dataset.
         place: The name of two numbers of each worker: whose iterator it has read last, and how far.
             A new iterator stands at 0, also on a worker that has lost nothing else.
         generation: Whose iterators these are.

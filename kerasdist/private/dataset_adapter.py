@@ -14,7 +14,6 @@ import keras
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.data.ops import iterator_ops
-from tensorflow.python.data.ops import options as options_lib
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 
 
@@ -72,7 +71,7 @@ def _chain(dataset):
             left.extend(each._inputs())
 
 
-def iterator_state(iterator) -> bytes | None:
+def portable_state(iterator) -> bytes | None:
     """Returns what tf.data needs to make an iterator of a dataset of its kind go on here.
 
     None where that says not all: for Python generators and random operations, and for what is no
@@ -81,21 +80,17 @@ def iterator_state(iterator) -> bytes | None:
     if not isinstance(iterator, iterator_ops.OwnedIterator):
         return None
     try:
-        state = tf.raw_ops.SerializeIterator(
-            resource_handle=iterator._iterator_resource,
-            external_state_policy=tf.data.experimental.ExternalStatePolicy.FAIL.value,
-        )
+        return _serialized(iterator, tf.data.experimental.ExternalStatePolicy.FAIL).numpy()
     except tf.errors.OpError:
         return None
-    return tf.io.serialize_tensor(state).numpy()
 
 
-def set_iterator_state(iterator, state: bytes) -> bool:
-    """Gives an iterator a state of `iterator_state`; returns False where it is of another dataset.
+def set_portable_state(iterator, state: bytes) -> bool:
+    """Gives an iterator a state of `portable_state`; returns False where it is of another dataset.
 
     TensorFlow takes what it finds of it, and looks for no difference.
     """
-    now = iterator_state(iterator)
+    now = portable_state(iterator)
     if now is None or _names_in(now) != _names_in(state):
         return False
     try:
@@ -191,18 +186,22 @@ def deserialized(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
     return coordinator_values.deserialize_dataset_from_graph(graph, element_spec)
 
 
-def state_of(iterator: Any) -> tf.Tensor | None:
-    """Returns where an iterator stands, which random order it has included; None if unknown.
+def position_state(iterator: Any) -> tf.Tensor | None:
+    """Returns the state of an iterator, random order included; None if unknown.
 
-    TensorFlow's checkpoints can write it to a file only.
+    What is outside of it, such as a Python generator, is left out. TensorFlow's checkpoints can
+    write it to a file only.
     """
     try:
-        state = tf.raw_ops.SerializeIterator(
-            resource_handle=iterator._iterator_resource,
-            external_state_policy=options_lib.ExternalStatePolicy.IGNORE.value,
-        )
+        return _serialized(iterator, tf.data.experimental.ExternalStatePolicy.IGNORE)
     except tf.errors.UnimplementedError:  # Some datasets, such as those of a data service.
         return None
+
+
+def _serialized(iterator: Any, policy: tf.data.experimental.ExternalStatePolicy) -> tf.Tensor:
+    state = tf.raw_ops.SerializeIterator(
+        resource_handle=iterator._iterator_resource, external_state_policy=policy.value
+    )
     return tf.io.serialize_tensor(state)
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.optimizers import base_optimizer
 
 from kerasdist.private import keras_adapter
+from kerasdist.private.replaced_method import method_replaced
 
 
 def adopt(optimizer, strategy) -> None:
@@ -61,33 +62,19 @@ def without_optimizers(model) -> Generator[None]:
 
 @contextlib.contextmanager
 def saving_instead(model, value_of: Callable) -> Generator[None]:
-    """Lets the layers of `model` save `value_of(variable)` in the place of each of their variables.
+    """Lets the layers of `model` save `value_of(variable)` in place of each of their variables."""
+    with contextlib.ExitStack() as stack:
+        for layer in keras_adapter.layers_of(model):
+            stack.enter_context(method_replaced(layer, "save_own_variables", _save, value_of))
+        stack.enter_context(without_optimizers(model))
+        yield
 
-    A method of the object's own: Keras' __setattr__ would look for state to track.
-    """
 
-    def replaced(layer):
-        own = layer.save_own_variables
-
-        def save(store):
-            variables: dict = {}
-            own(variables)
-            for key, value in variables.items():
-                store[key] = value_of(value) if isinstance(value, keras.Variable) else value
-
-        return save
-
-    layers = [
-        each for each in keras_adapter.layers_of(model) if "save_own_variables" not in vars(each)
-    ]
-    for layer in layers:
-        object.__setattr__(layer, "save_own_variables", replaced(layer))
-    try:
-        with without_optimizers(model):
-            yield
-    finally:
-        for layer in layers:
-            object.__delattr__(layer, "save_own_variables")
+def _save(save_own_variables, value_of: Callable, store):
+    variables: dict = {}
+    save_own_variables(variables)
+    for key, value in variables.items():
+        store[key] = value_of(value) if isinstance(value, keras.Variable) else value
 
 
 def begin_average_with(optimizer, variable) -> None:

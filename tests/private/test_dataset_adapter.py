@@ -23,7 +23,7 @@ def test_iterator_begins_in_the_state_of_another_one():
     first, second = ([next(iter(dataset)).numpy().tolist()] for _ in range(2))
     dataset = shuffled()
     iter(dataset)
-    state = dataset_adapter.state_of(iter(dataset))
+    state = dataset_adapter.position_state(iter(dataset))
 
     again = [batch.numpy().tolist() for batch in dataset_adapter.iterator_over(shuffled(), state)]
 
@@ -39,7 +39,7 @@ def test_batch_spec_opens_the_batch_axis_of_plain_and_distributed_data():
 
 
 def state_of(iterator) -> bytes:
-    state = dataset_adapter.iterator_state(iterator)
+    state = dataset_adapter.portable_state(iterator)
     assert state is not None
     return state
 
@@ -62,7 +62,7 @@ def test_an_iterator_goes_on_in_the_state_of_another():
         orders.append(batches_of(iterator))
 
     iterator = iter(other)
-    assert dataset_adapter.set_iterator_state(iterator, states[2])
+    assert dataset_adapter.set_portable_state(iterator, states[2])
 
     assert batches_of(iterator) == orders[2] != orders[3]
     assert batches_of(iter(other)) == orders[3]
@@ -72,8 +72,8 @@ def test_an_iterator_takes_no_state_of_another_pipeline():
     state = state_of(iter(shuffled()))
 
     for dataset in (shuffled().skip(1), tf.data.Dataset.range(20).shuffle(9).batch(4).prefetch(2)):
-        assert not dataset_adapter.set_iterator_state(iter(dataset), state)
-    assert not dataset_adapter.set_iterator_state(iter([1]), state)
+        assert not dataset_adapter.set_portable_state(iter(dataset), state)
+    assert not dataset_adapter.set_portable_state(iter([1]), state)
 
 
 def test_random_operations_and_python_have_no_state():
@@ -81,7 +81,7 @@ def test_random_operations_and_python_have_no_state():
     python = tf.data.Dataset.from_generator(lambda: range(3), output_signature=tf.TensorSpec([]))
 
     for iterator in (iter(noise), iter(python), iter(range(3))):
-        assert dataset_adapter.iterator_state(iterator) is None
+        assert dataset_adapter.portable_state(iterator) is None
 
 
 def test_shuffles_are_found_in_all_inputs():

@@ -161,7 +161,7 @@ class EpochIterator(keras_adapter.EpochIterator):
             return 0
         self._num_iterators, content = state
         iterator = self._new_iterator()
-        fits = dataset_adapter.set_iterator_state(iterator, content)
+        fits = dataset_adapter.set_portable_state(iterator, content)
         if peers.sum_over(self._strategy, fits) < peers.count(self._strategy):
             warnings.warn(
                 "The dataset has other transformations than the one of the checkpoint. Training "
@@ -246,7 +246,7 @@ class EpochIterator(keras_adapter.EpochIterator):
     def _state_of(self, iterator) -> bytes | None:
         if not (self._has_small_state and running_call.keeps_data_state()):
             return None
-        state = dataset_adapter.iterator_state(iterator)
+        state = dataset_adapter.portable_state(iterator)
         self._has_small_state = state is not None  # TensorFlow logs each time that it has none.
         return state
 

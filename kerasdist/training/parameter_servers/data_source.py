@@ -153,7 +153,7 @@ class Pass:
 
     @functools.cached_property
     def _state(self):
-        return None if self._iterator is None else dataset_adapter.state_of(self._iterator)
+        return None if self._iterator is None else dataset_adapter.position_state(self._iterator)
 
 
 def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | None:

@@ -11,8 +11,8 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
+from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers
-from kerasdist.training.replaced_method import replaced
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
@@ -172,7 +172,7 @@ def _read_before_change(logs: LazyLogs, model) -> Generator[None]:
     """
     with contextlib.ExitStack() as stack:
         for name in _CHANGING_METRICS:
-            stack.enter_context(replaced(model, name, _read_first, logs))
+            stack.enter_context(method_replaced(model, name, _read_first, logs))
         yield
 
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training.replaced_method import replaced
+from kerasdist.private.replaced_method import method_replaced
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def watched(layers: list, note: Callable) -> Generator[None]:
     """Calls `note(layer, output)` whenever one of `layers` has been called inside."""
     with contextlib.ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(replaced(layer, "call", _call, layer, note))
+            stack.enter_context(method_replaced(layer, "call", _call, layer, note))
         yield
 
 

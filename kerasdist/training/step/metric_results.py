@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_stock, tensorflow_adapter
-from kerasdist.training.replaced_method import replaced
+from kerasdist.private.replaced_method import method_replaced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +60,9 @@ class MetricResults:
         self._results = {id(metric): (metric, {}) for metric in metrics}
         with contextlib.ExitStack() as stack:
             for metric, results in self._results.values():
-                stack.enter_context(replaced(metric, "result", _note, results))
+                stack.enter_context(method_replaced(metric, "result", _note, results))
                 for name in ("update_state", "reset_state"):
-                    stack.enter_context(replaced(metric, name, _forget, results))
+                    stack.enter_context(method_replaced(metric, name, _forget, results))
             yield
 
     def among(self, logs: dict) -> dict[tuple, Result]:

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Generator
 
 from kerasdist.private import keras_routes
+from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.replaced_method import replaced
 from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
 from kerasdist.training.step.step_times import StepTimes
 
@@ -31,7 +31,7 @@ def adapted(model) -> Generator[None]:
         for kind in ("train", "test"):
             name = f"make_{kind}_function"
             if keras_routes.is_overridden(model, name) and not _is_adapted(model, name):
-                stack.enter_context(replaced(model, name, _make, model, kind))
+                stack.enter_context(method_replaced(model, name, _make, model, kind))
         yield
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
+from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.replaced_method import replaced
 from kerasdist.training.step import own_attributes, replica_step
 
 # What replicas show each other: a variable is the same on all of them.
@@ -39,7 +39,7 @@ def updated_with_all(model) -> Generator[None]:
     """Updates those metrics of `model` with all examples, in a step that is run inside."""
     with contextlib.ExitStack() as stack:
         for metric in _prepared(model):
-            stack.enter_context(replaced(metric, "update_state", _update, metric))
+            stack.enter_context(method_replaced(metric, "update_state", _update, metric))
         yield
 
 

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from kerasdist.training.replaced_method import replaced
+from kerasdist.private.replaced_method import method_replaced
 
 
 def twice(method, prefix, *args, **kwargs):
@@ -15,7 +15,7 @@ def test_a_method_of_one_object_is_replaced_and_put_back_after_an_error():
     metric.update_state([1.0, 3.0])
     names = set(vars(metric))
 
-    with pytest.raises(KeyError), replaced(metric, "result", twice, "twice"):
+    with pytest.raises(KeyError), method_replaced(metric, "result", twice, "twice"):
         assert metric.result() == "twice: 4.0"
         assert float(other.result()) == 0.0
         raise KeyError
@@ -28,7 +28,10 @@ def test_one_that_was_the_objects_own_comes_back():
     layer = keras.layers.Identity()
     layer.call = lambda inputs: inputs + 1
 
-    with replaced(layer, "call", twice, "outer"), replaced(layer, "call", twice, "inner"):
+    with (
+        method_replaced(layer, "call", twice, "outer"),
+        method_replaced(layer, "call", twice, "inner"),
+    ):
         assert layer.call(1) == "inner: outer: 4outer: 4"
 
     assert layer.call(1) == 2

@@ -1,6 +1,6 @@
 """Another method for one object, and not for its class, while something runs.
 
-    with replaced(model, "save", _save_later, queue):
+    with method_replaced(model, "save", _save_later, queue):
         model.save(path)                    # _save_later(save, queue, path)
 
 The user's subclasses may have a method of that name of their own.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 
 
 @contextlib.contextmanager
-def replaced(owner, name: str, function: Callable, *arguments) -> Generator[None]:
+def method_replaced(owner, name: str, function: Callable, *arguments) -> Generator[None]:
     """Gives one object of Keras', and not its class, another method for what is inside.
 
     Args:
