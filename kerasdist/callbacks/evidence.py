@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
-from kerasdist.training import traits
+from kerasdist.training.step import step_variables
 
 
 class Evidence:
@@ -33,8 +32,7 @@ class Evidence:
     def _creation(self):
         stack = contextlib.ExitStack()
         stack.enter_context(tf.init_scope())
-        stack.enter_context(tensorflow_adapter.outside_scopes())
-        stack.enter_context(traits.shared_scope(self._strategy))
+        stack.enter_context(step_variables.being_made(self._strategy))
         return stack
 
     def is_there(self):

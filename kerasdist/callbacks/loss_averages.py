@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.checks import check_decay
-from kerasdist.private import tensorflow_adapter
-from kerasdist.training import traits
+from kerasdist.training.step import step_variables
 from kerasdist.training.step.update_callback import StepCallback
 
 
@@ -69,11 +68,8 @@ class LossAverages(StepCallback):
     def observe(self, losses):
         for name, loss in losses.items():
             if name not in self._state:
-                with (
-                    tf.init_scope(),
-                    tensorflow_adapter.outside_scopes(),
-                    traits.shared_scope(self.model.distribute_strategy),
-                ):
+                strategy = self.model.distribute_strategy
+                with tf.init_scope(), step_variables.being_made(strategy):
                     start = self._restored.pop(name, np.zeros(3, "float32"))
                     self._state[name] = tf.Variable(start, trainable=False)
             _, total, weight = tf.unstack(self._state[name])

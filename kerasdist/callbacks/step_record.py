@@ -15,10 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
-from kerasdist.training import peers, traits
+from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import parts_of
-from kerasdist.training.step import layer_outputs, rare, replica_step, statistics
+from kerasdist.training.step import layer_outputs, rare, replica_step, statistics, step_variables
+from kerasdist.training.step.gradient_aggregation import values_of
 
 
 class StepRecord:
@@ -43,7 +43,7 @@ class StepRecord:
         self._seen: tuple = ([], {})
         self._updated: tuple | None = None
         num = len(self._names)
-        with tensorflow_adapter.outside_scopes(), traits.shared_scope(strategy):
+        with step_variables.being_made(strategy):
             # The step at which a record is due, and that of the record since; -1 for none.
             self._due = tf.Variable(tf.int64.max, trainable=False)
             self._step: Any = tf.Variable(-1, dtype=tf.int64, trainable=False)
@@ -140,12 +140,12 @@ class StepRecord:
 
     def _record_gradients(self, gradients, applied):
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
-        rows = [statistics.row_of(_values_of(gradient)) for _, gradient, _ in wanted]
+        rows = [statistics.row_of(values_of(gradient)) for _, gradient, _ in wanted]
         _set(self._of_gradients, [index for index, _, _ in wanted], rows)
         norms: dict = {}  # Of what no callback has changed there is one.
         for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
             for _, gradient, _ in present:
-                norms.setdefault(id(gradient), statistics.norm_of(_values_of(gradient)))
+                norms.setdefault(id(gradient), statistics.norm_of(values_of(gradient)))
             found = [norms[id(gradient)] for _, gradient, _ in present]
             _set(variable, [index for index, _, _ in present], found)
 
@@ -236,10 +236,6 @@ def _zeros(*shape):
 def _set(variable, indices: list, rows: list) -> None:
     if indices:
         variable.scatter_nd_update([[index] for index in indices], tf.stack(rows))
-
-
-def _values_of(gradient):
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _flat(variable):

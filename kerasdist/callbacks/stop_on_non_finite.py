@@ -14,8 +14,9 @@ import tensorflow as tf
 from kerasdist.callbacks.evidence import Evidence
 from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training import peers, traits
-from kerasdist.training.step import layer_outputs, rare, replica_step, whole_step
+from kerasdist.training import peers
+from kerasdist.training.step import layer_outputs, rare, replica_step, step_variables, whole_step
+from kerasdist.training.step.gradient_aggregation import values_of
 from kerasdist.training.step.update_callback import StepCallback
 
 # How many of the largest gradients before are named.
@@ -79,7 +80,7 @@ class StopOnNonFinite(StepCallback):
         strategy = model.distribute_strategy
         self._index = {id(each): index for index, each in enumerate(model.trainable_variables)}
         self._sizes: dict = {}
-        with tensorflow_adapter.outside_scopes(), traits.shared_scope(strategy):
+        with step_variables.being_made(strategy):
             self._sizes_before: Any = tf.Variable(tf.zeros([len(self._index)]), trainable=False)
         self._evidence = [
             Evidence(strategy, len(self._index)) for _ in peers.local_replicas(strategy)
@@ -253,8 +254,7 @@ def _size_of(gradient):
     """Returns half of the squared L2 norm, with one operation that reads the gradient once."""
     if gradient is None:
         return tf.constant(0.0)
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.nn.l2_loss(tf.cast(values, tf.float32))
+    return tf.nn.l2_loss(tf.cast(values_of(gradient), tf.float32))
 
 
 def _is_finite(structure) -> bool:

@@ -3,8 +3,6 @@
 Today both answers are the same, since asynchronous workers are all that parameter servers have.
 """
 
-import contextlib
-
 import tensorflow as tf
 
 
@@ -16,11 +14,3 @@ def has_remote_variables(strategy) -> bool:
 def keeps_own_pace(strategy) -> bool:
     """Whether each worker makes steps of its own, and waits for no other."""
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
-
-
-def shared_scope(strategy) -> contextlib.AbstractContextManager:
-    """Returns a context for variables that a step writes and the chief reads.
-
-    On parameter servers they are shared by all workers. Elsewhere they are plain ones.
-    """
-    return strategy.scope() if has_remote_variables(strategy) else contextlib.nullcontext()

@@ -110,7 +110,7 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
         step.dependence.end_at(summed)
     step.sums.update(zip(riders, summed[len(present) :], strict=True))
     summed = iter(
-        _added_up(gradient) if has_each_row_once else gradient
+        added_up(gradient) if has_each_row_once else gradient
         for gradient, has_each_row_once in zip(summed, have_each_row_once, strict=False)
     )
     return [None if gradient is None else next(summed) for gradient in gradients]
@@ -195,6 +195,11 @@ def _division_of(optimizer, step) -> int:
 
 def _num_replicas() -> int:
     return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def values_of(gradient):
+    """Returns the numbers of a gradient: itself, or the values of its slices."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def map_values(gradient, function):
@@ -307,7 +312,7 @@ def _has_each_row_once(gradient) -> bool:
     return operation.type.startswith("Unique")
 
 
-def _added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+def added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """Returns slices of several replicas with one for each row."""
     rows, positions = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(rows))

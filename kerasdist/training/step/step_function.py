@@ -22,6 +22,10 @@ from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
+_STOP = "stop requests"
+_NEXT_SIZE = "examples of the next batch"
+_TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
+
 
 class _News(NamedTuple):
     """What a step returns: read from here it costs a hundredth of what a variable costs.
@@ -349,8 +353,3 @@ class StepFunction:
                 return num_taken
             self._run_batch(batch)
         return num_steps
-
-
-_STOP = "stop requests"
-_NEXT_SIZE = "examples of the next batch"
-_TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)

@@ -8,9 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
-from kerasdist.training.step import graph_errors, lazy_logs, update_callback
+from kerasdist.training.step import graph_errors, lazy_logs, step_variables, update_callback
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.metric_results import MetricResults
 
@@ -62,8 +61,7 @@ class StepLogs:
             with (
                 tf.init_scope(),
                 # In the scope of the trace, TensorFlow would trace the step once more.
-                tensorflow_adapter.outside_scopes(),
-                traits.shared_scope(self._strategy),
+                step_variables.being_made(self._strategy),
             ):
                 self._own_logs = tf.nest.map_structure(_variable_like, logs)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._own_logs, logs)
