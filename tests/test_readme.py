@@ -23,6 +23,7 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "docs/clusters.md", "docs/doctor.md", "docs/training.md"),
+    *("docs/parameter_servers.md", "docs/watching.md", "docs/resuming.md", "docs/warm_start.md"),
     *("docs/application.md", "docs/versions.md"),
 ]
 # One page for each public name.
@@ -74,7 +75,7 @@ def test_the_documentation_begins_with_the_example_of_the_readme():
 
 
 def test_every_public_name_has_a_page():
-    names = [*PUBLIC_NAMES]
+    names = [*PUBLIC_NAMES, "testing.run_cluster"]
     for module in (callbacks, schedules):
         own = (name for name, value in vars(module).items() if _is_public_of(module, name, value))
         names += [f"{module.__name__.removeprefix('kerasdist.')}.{name}" for name in own]
