@@ -8,11 +8,6 @@ from models import datasets, evaluate, nets, preprocessing
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "model.keras"
     keras.utils.set_random_seed(0)

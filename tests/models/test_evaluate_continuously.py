@@ -9,15 +9,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from models import datasets, evaluate, nets, train
+from models import evaluate, nets, train
 from tests.event_files import numbers
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data")
-    datasets.load("digits", split="train", data_dir=path)
-    return path
 
 
 def train_flags(data_dir, path, steps, *argv):

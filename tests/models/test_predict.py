@@ -15,11 +15,6 @@ NAMES = tuple(f"digit {number}" for number in range(10))
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run whose model tells digits by fresh weights."""
     from models import labels

@@ -13,19 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import datasets, evaluate, nets, train
+from models import evaluate, nets, train
 from models.nets import auxiliary
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data")
-    datasets.load("digits", split="train", data_dir=path)
-    return path
 
 
 @pytest.fixture

@@ -9,16 +9,10 @@ import tensorflow as tf
 from models import datasets, train
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data")
-    datasets.load("digits", split="train", data_dir=path)
-    return path
-
-
 @pytest.fixture
-def data_dir(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "data")
+def data_dir(data_dir, tmp_path):
+    """A copy, to be damaged."""
+    return shutil.copytree(data_dir, tmp_path / "data")
 
 
 def file_of(data_dir):
@@ -85,5 +79,5 @@ def test_a_broken_file_ends_the_run_with_one_line_and_code_1(
     assert not (tmp_path / "run/model.keras").exists()
 
 
-def test_nothing_is_said_of_whole_files(whole):
-    assert datasets.load("digits", split="train[:10]", data_dir=whole).damage() == ""
+def test_nothing_is_said_of_whole_files(data_dir):
+    assert datasets.load("digits", split="train[:10]", data_dir=data_dir).damage() == ""

@@ -7,11 +7,6 @@ from models import datasets
 from models.datasets.digits import Digits
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
-
-
 @pytest.mark.parametrize(("split", "size"), [("train", 1437), ("test", 360)])
 def test_each_split_has_its_share_of_every_digit(data_dir, split, size):
     dataset = datasets.load("digits", split=split, data_dir=data_dir)

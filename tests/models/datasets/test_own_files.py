@@ -11,13 +11,6 @@ from models.usage_error import UsageError
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data")
-    datasets.load("digits", split="train", data_dir=path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def folder(data_dir, tmp_path_factory):
     path = tmp_path_factory.mktemp("converted") / "folder"
     flags = ["--dataset_name=digits", f"--dataset_dir={data_dir}", f"--output_dir={path}"]

@@ -1,0 +1,13 @@
+"""Fixtures of the application's tests."""
+
+import pytest
+
+from models import datasets
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A --dataset_dir that holds the digits; no test changes it."""
+    path = tmp_path_factory.mktemp("data")
+    datasets.load("digits", split="train", data_dir=path)
+    return path
