@@ -16,7 +16,7 @@ import kerasdist
 def chief_first(
     strategy: tf.distribute.Strategy, cluster: kerasdist.Cluster
 ) -> Generator[None, None, None]:
-    """Let the chief run the body first, and then the other workers; all of them must come here.
+    """Lets the chief run the body first, and then the other workers; all of them must come here.
 
     Where the chief fails, the others end as its peers do when it is lost. Beside parameter servers
     the chief alone runs the program, so nobody waits.
@@ -32,7 +32,7 @@ def chief_first(
 
 
 def _meet(strategy: tf.distribute.Strategy) -> None:
-    """Wait for all workers: a sum has its value when everybody has given his part.
+    """Waits for all workers: a sum has its value when everybody has given his part.
 
     Where one is gone it fails at once. `kerasdist.barrier` would wait for it to the end of its
     limit, and the chief may take hours here.

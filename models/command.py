@@ -28,7 +28,7 @@ def run(
     description: str | None,
     takes_files: bool = False,
 ) -> int:
-    """Parse `argv` and return the exit code of `action`.
+    """Parses `argv` and returns the exit code of `action`.
 
     `action` is called with the flags, and where the command `takes_files` with what is left. The
     code is 1 where the cluster does not come together, an example cannot be used or training
@@ -60,7 +60,7 @@ def run(
 
 
 def _parse(values: flags.FlagValues, argv: Sequence[str], *, takes_files: bool) -> list[str]:
-    """Set the flags; return what is none."""
+    """Sets the flags; returns what is none."""
     # absl takes the first argument for the program's name.
     _, *rest = values(["", *argv])
     unexpected = [] if takes_files else rest

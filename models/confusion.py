@@ -1,4 +1,4 @@
-"""Which classes are taken for which: counted, and as a picture."""
+"""Which classes are taken for which, as a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,32 +13,16 @@ _MOST_SHOWN = 30  # Classes in the picture.
 _WITH_NUMBERS = 15  # So many have their counts written into them.
 
 
-def count(right: np.ndarray, said: np.ndarray, *, num_classes: int) -> np.ndarray:
-    """Return how often each class was taken for each.
-
-    Args:
-        right: the right classes of examples, int [examples].
-        said: the predicted ones.
-        num_classes: how many classes there are.
-
-    Returns:
-        int64 [classes, classes], a row for each right class.
-    """
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (right, said), 1)
-    return counts
-
-
 def write_picture(counts: np.ndarray, names: Sequence[str], path: Path, *, title: str) -> None:
-    """Write the counts to `path`, a .png, in one piece.
+    """Writes the counts to `path`, a .png, in one piece.
 
     Where there are many classes, those with the most mistakes are shown.
 
     Args:
         counts: [classes, classes], a row for each right class.
-        names: of the classes.
-        path: replaced when the picture is complete.
-        title: above the picture.
+        names: Of the classes.
+        path: Replaced when the picture is complete.
+        title: Above the picture.
     """
     mistakes = counts - np.diag(np.diag(counts))
     shown = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind="stable")

@@ -9,6 +9,7 @@ Reads what models.train reads and writes all its splits: as a folder of images
 with labels.txt). Images are written as PNG, which loses nothing.
 """
 
+import functools
 import os
 import shutil
 import sys
@@ -20,28 +21,28 @@ from absl import flags
 
 from models import command, datasets, input_pipeline, labels
 from models.datasets import slim_records
+from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
 _FORMS = ("folder", "tfrecords")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Convert as the flags `argv` say and return the exit code."""
+    """Converts as the flags `argv` say and returns the exit code."""
     return command.run(_convert, define_flags=_define_flags, argv=argv, description=__doc__)
 
 
 def _define_flags(values: flags.FlagValues) -> None:
-    def text(name: str, help: str) -> None:
-        flags.DEFINE_string(name, None, help, flag_values=values)
+    text = functools.partial(define_text, values)
 
-    text("dataset_name", "digits, folder, files of slim's form, or any of tensorflow-datasets.")
-    text("dataset_dir", "Where the dataset is. Must exist; missing data is written here.")
-    text("output_dir", "A folder that is not there yet.")
-    text("output_name", "With tfrecords, what files begin with. Default: --dataset_name.")
-    flags.DEFINE_enum("form", "folder", _FORMS, "What is written.", flag_values=values)
-    flags.DEFINE_integer(
-        "num_shards", 1, "With tfrecords, files a split.", lower_bound=1, flag_values=values
+    text(
+        "dataset_name", None, "digits, folder, files of slim's form, or any of tensorflow-datasets."
     )
+    text("dataset_dir", None, "Where the dataset is. Must exist; missing data is written here.")
+    text("output_dir", None, "A folder that is not there yet.")
+    text("output_name", None, "With tfrecords, what files begin with. Default: --dataset_name.")
+    flags.DEFINE_enum("form", "folder", _FORMS, "What is written.", flag_values=values)
+    define_count(values, "num_shards", 1, "With tfrecords, files a split.")
 
 
 def _convert(values: flags.FlagValues) -> int:

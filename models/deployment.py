@@ -6,12 +6,14 @@
 Without flags, the environment decides: TF_CONFIG, Slurm, or the devices of this machine.
 """
 
+import functools
 import os
 
 import tensorflow as tf
 from absl import flags
 
 import kerasdist
+from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
 _CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
@@ -19,14 +21,10 @@ _HOSTS = ("ps_hosts", "chief_host", "job_name", "task_id")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define slim's flags of clones and replicas, and those of the distributed Inception."""
-
-    def text(name: str, default: str, help: str) -> None:
-        flags.DEFINE_string(name, default, help, flag_values=values)
-
+    """Defines slim's flags of clones and replicas, and those of the distributed Inception."""
+    text = functools.partial(define_text, values)
     # kerasdist checks these numbers and says what is wrong with them.
-    def count(name: str, default: int | None, help: str) -> None:
-        flags.DEFINE_integer(name, default, help, flag_values=values)
+    count = functools.partial(define_count, values, at_least=None)
 
     count("num_clones", 1, "Model copies of each worker; the loss is their mean.")
     flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on the CPU.", flag_values=values)
@@ -41,10 +39,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def cluster(values: flags.FlagValues) -> kerasdist.Cluster:
-    """Return the cluster of --worker_hosts, or else the one that the environment describes.
+    """Returns the cluster of --worker_hosts, or else the one that the environment describes.
 
     Raises:
-        UsageError: flags or environment describe no cluster that can work, or both describe one.
+        UsageError: Flags or environment describe no cluster that can work, or both describe one.
     """
     try:
         if not values["worker_hosts"].present:
@@ -67,11 +65,11 @@ def cluster(values: flags.FlagValues) -> kerasdist.Cluster:
 
 
 def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.distribute.Strategy:
-    """Return the strategy for the flags in this cluster; several workers wait for each other.
+    """Returns the strategy for the flags in this cluster; several workers wait for each other.
 
     Raises:
-        UsageError: the flags cannot be had, or contradict the cluster.
-        kerasdist.ClusterStartError: the other workers did not come, or do not fit.
+        UsageError: The flags cannot be had, or contradict the cluster.
+        kerasdist.ClusterStartError: The other workers did not come, or do not fit.
     """
     try:
         config = _config(values, cluster)
@@ -94,7 +92,7 @@ def _check_no_hosts(values: flags.FlagValues) -> None:
 def _config(
     values: flags.FlagValues, cluster: kerasdist.Cluster
 ) -> kerasdist.DeploymentConfig | None:
-    """Return what the flags ask for; None where they leave it to the cluster and the devices."""
+    """Returns what the flags ask for; None where they leave it to the cluster and the devices."""
     if not any(values[name].present for name in _CONFIG):
         return None
     config = kerasdist.DeploymentConfig(

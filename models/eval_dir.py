@@ -19,7 +19,7 @@ class EvalDir:
     """Where evaluations are written.
 
     Args:
-        path: the directory; made when it is checked.
+        path: The directory; made when it is checked.
     """
 
     path: Path
@@ -45,10 +45,10 @@ class EvalDir:
         return self.path / "best.keras"
 
     def check(self) -> None:
-        """Make the directory.
+        """Makes the directory.
 
         Raises:
-            UsageError: it cannot be written to.
+            UsageError: It cannot be written to.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -61,11 +61,11 @@ class EvalDir:
             ) from error
 
     def steps(self) -> set[int]:
-        """Return the steps that have been evaluated."""
+        """Returns the steps that have been evaluated."""
         return {each["step"] for each in self._read()}
 
     def write(self, step: int, results: dict[str, float]) -> None:
-        """Add an evaluation to the results and the event files."""
+        """Adds an evaluation to the results and the event files."""
         line = {"step": step, **results, "time": round(time.time(), 3)}
         with self.results.open("a") as file:
             file.write(f"{json.dumps(line)}\n")
@@ -77,12 +77,12 @@ class EvalDir:
         writer.close()
 
     def is_best(self, step: int) -> bool:
-        """Return whether no evaluation before that of `step` was as good."""
+        """Returns whether no evaluation before that of `step` was as good."""
         found = {each["step"]: each[_MEASURE] for each in self._read()}
         return all(value < found[step] for other, value in found.items() if other != step)
 
     def keep_as_best(self, model: keras.Model) -> None:
-        """Save the model, in one piece."""
+        """Saves the model, in one piece."""
         with whole_file(self.best_model) as incomplete:
             model.save(incomplete)
 

@@ -13,6 +13,7 @@ that goes on is measured once, and the best is kept; it ends when the training d
 --max_number_of_steps, or when nothing new has come for --timeout_secs.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,22 +37,22 @@ from models.eval_dir import EvalDir
 from models.evaluation import Evaluation
 from models.nets import auxiliary
 from models.train_dir import TrainDir
+from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluate as the flags `argv` say and return the exit code, one of docs/clusters.md."""
+    """Evaluates as the flags `argv` say and returns the exit code, one of docs/clusters.md."""
     return command.run(_evaluate, define_flags=_define_flags, argv=argv, description=__doc__)
 
 
 def _define_flags(values: flags.FlagValues) -> None:
-    def count(name: str, default: int | None, help: str) -> None:
-        flags.DEFINE_integer(name, default, help, lower_bound=1, flag_values=values)
+    count = functools.partial(define_count, values)
 
     saved_model.define_flags(values)
     count("max_num_batches", None, "Default: all.")
     count("eval_image_size", None, "Height and width in pixels. Default: that of the model.")
-    flags.DEFINE_string("eval_dir", None, "Where results and pictures go.", flag_values=values)
+    define_text(values, "eval_dir", None, "Where results and pictures go.")
     flags.DEFINE_bool(
         "continuous",
         False,
@@ -136,7 +137,7 @@ def _cluster(values: flags.FlagValues) -> kerasdist.Cluster:
 
 
 def _built(values: flags.FlagValues, dataset: datasets.Dataset) -> keras.Model:
-    """Return a fresh net, for the weights of checkpoints."""
+    """Returns a fresh net, for the weights of checkpoints."""
     model = nets.build(
         values.model_name,
         num_classes=input_pipeline.num_classes(dataset, labels_offset=values.labels_offset),
@@ -148,7 +149,7 @@ def _built(values: flags.FlagValues, dataset: datasets.Dataset) -> keras.Model:
 
 
 def _loaded(values: flags.FlagValues, path: Path) -> keras.Model:
-    """Return the model in a file, for images of --eval_image_size."""
+    """Returns the model in a file, for images of --eval_image_size."""
     model = saved_model.load(path)
     size = values.eval_image_size
     if not size or size == model.input_shape[1]:
@@ -177,7 +178,7 @@ def _measure_each(
     measure: Callable[[int, str], None],
     eval_dir: EvalDir | None,
 ) -> int:
-    """Measure each new checkpoint, until the training ends, a step is reached, or nothing comes."""
+    """Measures each new checkpoint, until the training ends, a step is reached or nothing comes."""
     train_dir = TrainDir(Path(values.checkpoint_path))
     seen = eval_dir.steps() if eval_dir else set()
     last_time = time.monotonic()
@@ -202,10 +203,10 @@ def _measure_each(
 
 
 def _take(train_dir: TrainDir, step: int, model: keras.Model, values: flags.FlagValues) -> bool:
-    """Give the model the weights of a checkpoint; False where that was removed meanwhile.
+    """Gives the model the weights of a checkpoint; False where that was removed meanwhile.
 
     Raises:
-        UsageError: they are another net's.
+        UsageError: They are another net's.
     """
     path = train_dir.checkpoint_of(step)
     try:

@@ -21,11 +21,11 @@ class Evaluation:
     """What models are measured on.
 
     Args:
-        dataset: the split.
-        values: the flags.
-        preprocess: how its images are prepared.
-        image_size: their height and width.
-        global_batch_size: examples of one step of all replicas.
+        dataset: The split.
+        values: The flags.
+        preprocess: How its images are prepared.
+        image_size: Their height and width.
+        global_batch_size: Examples of one step of all replicas.
     """
 
     dataset: datasets.Dataset
@@ -42,7 +42,7 @@ class Evaluation:
         return min(number, most * self.global_batch_size) if most else number
 
     def batches(self):
-        """Return each example once, in batches of the global size."""
+        """Returns each example once, in batches of the global size."""
         batches = input_pipeline.test_batches(
             self.dataset,
             preprocess=self.preprocess,
@@ -56,7 +56,7 @@ class Evaluation:
         return batches.take(most) if most else batches
 
     def check(self, model: keras.Model) -> None:
-        """Raise UsageError where `model` is for other images or classes."""
+        """Raises UsageError where `model` is for other images or classes."""
         num_classes = input_pipeline.num_classes(
             self.dataset, labels_offset=self.values.labels_offset
         )
@@ -69,12 +69,12 @@ class Evaluation:
             )
 
     def measure(self, model: keras.Model) -> dict[str, float]:
-        """Return Accuracy and Recall_5 of a model.
+        """Returns Accuracy and Recall_5 of a model.
 
         Called inside the scope of the model's strategy, by all workers.
 
         Raises:
-            UnreadableDataError: an example cannot be used.
+            UnreadableDataError: An example cannot be used.
         """
         model.compile(
             loss=keras.losses.CategoricalCrossentropy(from_logits=True),
@@ -96,13 +96,13 @@ class Evaluation:
     def write(
         self, eval_dir: EvalDir, model: keras.Model, results: dict[str, float], *, step: int
     ) -> None:
-        """Write results, event files and pictures; the chief reads the examples for them."""
+        """Writes results, event files and pictures; the chief reads the examples for them."""
         eval_dir.write(step, results)
         num_classes = model.output_shape[-1]
         counts, worst = np.zeros((num_classes, num_classes), np.int64), mistakes.Worst()
         for images, right, probabilities in self._predicted(model):
             said = np.argmax(probabilities, axis=-1)
-            counts += confusion.count(right, said, num_classes=num_classes)
+            counts += tf.math.confusion_matrix(right, said, num_classes, dtype=tf.int64).numpy()
             worst.look_at(images, right, probabilities)
         names = self.dataset.label_names[self.values.labels_offset :]
         split = f"{self.values.dataset_name}, {self.values.dataset_split_name}"
@@ -113,7 +113,7 @@ class Evaluation:
         )
 
     def _predicted(self, model) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield images, right classes and probabilities of the examples that count."""
+        """Yields images, right classes and probabilities of the examples that count."""
         predict = tf.function(lambda images: keras.ops.softmax(model(images, training=False)))
         for images, one_hot, *weights in self.batches():
             right = np.argmax(one_hot, axis=-1)

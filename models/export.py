@@ -23,18 +23,19 @@ from absl import flags
 
 from models import command, saved_model
 from models.train_dir import TrainDir
+from models.typed_flags import define_text
 from models.usage_error import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Export as the flags `argv` say and return the exit code."""
+    """Exports as the flags `argv` say and returns the exit code."""
     return command.run(_export, define_flags=_define_flags, argv=argv, description=__doc__)
 
 
 def _define_flags(values: flags.FlagValues) -> None:
     saved_model.define_flags(values)
-    flags.DEFINE_string("preprocessing_name", None, "Default: that of the net.", flag_values=values)
-    flags.DEFINE_string("export_dir", None, "A folder that is not there yet.", flag_values=values)
+    define_text(values, "preprocessing_name", None, "Default: that of the net.")
+    define_text(values, "export_dir", None, "A folder that is not there yet.")
 
 
 def _export(values: flags.FlagValues) -> int:

@@ -1,5 +1,7 @@
 """Training that begins with the weights of another run, and trains some of them."""
 
+import functools
+
 import keras
 import tensorflow as tf
 from absl import flags
@@ -9,18 +11,19 @@ from kerasdist import callbacks
 from models import layer_scopes
 from models.nets import slim_names
 from models.train_dir import TrainDir
+from models.typed_flags import define_text
 from models.usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define slim's flags for fine-tuning."""
+    """Defines slim's flags for fine-tuning."""
+    text = functools.partial(define_text, values)
 
-    def text(name: str, help: str) -> None:
-        flags.DEFINE_string(name, None, help, flag_values=values)
-
-    text("checkpoint_path", "Weights to begin with: a run, a file of Keras, or one of TF-Slim.")
-    text("checkpoint_exclude_scopes", "Comma-separated layers that keep their fresh weights.")
-    text("trainable_scopes", "Comma-separated layers to train. Default: all.")
+    text(
+        "checkpoint_path", None, "Weights to begin with: a run, a file of Keras, or one of TF-Slim."
+    )
+    text("checkpoint_exclude_scopes", None, "Comma-separated layers that keep their fresh weights.")
+    text("trainable_scopes", None, "Comma-separated layers to train. Default: all.")
     flags.DEFINE_bool(
         "ignore_missing_vars",
         False,
@@ -30,10 +33,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> None:
-    """Give `model` the weights that the flags name, unless the run goes on from its own.
+    """Gives `model` the weights that the flags name, unless the run goes on from its own.
 
     Raises:
-        UsageError: they are not there, or not for this model.
+        UsageError: They are not there, or not for this model.
     """
     if not values.checkpoint_path:
         return
@@ -60,10 +63,10 @@ def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> 
 
 
 def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.Callback]:
-    """Return the callback that trains the layers of --trainable_scopes alone, if there are any.
+    """Returns the callback that trains the layers of --trainable_scopes alone, if there are any.
 
     Raises:
-        UsageError: a scope is none of the model's.
+        UsageError: A scope is none of the model's.
     """
     scopes = _scopes(values.trainable_scopes)
     patterns = layer_scopes.patterns("--trainable_scopes", scopes, model)
@@ -71,7 +74,7 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
 
 
 def _names(path: str) -> list[str]:
-    """Return the names in a checkpoint of TensorFlow; none of anything else."""
+    """Returns the names in a checkpoint of TensorFlow; none of anything else."""
     try:
         return [name for name, _ in tf.train.list_variables(path)]
     except (tf.errors.OpError, ValueError):

@@ -8,12 +8,12 @@ from absl import flags
 
 from kerasdist import callbacks
 from models import layer_scopes
-from models.number_flag import NOT_NEGATIVE, define_number
+from models.typed_flags import NOT_NEGATIVE, define_number
 from models.usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define what `slim.learning.create_train_op` takes as arguments."""
+    """Defines what `slim.learning.create_train_op` takes as arguments."""
     flags.DEFINE_string(
         "gradient_multipliers",
         None,
@@ -30,7 +30,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.Callback]:
-    """Return the callbacks that the flags ask for, in slim's order.
+    """Returns the callbacks that the flags ask for, in slim's order.
 
     Raises:
         UsageError: --gradient_multipliers is none, or names a layer that the model does not have.

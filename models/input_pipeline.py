@@ -1,6 +1,7 @@
 """From a dataset's examples to the batches that `fit` and `evaluate` take."""
 
 import dataclasses
+import functools
 import re
 
 import tensorflow as tf
@@ -8,6 +9,7 @@ from absl import flags
 
 from models.datasets import Dataset
 from models.preprocessing import Preprocess
+from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
 # How TensorFlow says that an example cannot be used; a peer that is lost is another matter.
@@ -24,13 +26,9 @@ class UnreadableDataError(Exception):
 
 
 def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> None:
-    """Define the flags that say which examples are read and how; `split` ... are defaults."""
-
-    def text(name: str, default: str | None, help: str) -> None:
-        flags.DEFINE_string(name, default, help, flag_values=values)
-
-    def count(name: str, default: int, help: str, *, at_least: int) -> None:
-        flags.DEFINE_integer(name, default, help, lower_bound=at_least, flag_values=values)
+    """Defines the flags that say which examples are read and how; `split` ... are defaults."""
+    text = functools.partial(define_text, values)
+    count = functools.partial(define_count, values)
 
     text(
         "dataset_name",
@@ -47,13 +45,13 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
         "Let examples whose label is no class count for nothing. Default: they end the run.",
         flag_values=values,
     )
-    flags.DEFINE_bool("use_grayscale", False, "Make coloured images grey.", flag_values=values)
-    count("batch_size", batch_size, "Examples per step and clone.", at_least=1)
-    count("num_preprocessing_threads", 4, "Threads that prepare images.", at_least=1)
+    flags.DEFINE_bool("use_grayscale", False, "Make colored images gray.", flag_values=values)
+    count("batch_size", batch_size, "Examples per step and clone.")
+    count("num_preprocessing_threads", 4, "Threads that prepare images.")
 
 
 def check(values: flags.FlagValues) -> None:
-    """Raise UsageError where the flags cannot be used."""
+    """Raises UsageError where the flags cannot be used."""
     for name in "dataset_name", "dataset_dir":
         if not values[name].value:
             raise UsageError(
@@ -63,20 +61,20 @@ def check(values: flags.FlagValues) -> None:
 
 
 def in_the_channels_asked_for(dataset: Dataset, values: flags.FlagValues) -> Dataset:
-    """Return the dataset; with --use_grayscale, of grey images."""
+    """Returns the dataset; with --use_grayscale, of gray images."""
     if not values.use_grayscale or dataset.channels == 1:
         return dataset
-    grey = dataset.examples.map(
+    gray = dataset.examples.map(
         lambda image, label: (tf.image.rgb_to_grayscale(image), label), tf.data.AUTOTUNE
     )
-    return dataclasses.replace(dataset, examples=grey, channels=1)
+    return dataclasses.replace(dataset, examples=gray, channels=1)
 
 
 def num_classes(dataset: Dataset, *, labels_offset: int) -> int:
-    """Return how many classes are left when labels below `labels_offset` are no class.
+    """Returns how many classes are left when labels below `labels_offset` are no class.
 
     Raises:
-        UsageError: none is left.
+        UsageError: None is left.
     """
     if labels_offset >= dataset.num_classes:
         raise UsageError(
@@ -97,7 +95,7 @@ def train_batches(
     seed: int,
     ignore_other_labels: bool = False,
 ) -> tf.data.Dataset:
-    """Return one epoch in batches of the global size, shuffled and distorted anew each time.
+    """Returns one epoch in batches of the global size, shuffled and distorted anew each time.
 
     The same `seed` gives the same batches, whatever `num_threads`.
 
@@ -136,7 +134,7 @@ def test_batches(
     num_threads: int,
     ignore_other_labels: bool = False,
 ) -> tf.data.Dataset:
-    """Return each example once, in the stored order, in the shapes of `train_batches`."""
+    """Returns each example once, in the stored order, in the shapes of `train_batches`."""
 
     def prepare(number, example):
         image, label = example
@@ -156,7 +154,7 @@ class _Target:
         self._ignores_others = ignores_others
 
     def __call__(self, label, number) -> tuple:
-        """Return the one-hot label, and a weight where other labels count for nothing.
+        """Returns the one-hot label, and a weight where other labels count for nothing.
 
         Args:
             label: int64 scalar, as it is stored.
@@ -175,12 +173,12 @@ class _Target:
 def unread(
     error: Exception, values: flags.FlagValues, *read: Dataset | None
 ) -> UnreadableDataError | None:
-    """Return what an error of `fit` or `evaluate` says of the data; None where it is another.
+    """Returns what an error of `fit` or `evaluate` says of the data; None where it is another.
 
     Args:
-        error: one of `READ_ERRORS`.
-        values: the flags.
-        *read: the datasets that may be the cause.
+        error: One of `READ_ERRORS`.
+        values: The flags.
+        *read: The datasets that may be the cause.
     """
     found = re.search(r"Label (-?\d+) of example (\d+)", str(error))
     if not found:

@@ -10,20 +10,20 @@ from models.whole_file import whole_file
 
 
 def write(path: Path, names: tuple[str, ...]) -> None:
-    """Write the names of the classes 0, 1, ..."""
+    """Writes the names of the classes 0, 1, ..."""
     lines = (f"{number}:{name}\n" for number, name in enumerate(names))
     with whole_file(path) as incomplete:
         incomplete.write_text("".join(lines))
 
 
 def read(path: Path, *, num_classes: int) -> list[str]:
-    """Return the names of the classes; their numbers where the file has none."""
+    """Returns the names of the classes; their numbers where the file has none."""
     names = _names(path)
     return [names.get(number, str(number)) for number in range(num_classes)]
 
 
 def count(path: Path) -> int:
-    """Return how many classes a file has; 0 where it is not there."""
+    """Returns how many classes a file has; 0 where it is not there."""
     return max(_names(path), default=-1) + 1
 
 

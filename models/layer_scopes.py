@@ -11,16 +11,16 @@ _MOST_SHOWN = 20
 
 
 def patterns(flag: str, scopes: list[str], model: keras.Model) -> list[str]:
-    """Return for each scope the regular expression that its variables' paths match as a whole.
+    """Returns for each scope the regular expression that its variables' paths match as a whole.
 
     Args:
-        flag: for the message.
-        scopes: names of layers, or of blocks of them, also as slim writes them, with slashes and
+        flag: For the message.
+        scopes: Names of layers, or of blocks of them, also as slim writes them, with slashes and
             behind the scope of the net: "fc8", "InceptionV3/Mixed_7c/Branch_0".
-        model: whose variables.
+        model: Whose variables.
 
     Raises:
-        UsageError: the model trains no variable of a scope; lists its layers.
+        UsageError: The model trains no variable of a scope; lists its layers.
     """
     return [_pattern(flag, scope, model) for scope in scopes]
 

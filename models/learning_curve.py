@@ -14,13 +14,13 @@ _VALIDATION_COLOR = "#d9661f"
 
 
 def write_learning_curve(history: Mapping[str, Sequence[float]], path: Path, *, title: str) -> None:
-    """Write the picture to `path`, a .png, in one piece.
+    """Writes the picture to `path`, a .png, in one piece.
 
     Args:
-        history: one value per epoch of "loss" and "accuracy", and of "val_loss" and
+        history: One value per epoch of "loss" and "accuracy", and of "val_loss" and
             "val_accuracy" where there was validation, as in `keras.callbacks.History`.
-        path: replaced when the picture is complete.
-        title: above the picture.
+        path: Replaced when the picture is complete.
+        title: Above the picture.
     """
     # A Figure of its own, without pyplot: no window system, nothing global.
     figure = Figure(figsize=(10, 4.2), layout="constrained")

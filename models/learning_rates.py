@@ -6,14 +6,14 @@ import keras
 from absl import flags
 
 import kerasdist
-from models.number_flag import NOT_NEGATIVE, POSITIVE, define_number
+from models.typed_flags import NOT_NEGATIVE, POSITIVE, define_number
 from models.usage_error import check_name
 
 Schedule = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define --learning_rate and the flags of its decay."""
+    """Defines --learning_rate and the flags of its decay."""
     define_number(values, "learning_rate", 0.01, "The first learning rate.", NOT_NEGATIVE)
     flags.DEFINE_string(
         "learning_rate_decay_type",
@@ -37,17 +37,17 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def check(values: flags.FlagValues) -> None:
-    """Raise UsageError where the flags cannot be used."""
+    """Raises UsageError where the flags cannot be used."""
     check_name("--learning_rate_decay_type", values.learning_rate_decay_type, SCHEDULES)
 
 
 def build(values: flags.FlagValues, *, num_examples: int, num_workers: int = 1) -> Schedule:
-    """Return the learning rate for a Keras optimizer, a function of global steps.
+    """Returns the learning rate for a Keras optimizer, a function of global steps.
 
     Args:
-        values: the flags; --batch_size, per clone, sets the length of an epoch of one clone.
-        num_examples: in the training split.
-        num_workers: that make each step together; as in slim, an epoch then has fewer steps. 1
+        values: The flags; --batch_size, per clone, sets the length of an epoch of one clone.
+        num_examples: In the training split.
+        num_workers: That make each step together; as in slim, an epoch then has fewer steps. 1
             beside parameter servers, where each worker makes its own.
     """
     decay_steps = kerasdist.schedules.decay_steps(

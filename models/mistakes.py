@@ -19,10 +19,10 @@ class Mistake:
 
     Args:
         image: float32 [height, width, channels], as the net sees it.
-        right: the number of its class.
-        said: that of the likeliest class.
-        probability: of the likeliest class.
-        right_probability: of its class.
+        right: The number of its class.
+        said: That of the likeliest class.
+        probability: Of the likeliest class.
+        right_probability: Of its class.
     """
 
     image: np.ndarray
@@ -36,7 +36,7 @@ class Worst:
     """The mistakes with the least probability of the right class among those that it is shown.
 
     Args:
-        count: how many it keeps.
+        count: How many it keeps.
     """
 
     def __init__(self, count: int = 24):
@@ -45,12 +45,12 @@ class Worst:
         self._number = 0
 
     def look_at(self, images: np.ndarray, right: np.ndarray, probabilities: np.ndarray) -> None:
-        """Look at a batch.
+        """Looks at a batch.
 
         Args:
             images: float32 [batch, height, width, channels].
-            right: the right classes, int [batch].
-            probabilities: of all classes, float32 [batch, classes].
+            right: The right classes, int [batch].
+            probabilities: Of all classes, float32 [batch, classes].
         """
         said = np.argmax(probabilities, axis=-1)
         for index in np.flatnonzero(right != said).tolist():
@@ -70,20 +70,20 @@ class Worst:
                 heapq.heappushpop(self._found, entry)
 
     def mistakes(self) -> list[Mistake]:
-        """Return what was kept, the worst first."""
+        """Returns what was kept, the worst first."""
         return [mistake for _, _, mistake in sorted(self._found, reverse=True)]
 
 
 def write_picture(
     mistakes: Sequence[Mistake], names: Sequence[str], path: Path, *, title: str
 ) -> None:
-    """Write mistakes to `path`, a .png, in one piece.
+    """Writes mistakes to `path`, a .png, in one piece.
 
     Args:
-        mistakes: the worst first.
-        names: of the classes.
-        path: replaced when the picture is complete.
-        title: above the picture.
+        mistakes: The worst first.
+        names: Of the classes.
+        path: Replaced when the picture is complete.
+        title: Above the picture.
     """
     rows = max(1, -(-len(mistakes) // _COLUMNS))
     figure = Figure(figsize=(1.9 * _COLUMNS, 2.4 * rows + 0.6), layout="constrained")
@@ -100,6 +100,6 @@ def write_picture(
 
 
 def as_picture(image: np.ndarray) -> np.ndarray:
-    """Return an image from 0 to 1, whatever its preprocessing made of it."""
+    """Returns an image from 0 to 1, whatever its preprocessing made of it."""
     low, high = float(image.min()), float(image.max())
     return np.squeeze((image - low) / (high - low or 1.0))

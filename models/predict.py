@@ -17,11 +17,12 @@ from absl import flags
 
 from models import command, labels, saved_model
 from models.train_dir import TrainDir
+from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Predict as the flags and files in `argv` say and return the exit code."""
+    """Predicts as the flags and files in `argv` say and returns the exit code."""
     return command.run(
         _predict, define_flags=_define_flags, argv=argv, description=__doc__, takes_files=True
     )
@@ -29,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _define_flags(values: flags.FlagValues) -> None:
     saved_model.define_flags(values)
-    flags.DEFINE_string("preprocessing_name", None, "Default: that of the net.", flag_values=values)
-    flags.DEFINE_integer("top_k", 5, "Classes to print.", lower_bound=1, flag_values=values)
+    define_text(values, "preprocessing_name", None, "Default: that of the net.")
+    define_count(values, "top_k", 5, "Classes to print.")
 
 
 def _predict(values: flags.FlagValues, files: Sequence[str]) -> int:

@@ -25,16 +25,16 @@ def write_picture(
     labels_offset: int,
     seed: int,
 ) -> None:
-    """Write the first examples of a dataset to `path`, a .png, in one piece.
+    """Writes the first examples of a dataset to `path`, a .png, in one piece.
 
     Args:
-        dataset: what is trained on.
-        preprocess: how its images are prepared.
-        names: of the classes.
-        path: replaced when the picture is complete.
-        image_size: height and width that the net takes.
-        labels_offset: subtracted from labels; those below are no class.
-        seed: draws the distortions.
+        dataset: What is trained on.
+        preprocess: How its images are prepared.
+        names: Of the classes.
+        path: Replaced when the picture is complete.
+        image_size: Height and width that the net takes.
+        labels_offset: Subtracted from labels; those below are no class.
+        seed: Draws the distortions.
     """
     figure = Figure(figsize=(1.5 * _COUNT, 4), layout="constrained")
     figure.suptitle("Above: as stored. Below: as the net sees it while training.", fontsize=11)

@@ -11,7 +11,7 @@ from models.usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define the flags that say which model, and how its images are prepared."""
+    """Defines the flags that say which model, and how its images are prepared."""
     flags.DEFINE_string(
         "checkpoint_path", None, "A --train_dir, or a .keras file.", flag_values=values
     )
@@ -24,10 +24,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def path_of(values: flags.FlagValues) -> Path:
-    """Return the file of the model that --checkpoint_path names.
+    """Returns the file of the model that --checkpoint_path names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: There is none.
     """
     if not values.checkpoint_path:
         raise UsageError("--checkpoint_path is missing: a --train_dir, or a .keras file.")
@@ -42,10 +42,10 @@ def path_of(values: flags.FlagValues) -> Path:
 
 
 def load(path: Path) -> keras.Model:
-    """Return the model in a file, not compiled.
+    """Returns the model in a file, not compiled.
 
     Raises:
-        UsageError: it is no model.
+        UsageError: It is no model.
     """
     try:
         return keras.saving.load_model(path, compile=False)
@@ -56,10 +56,10 @@ def load(path: Path) -> keras.Model:
 
 
 def preprocess_of(model: keras.Model, values: flags.FlagValues) -> preprocessing.Preprocess:
-    """Return how the images of a model are prepared.
+    """Returns how the images of a model are prepared.
 
     Raises:
-        UsageError: neither the flags nor its name say so; it is another net than --model_name.
+        UsageError: Neither the flags nor its name say so; it is another net than --model_name.
     """
     if values.model_name and model.name in nets.NETS and model.name != values.model_name:
         raise UsageError(

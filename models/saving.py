@@ -1,18 +1,18 @@
 """What a run keeps while it trains: checkpoints, summaries, traces and averages of the weights."""
 
+import functools
+
 import keras
 from absl import flags
 
 from kerasdist import callbacks
-from models.number_flag import DECAY, define_number
 from models.train_dir import TrainDir
+from models.typed_flags import DECAY, define_count, define_number
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define the flags of slim's trainer for what is written."""
-
-    def count(name: str, default: int | None, help: str) -> None:
-        flags.DEFINE_integer(name, default, help, lower_bound=1, flag_values=values)
+    """Defines the flags of slim's trainer for what is written."""
+    count = functools.partial(define_count, values)
 
     count("save_interval_secs", 600, "Seconds between two checkpoints, from which a run goes on.")
     count(
@@ -31,7 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def build(values: flags.FlagValues, train_dir: TrainDir) -> list[keras.callbacks.Callback]:
-    """Return the callbacks that the flags ask for."""
+    """Returns the callbacks that the flags ask for."""
     found: list[keras.callbacks.Callback] = []
     if values.moving_average_decay is not None:
         found.append(callbacks.MovingAverage(values.moving_average_decay, validate=True))
@@ -59,5 +59,5 @@ class SlimLines(callbacks.Throughput):
 
 
 def average_among(found: list) -> callbacks.MovingAverage | None:
-    """Return the moving average among callbacks, if there is one."""
+    """Returns the moving average among callbacks, if there is one."""
     return next((each for each in found if isinstance(each, callbacks.MovingAverage)), None)

@@ -24,22 +24,18 @@ which task it is. The chief alone writes and prints. Ctrl-C ends the workers wit
 
 import contextlib
 import functools
-import math
 import os
 import shlex
 import shutil
 import sys
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import flags
 
 import kerasdist
-from kerasdist import callbacks
 from models import (
     command,
     datasets,
@@ -56,27 +52,25 @@ from models import (
     saving,
 )
 from models.chief_first import chief_first
-from models.divergence import DivergedError
+from models.fit import Run, fit
 from models.learning_curve import write_learning_curve
 from models.nets import auxiliary
-from models.number_flag import NOT_NEGATIVE, SHARE, define_number
 from models.train_dir import TrainDir
+from models.typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
 from models.usage_error import UsageError
 
 _TEST_SPLITS = ("test", "validation")  # The first that the dataset has.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train as the flags `argv` say and return the exit code, one of docs/clusters.md."""
+    """Trains as the flags `argv` say and returns the exit code, one of docs/clusters.md."""
     return command.run(_train, define_flags=_define_flags, argv=argv, description=__doc__)
 
 
 def _define_flags(values: flags.FlagValues) -> None:
-    def text(name: str, default: str | None, help: str) -> None:
-        flags.DEFINE_string(name, default, help, flag_values=values)
-
-    def count(name: str, default: int | None, help: str, at_least: int | None = 1) -> None:
-        flags.DEFINE_integer(name, default, help, lower_bound=at_least, flag_values=values)
+    text = functools.partial(define_text, values)
+    count = functools.partial(define_count, values)
+    number = functools.partial(define_number, values)
 
     text("train_dir", None, "Where the model, its curve and its event files go.")
     flags.DEFINE_bool("overwrite", False, "Replace the results in --train_dir.", flag_values=values)
@@ -89,12 +83,8 @@ def _define_flags(values: flags.FlagValues) -> None:
         "Global steps between two points in the event files and, where it is given, two lines.",
     )
     count("seed", 0, "Draws weights, batches and distortions.", at_least=0)
-    define_number(
-        values, "weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", NOT_NEGATIVE
-    )
-    define_number(
-        values, "label_smoothing", 0.0, "How much of each label all classes share.", SHARE
-    )
+    number("weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", NOT_NEGATIVE)
+    number("label_smoothing", 0.0, "How much of each label all classes share.", SHARE)
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
@@ -132,15 +122,14 @@ def _train(values: flags.FlagValues) -> int:
 
 
 def _describe_data(values: flags.FlagValues, train: datasets.Dataset, train_dir: TrainDir) -> None:
-    """Write what the classes are called, and a picture of examples."""
+    """Writes what the classes are called, and a picture of examples."""
     names = train.label_names[values.labels_offset :]
     labels.write(train_dir.labels, names)
-    net = nets.find(values.model_name)
     # Training says which file is broken.
     with contextlib.suppress(*input_pipeline.READ_ERRORS):
         samples.write_picture(
             train,
-            preprocessing.find(values.preprocessing_name or net.preprocessing),
+            _preprocess(values),
             names,
             train_dir.samples,
             image_size=_image_size(values),
@@ -168,15 +157,8 @@ def _train_and_finish(
         # Once `fit` has begun: it refuses to go on with another training, of which all is kept.
         describe = functools.partial(_describe_data, values, train, train_dir)
         kept.append(keras.callbacks.LambdaCallback(on_train_begin=lambda logs: describe()))
-    run = _fit(
-        values,
-        model,
-        train,
-        test,
-        train_dir,
-        kept,
-        global_batch_size=values.batch_size * strategy.num_replicas_in_sync,
-    )
+    pipeline = _pipeline(values, values.batch_size * strategy.num_replicas_in_sync)
+    run = fit(values, model, train, test, pipeline=pipeline, train_dir=train_dir, kept=kept)
 
     def finish() -> int:
         average = saving.average_among(kept)
@@ -191,8 +173,8 @@ def _train_and_finish(
 
 
 def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
-    """Check all that can be checked without reading the data; write nothing."""
-    preprocessing.find(values.preprocessing_name or nets.find(values.model_name).preprocessing)
+    """Checks all that can be checked without reading the data; writes nothing."""
+    _preprocess(values)
     _check_can_train(values, cluster)
     optimizers.check(values)
     learning_rates.check(values)
@@ -224,7 +206,7 @@ def _check_can_train(values: flags.FlagValues, cluster: kerasdist.Cluster) -> No
 
 
 def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset | None]:
-    """Return the split to train on and the one to test on, if there is one."""
+    """Returns the split to train on and the one to test on, if there is one."""
 
     def load(split: str) -> datasets.Dataset:
         found = datasets.load(values.dataset_name, split=split, data_dir=values.dataset_dir)
@@ -271,97 +253,36 @@ def _build(
     return model
 
 
-def _image_size(values: flags.FlagValues) -> int:
-    return values.train_image_size or nets.find(values.model_name).image_size
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
-    """What `fit` did: values per epoch, the number of global steps, and whether Ctrl-C ended it."""
-
-    history: dict[str, list[float]]
-    step: int
-    interrupted: bool
-
-    @property
-    def exit_code(self) -> int:
-        return command.INTERRUPTED if self.interrupted else 0
-
-
-def _fit(
-    values: flags.FlagValues,
-    model: keras.Model,
-    train: datasets.Dataset,
-    test: datasets.Dataset | None,
-    train_dir: TrainDir,
-    kept: list[keras.callbacks.Callback],
-    *,
-    global_batch_size: int,
-) -> _Run:
-    net = nets.find(values.model_name)
-    pipeline = {
-        "preprocess": preprocessing.find(values.preprocessing_name or net.preprocessing),
+def _pipeline(values: flags.FlagValues, global_batch_size: int) -> dict[str, Any]:
+    """Returns how examples become batches: arguments of `input_pipeline.test_batches`."""
+    return {
+        "preprocess": _preprocess(values),
         "image_size": _image_size(values),
         "labels_offset": values.labels_offset,
         "global_batch_size": global_batch_size,
         "num_threads": values.num_preprocessing_threads,
         "ignore_other_labels": values.ignore_other_labels,
     }
-    last_step = values.max_number_of_steps or sys.maxsize
-    steps_per_epoch = math.ceil(train.num_examples / global_batch_size)
-    history = keras.callbacks.History()
-    tensorboard = _TensorBoard(
-        train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
+
+
+def _preprocess(values: flags.FlagValues) -> preprocessing.Preprocess:
+    return preprocessing.find(
+        values.preprocessing_name or nets.find(values.model_name).preprocessing
     )
-    interrupted = False
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Your input ran out of data")
-            batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
-            model.fit(
-                # The data ends at the last step: with a callback, several workers would stop a step
-                # later.
-                batches.repeat().take(last_step),
-                validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
-                epochs=math.ceil(last_step / steps_per_epoch),
-                steps_per_epoch=steps_per_epoch,
-                callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept],
-                shuffle=False,  # The pipeline shuffles; Keras warns about the default.
-            )
-    except KeyboardInterrupt:
-        interrupted = True
-    except callbacks.Checkpoint.MismatchError as error:
-        raise UsageError(
-            f"--train_dir {str(train_dir.path)!r} holds another training. Give its flags again, "
-            f"choose another directory, or replace it with --overwrite. {error}"
-        ) from error
-    except FloatingPointError as error:
-        raise DivergedError(error) from error
-    except input_pipeline.READ_ERRORS as error:
-        told = input_pipeline.unread(error, values, train, test)
-        if told is None:
-            raise
-        raise told from error
-    step = int(model.optimizer.iterations.numpy())
-    return _Run(history=history.history, step=step, interrupted=interrupted)
 
 
-class _TensorBoard(keras.callbacks.TensorBoard):
-    """Keras' own drops the values of an epoch unless `update_freq` divides its last step."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        with tf.summary.record_if(True):
-            super().on_epoch_end(epoch, logs)
+def _image_size(values: flags.FlagValues) -> int:
+    return values.train_image_size or nets.find(values.model_name).image_size
 
 
 def _finish(
     values: flags.FlagValues,
     model: keras.Model,
-    run: _Run,
+    run: Run,
     test: datasets.Dataset | None,
     train_dir: TrainDir,
 ) -> int:
-    """Write what there is to write and say what was done; return the exit code."""
+    """Writes what there is to write and says what was done; returns the exit code."""
     if not run.step:
         print("\nInterrupted before the end of the first step: there is no model to save.")
         return command.INTERRUPTED
@@ -398,7 +319,7 @@ def _evaluate_command(values: flags.FlagValues, train_dir: TrainDir) -> list[str
 
 
 def _program(name: str) -> str:
-    """Return how to call a program of this environment, also where it is not activated."""
+    """Returns how to call a program of this environment, also where it is not activated."""
     folder = Path(sys.executable).parent
     found = shutil.which(name)
     if found and Path(found).parent == folder:

@@ -21,7 +21,7 @@ class TrainDir:
     """Where a run writes.
 
     Args:
-        path: the directory; made by `taken`.
+        path: The directory; made by `taken`.
     """
 
     path: Path
@@ -71,17 +71,17 @@ class TrainDir:
         return self.model.stat().st_mtime >= self.checkpoint_of(step).stat().st_mtime
 
     def checkpoint_of(self, step: int) -> Path:
-        """Return where the checkpoint of a step is."""
+        """Returns where the checkpoint of a step is."""
         return self.checkpoints / f"step-{step:08d}"
 
     @staticmethod
     def weights_at(path: str) -> str:
-        """Return what to read weights from: the model of a run, or the path itself."""
+        """Returns what to read weights from: the model of a run, or the path itself."""
         model = TrainDir(Path(path)).model
         return str(model) if model.exists() else path
 
     def files(self) -> dict[str, str]:
-        """Return what the run writes, for the person: name to path."""
+        """Returns what the run writes, for the person: name to path."""
         return {
             "model": str(self.model),
             "labels": str(self.labels),
@@ -92,13 +92,13 @@ class TrainDir:
         }
 
     def check(self, *, overwrite: bool) -> None:
-        """Raise UsageError unless a new run can write here; write nothing.
+        """Raises UsageError unless a new run can write here; writes nothing.
 
         Args:
-            overwrite: whether the results of an earlier run may be replaced.
+            overwrite: Whether the results of an earlier run may be replaced.
 
         Raises:
-            UsageError: not a directory, not writable, or in use.
+            UsageError: Not a directory, not writable, or in use.
         """
         existing = self.path
         while not existing.exists():
@@ -121,10 +121,10 @@ class TrainDir:
 
     @contextlib.contextmanager
     def taken(self) -> Generator[None]:
-        """Make the directory and keep other runs out of it, until the end or the process's death.
+        """Makes the directory and keeps other runs out of it, until the end or the process's death.
 
         Raises:
-            UsageError: the file system refuses, or a run is going on there.
+            UsageError: The file system refuses, or a run is going on there.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -151,12 +151,12 @@ class TrainDir:
             pass
 
     def clear(self, *, overwrite: bool = False) -> None:
-        """Take an earlier run's curves out of TensorBoard's sight, unless it goes on.
+        """Takes an earlier run's curves out of TensorBoard's sight, unless it goes on.
 
         The earlier model and picture stay until the new ones replace them.
 
         Args:
-            overwrite: whether a run that was interrupted is replaced, too.
+            overwrite: Whether a run that was interrupted is replaced, too.
         """
         if self.is_begun and not overwrite:
             return
@@ -172,13 +172,13 @@ class TrainDir:
             file.unlink()
 
     def save(self, model: keras.Model) -> Path:
-        """Save `model`; whatever happens, the file is the old one or the new one, complete.
+        """Saves `model`; whatever happens, the file is the old one or the new one, complete.
 
         Returns:
             Where it is: in the folder for temporary files, where the directory does not take it.
 
         Raises:
-            UsageError: that does not take it, either.
+            UsageError: That does not take it, either.
         """
         try:
             with whole_file(self.model) as incomplete:

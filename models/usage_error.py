@@ -9,12 +9,12 @@ class UsageError(Exception):
 
 
 def check_name(flag: str, name: str, valid_names: Iterable[str]) -> None:
-    """Raise UsageError with the valid names and the closest one, unless `name` is among them.
+    """Raises UsageError with the valid names and the closest one, unless `name` is among them.
 
     Args:
-        flag: the flag that holds the name, with its dashes.
-        name: what the person typed.
-        valid_names: what they could have typed.
+        flag: The flag that holds the name, with its dashes.
+        name: What the person typed.
+        valid_names: What they could have typed.
 
     Raises:
         UsageError: `name` is not valid.
@@ -22,8 +22,13 @@ def check_name(flag: str, name: str, valid_names: Iterable[str]) -> None:
     valid_names = sorted(valid_names)
     if name in valid_names:
         return
-    close = difflib.get_close_matches(name, valid_names, n=1)
-    did_you_mean = f"; did you mean {close[0]!r}?" if close else "."
+    listed = ", ".join(valid_names)
     raise UsageError(
-        f"Unknown {flag} {name!r}. Valid names: {', '.join(valid_names)}{did_you_mean}"
+        f"Unknown {flag} {name!r}. Valid names: {listed}{did_you_mean(name, valid_names)}"
     )
+
+
+def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
+    """Returns the end of a sentence that lists names: the closest one, or a full stop."""
+    close = difflib.get_close_matches(name, list(valid_names), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."

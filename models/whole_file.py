@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Generator[Path]:
-    """Give a path to write to; move it to `path` at the end, remove it after an exception.
+    """Gives a path to write to; moves it to `path` at the end, removes it after an exception.
 
     Behind a link it takes the place of what the link points to, and the mode of a file stays.
     """

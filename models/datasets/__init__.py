@@ -7,7 +7,6 @@ folder of images, and a name whose files in slim's form are in the folder is rea
 """
 
 import contextlib
-import difflib
 import functools
 import shutil
 from collections.abc import Generator
@@ -20,7 +19,7 @@ from models.datasets import connection, image_folder, slim_records, splits
 from models.datasets.damage import first_damage
 from models.datasets.dataset import Dataset as Dataset
 from models.datasets.digits import Digits
-from models.usage_error import UsageError
+from models.usage_error import UsageError, did_you_mean
 
 BUILDERS: dict[str, type[tfds.core.DatasetBuilder]] = {
     "digits": Digits,
@@ -30,20 +29,20 @@ FOLDER = "folder"
 
 
 def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
-    """Return a split of the dataset `name`; the first time, write its files into `data_dir`.
+    """Returns a split of the dataset `name`; the first time, writes its files into `data_dir`.
 
     Everything that can be checked is checked before anything is written. Files are written into a
     directory that gets its real name when it is complete, so an interrupted run leaves nothing
     that the next one trips over.
 
     Args:
-        name: a key of `BUILDERS`, "folder", the name of files in slim's form, or any name that
+        name: A key of `BUILDERS`, "folder", the name of files in slim's form, or any name that
             `tfds.builder` takes.
-        split: one of its splits, or a slice such as "train[:80%]". None is the first.
-        data_dir: where the datasets are; must exist.
+        split: One of its splits, or a slice such as "train[:80%]". None is the first.
+        data_dir: Where the datasets are; must exist.
 
     Raises:
-        UsageError: an unknown name or split, a missing directory, or data that cannot be had.
+        UsageError: An unknown name or split, a missing directory, or data that cannot be had.
     """
     if not Path(data_dir).is_dir():
         raise UsageError(
@@ -80,11 +79,10 @@ def _make_builder(name: str, data_dir: str) -> tfds.core.DatasetBuilder:
     try:
         return tfds.builder(name, data_dir=data_dir)
     except ValueError as error:  # DatasetNotFoundError is one, a malformed name is another.
-        close = difflib.get_close_matches(name, [*BUILDERS, *tfds.list_builders()], n=1)
-        did_you_mean = f"; did you mean {close[0]!r}?" if close else "."
+        closest = did_you_mean(name, [*BUILDERS, *tfds.list_builders()])
         raise UsageError(
             f"Unknown --dataset_name {name!r}. Valid names: {', '.join(sorted(BUILDERS))}, "
-            f"{FOLDER}, and those of https://www.tensorflow.org/datasets/catalog{did_you_mean}"
+            f"{FOLDER}, and those of https://www.tensorflow.org/datasets/catalog{closest}"
         ) from error
 
 
@@ -123,7 +121,7 @@ def _prepare(name: str, builder: tfds.core.DatasetBuilder, data_dir: Path) -> No
 
 @contextlib.contextmanager
 def _without_leftovers(data_dir: Path) -> Generator[None]:
-    """Remove, after an error, the folders that were not there before."""
+    """Removes, after an error, the folders that were not there before."""
     before = set(data_dir.iterdir())
     try:
         yield

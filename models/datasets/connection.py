@@ -12,7 +12,7 @@ _PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 
 
 def is_offline() -> bool:
-    """Return whether no name can be resolved, and no proxy could do so instead."""
+    """Returns whether no name can be resolved, and no proxy could do so instead."""
     if any(os.environ.get(each) or os.environ.get(each.upper()) for each in _PROXIES):
         return False
     found = queue.SimpleQueue()

@@ -8,11 +8,11 @@ import tensorflow_datasets as tfds
 
 
 def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
-    """Return which record of which file cannot be read, and why; "" where all can.
+    """Returns which record of which file cannot be read, and why; "" where all can.
 
     Args:
-        builder: of the dataset, whose files are TFRecord.
-        split: as in `datasets.load`.
+        builder: Of the dataset, whose files are TFRecord.
+        split: As in `datasets.load`.
     """
     decode = builder.info.features.deserialize_example
     for file in builder.info.splits[split].file_instructions:
@@ -27,11 +27,11 @@ def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
 
 
 def damage_of_file(path: str, decode: Callable) -> tuple[int, str]:
-    """Return how many records of a TFRecord file can be read, and why the next one cannot.
+    """Returns how many records of a TFRecord file can be read, and why the next one cannot.
 
     Args:
-        path: of the file.
-        decode: of a record, in the graph of a pipeline.
+        path: Of the file.
+        decode: Of a record, in the graph of a pipeline.
     """
     number = 0
     try:

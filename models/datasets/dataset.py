@@ -12,11 +12,11 @@ class Dataset:
 
     Args:
         examples: (image uint8 [height, width, channels], label int64 []), in the stored order.
-        num_examples: in this split.
-        label_names: what the labels are called, from 0.
-        channels: of the images.
-        split_names: all splits of the dataset.
-        damage: says which record of which file cannot be read, after reading has failed; "" where
+        num_examples: In this split.
+        label_names: What the labels are called, from 0.
+        channels: Of the images.
+        split_names: All splits of the dataset.
+        damage: Says which record of which file cannot be read, after reading has failed; "" where
             all can.
     """
 

@@ -1,7 +1,7 @@
 """scikit-learn's handwritten digits as a tensorflow-datasets dataset: real images, no download.
 
-1,797 grey images of 8 x 8 pixels, part of scikit-learn's installation. To suit nets for 28 x 28
-images, each pixel becomes a square of 3 x 3 and a black border of 2 pixels is added; the 17 grey
+1,797 gray images of 8 x 8 pixels, part of scikit-learn's installation. To suit nets for 28 x 28
+images, each pixel becomes a square of 3 x 3 and a black border of 2 pixels is added; the 17 gray
 values become 0 to 255. A fifth of the images, the same share of each digit, is kept for testing.
 """
 
@@ -55,7 +55,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
 
 
 def _enlarge(images: np.ndarray) -> np.ndarray:
-    """Turn float [n, 8, 8] of 0 to 16 into uint8 [n, 28, 28, 1] of 0 to 255."""
-    grey = (images.astype(np.int64) * 255 // 16).astype(np.uint8)
-    enlarged = grey.repeat(3, axis=1).repeat(3, axis=2)
+    """Turns float [n, 8, 8] of 0 to 16 into uint8 [n, 28, 28, 1] of 0 to 255."""
+    gray = (images.astype(np.int64) * 255 // 16).astype(np.uint8)
+    enlarged = gray.repeat(3, axis=1).repeat(3, axis=2)
     return np.pad(enlarged, ((0, 0), (2, 2), (2, 2)))[..., np.newaxis]

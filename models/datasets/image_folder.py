@@ -21,14 +21,14 @@ _CHANNELS = 3
 
 
 def load(*, split: str | None, data_dir: str) -> Dataset:
-    """Return a split of the images in a folder, in the order of their names; grey ones become RGB.
+    """Returns a split of the images in a folder, in the order of their names; gray ones become RGB.
 
     Args:
-        split: such as "train", or a slice of one. None is the first.
-        data_dir: the folder.
+        split: Such as "train", or a slice of one. None is the first.
+        data_dir: The folder.
 
     Raises:
-        UsageError: there is no such split, or there are no images.
+        UsageError: There is no such split, or there are no images.
     """
     folders = _folders_of_splits(Path(data_dir))
     images = {name: list(_images(folder)) for name, folder in folders.items()}

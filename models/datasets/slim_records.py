@@ -36,10 +36,10 @@ _AROUND = 4
 
 
 def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
-    """Return the files of each split of the dataset `name` in slim's form; {} where there are none.
+    """Returns the files of each split of the dataset `name` in slim's form; {} without any.
 
     Raises:
-        UsageError: shards are missing.
+        UsageError: Shards are missing.
     """
     pattern = re.compile(
         _FILES.get(
@@ -67,16 +67,16 @@ def _check_shards(name, split, paths, pattern) -> None:
 
 
 def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir: str) -> Dataset:
-    """Return a split of a dataset in slim's form.
+    """Returns a split of a dataset in slim's form.
 
     Args:
-        name: of the dataset.
-        files: of each split.
-        split: such as "train", or a slice of one. None is the first.
-        data_dir: where labels.txt is.
+        name: Of the dataset.
+        files: Of each split.
+        split: Such as "train", or a slice of one. None is the first.
+        data_dir: Where labels.txt is.
 
     Raises:
-        UsageError: there is no such split, or nobody says what the classes are.
+        UsageError: There is no such split, or nobody says what the classes are.
     """
     sizes = {each: sum(map(_count, paths)) for each, paths in files.items()}
     parts = splits.parts(name, split or next(iter(sizes)), sizes)
@@ -119,7 +119,7 @@ def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
 
 
 def _count(path: Path) -> int:
-    """Return the number of records in a file, without reading them."""
+    """Returns the number of records in a file, without reading them."""
     return sum(1 for _ in _lengths(path))
 
 
@@ -171,7 +171,7 @@ class Encoded(NamedTuple):
 
 
 def write(path: Path, examples: Iterable[Encoded]) -> int:
-    """Write records in slim's form; return how many."""
+    """Writes records in slim's form; returns how many."""
     count = 0
     # Its types say too little for `with`.
     writer: Any = tf.io.TFRecordWriter(str(path))

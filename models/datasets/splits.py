@@ -17,15 +17,15 @@ class Part(NamedTuple):
 
 
 def parts(name: str, split: str, sizes: Mapping[str, int]) -> list[Part]:
-    """Return what `split` names.
+    """Returns what `split` names.
 
     Args:
-        name: of the dataset, for messages.
-        split: as the person wrote it.
-        sizes: how many examples each split has.
+        name: Of the dataset, for messages.
+        split: As the person wrote it.
+        sizes: How many examples each split has.
 
     Raises:
-        UsageError: there is no such split, it cannot be read, or it is empty.
+        UsageError: There is no such split, it cannot be read, or it is empty.
     """
     # "train[:80%]+test" names two splits.
     for each in split.split("+"):

@@ -64,10 +64,10 @@ ABSENT = {
 
 
 def find(name: str) -> Net:
-    """Return the row of `name`.
+    """Returns the row of `name`.
 
     Raises:
-        UsageError: there is no such net; the message lists those there are, or says why not.
+        UsageError: There is no such net; the message lists those there are, or says why not.
     """
     if name in ABSENT:
         raise UsageError(f"--model_name {name!r} is not here: {ABSENT[name]}.")
@@ -83,15 +83,15 @@ def build(
     image_size: int | None = None,
     channels: int | None = None,
 ) -> keras.Model:
-    """Build the net `name`, with fresh weights; it is named so too, and gives logits.
+    """Builds the net `name`, with fresh weights; it is named so too, and gives logits.
 
     Args:
-        name: a key of `NETS`.
-        num_classes: the number of logits.
-        weight_decay: of slim's kind: adds `weight_decay * sum(w ** 2) / 2` to the loss for every
-            kernel that the net's slim original regularises.
-        image_size: height and width in pixels; None is the net's default.
-        channels: of the images; None is the net's default.
+        name: A key of `NETS`.
+        num_classes: The number of logits.
+        weight_decay: Of slim's kind: adds `weight_decay * sum(w ** 2) / 2` to the loss for every
+            kernel that the net's slim original regularizes.
+        image_size: Height and width in pixels; None is the net's default.
+        channels: Of the images; None is the net's default.
 
     Returns:
         A model: images float32 [batch, image_size, image_size, channels] to logits

@@ -48,7 +48,7 @@ def _build(
     channels: int,
     weight_decay: float,
 ) -> keras.Model:
-    """Return the net; every kernel is regularised."""
+    """Returns the net; every kernel is regularized."""
     images = x = keras.Input((image_size, image_size, channels), name="images")
     for number, each in enumerate(convolutions, start=1):
         x = layers.Conv2D(

@@ -3,8 +3,8 @@
 keras.applications takes no weight decay and keeps batch statistics per replica. Each model is
 therefore cloned once before it has seen data, with two changes:
 
-- kernels of convolutions and dense layers are regularised; depthwise kernels are not, as in slim;
-- batch normalisation uses the statistics of the global batch, so that all replicas agree and many
+- kernels of convolutions and dense layers are regularized; depthwise kernels are not, as in slim;
+- batch normalization uses the statistics of the global batch, so that all replicas agree and many
   devices give the weights of one.
 
 They come without slim's second classifiers and drop-path, and do not read slim's checkpoints.
@@ -19,12 +19,12 @@ from models.nets.weight_decay import slim_l2
 
 
 def nasnet_mobile(**kwargs) -> keras.Model:
-    """Return NASNet-A for small devices."""
+    """Returns NASNet-A for small devices."""
     return _build(keras.applications.NASNetMobile, **kwargs)
 
 
 def nasnet_large(**kwargs) -> keras.Model:
-    """Return NASNet-A as it won on ImageNet."""
+    """Returns NASNet-A as it won on ImageNet."""
     return _build(keras.applications.NASNetLarge, **kwargs)
 
 

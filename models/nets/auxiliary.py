@@ -16,9 +16,9 @@ class WithAuxiliary(keras.Model):
     weights: it is what is kept after training.
 
     Args:
-        images: the input.
-        logits: of the classifier [batch, classes].
-        auxiliary: of the second one [batch, classes].
+        images: The input.
+        logits: Of the classifier [batch, classes].
+        auxiliary: Of the second one [batch, classes].
     """
 
     def __init__(self, images, logits, auxiliary):
@@ -40,25 +40,25 @@ class WithAuxiliary(keras.Model):
 
 
 def with_auxiliary(images, logits, auxiliary) -> keras.Model:
-    """Return the model; without the second one where that is None."""
+    """Returns the model; without the second one where that is None."""
     if auxiliary is None:
         return keras.Model(images, logits)
     return WithAuxiliary(images, logits, auxiliary)
 
 
 def classifier_of(model: keras.Model) -> keras.Model:
-    """Return the part of a net that gives its logits: all of it, where there is no second one."""
+    """Returns the part of a net that gives its logits: all of it, where there is no second one."""
     return model.classifier if isinstance(model, WithAuxiliary) else model
 
 
 def features(x, style: Style, *, stddev: float | None = None, names: tuple[str, str, str]):
-    """Return what the second classifier sees, [batch, 1, 1, 768]; None for too small images.
+    """Returns what the second classifier sees, [batch, 1, 1, 768]; None for too small images.
 
     Args:
-        x: features half way through the net; their height and width have to be 5 at least.
-        style: of the net.
-        stddev: of the first values of the large convolution; None is the style's.
-        names: of the mean and the two convolutions, below AuxLogits.
+        x: Features half way through the net; their height and width have to be 5 at least.
+        style: Of the net.
+        stddev: Of the first values of the large convolution; None is the style's.
+        names: Of the mean and the two convolutions, below AuxLogits.
     """
     if min(x.shape[1:3]) < _SMALLEST:
         return None

@@ -22,21 +22,21 @@ class Part(Protocol):
     """A layer, or several, of a branch."""
 
     def add(self, x, scope: str, style: Style):
-        """Return what it makes of `x`; its name stands below `scope`."""
+        """Returns what it makes of `x`; its name stands below `scope`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A convolution with batch normalisation and activation.
+    """A convolution with batch normalization and activation.
 
     Args:
-        name: slim's; it ends with height and width, such as 1x7.
-        filters: the channels it gives.
-        size: height and width where the name says something else.
-        strides: in both directions.
+        name: Slim's; it ends with height and width, such as 1x7.
+        filters: The channels it gives.
+        size: Height and width where the name says something else.
+        strides: In both directions.
         padding: "same" or "valid".
-        stddev: of the kernel's first values; None is the style's.
+        stddev: Of the kernel's first values; None is the style's.
     """
 
     name: str
@@ -104,14 +104,14 @@ class Fork:
 
 
 def chain(x, parts: Sequence[Part], style: Style, scope: str = ""):
-    """Return what `parts`, one after the other, make of `x`."""
+    """Returns what `parts`, one after the other, make of `x`."""
     for part in parts:
         x = part.add(x, scope, style)
     return x
 
 
 def mixed(x, scope: str, style: Style, branches: Sequence[Sequence[Part]]):
-    """Return what the branches make of `x`, side by side."""
+    """Returns what the branches make of `x`, side by side."""
     found = [
         chain(x, parts, style, f"{scope}.Branch_{number}") for number, parts in enumerate(branches)
     ]

@@ -1,4 +1,4 @@
-"""CifarNet as slim has it: two convolutions with response normalisation, three dense layers."""
+"""CifarNet as slim has it: two convolutions with response normalization, three dense layers."""
 
 import keras
 from keras import layers
@@ -8,7 +8,7 @@ from models.nets.weight_decay import slim_l2
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return CifarNet; only the kernels of fc3 and fc4 are regularised, as in slim."""
+    """Returns CifarNet; only the kernels of fc3 and fc4 are regularized, as in slim."""
     images = keras.Input((image_size, image_size, channels), name="images")
     x = _conv("conv1")(images)
     x = layers.MaxPooling2D(2, name="pool1")(x)

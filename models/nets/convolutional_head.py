@@ -12,19 +12,19 @@ from models.nets.weight_decay import slim_l2
 def add(
     x, *, sizes: tuple[int, int], window: int, num_classes: int, weight_decay: float, **fresh
 ) -> keras.KerasTensor:
-    """Return logits [batch, classes] of features [batch, height, width, channels].
+    """Returns logits [batch, classes] of features [batch, height, width, channels].
 
     Args:
-        x: the features; height and width are `window` at least.
-        sizes: the outputs of fc6 and fc7, of which half are dropped while training.
-        window: height and width of what fc6 sees.
-        num_classes: the number of logits.
-        weight_decay: of the kernels, in slim's scale.
-        **fresh: functions that make the initialisers of kernels and of the biases of fc6 and fc7:
+        x: The features; height and width are `window` at least.
+        sizes: The outputs of fc6 and fc7, of which half are dropped while training.
+        window: Height and width of what fc6 sees.
+        num_classes: The number of logits.
+        weight_decay: Of the kernels, in slim's scale.
+        **fresh: Functions that make the initializers of kernels and of the biases of fc6 and fc7:
             `kernel`, `bias`.
 
     Raises:
-        ValueError: the features are smaller than `window`.
+        ValueError: The features are smaller than `window`.
     """
     if min(x.shape[1:3]) < window:
         raise ValueError(f"What is left of them, {x.shape[1:3]}, is less than {window} x {window}.")

@@ -53,7 +53,7 @@ _BLOCK_8 = [
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return Inception-ResNet v2; every kernel is regularised."""
+    """Returns Inception-ResNet v2; every kernel is regularized."""
     style = Style(weight_decay=weight_decay, momentum=0.9997)
     images = keras.Input((image_size, image_size, channels), name="images")
     x = chain(images, STEM, style)
@@ -80,7 +80,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
 
 
 def _residual(x, scope, style, branches, *, share, activate=True):
-    """Add a share of what the branches make of `x` to `x`."""
+    """Adds a share of what the branches make of `x` to `x`."""
     found = mixed(x, scope, style, branches)
     found = style.plain_conv(found, f"{scope}.Conv2d_1x1", x.shape[-1])
     found = layers.Rescaling(share, name=f"{scope}.share")(found)

@@ -1,4 +1,4 @@
-"""Inception v1 (GoogLeNet) as slim has it: with batch normalisation, without second classifiers."""
+"""Inception v1 (GoogLeNet) as slim has it: with batch normalization, without second classifiers."""
 
 import keras
 
@@ -22,7 +22,7 @@ _BLOCKS = {
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return Inception v1; every kernel is regularised."""
+    """Returns Inception v1; every kernel is regularized."""
     style = Style(weight_decay=weight_decay, momentum=0.9997, stddev=0.01)
     images = keras.Input((image_size, image_size, channels), name="images")
     stem = [

@@ -22,7 +22,7 @@ _BLOCKS = {
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return Inception v2; every kernel but those of the first convolution is regularised."""
+    """Returns Inception v2; every kernel but those of the first convolution is regularized."""
     style = Style(weight_decay=weight_decay, momentum=0.9997)
     images = keras.Input((image_size, image_size, channels), name="images")
     x = _first(images, style)
@@ -40,7 +40,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
 
 
 def _first(images, style):
-    """Add the separable convolution: slim's has a bias, and no batch normalisation."""
+    """Adds the separable convolution: slim's has a bias, and no batch normalization."""
     name = "Conv2d_1a_7x7"
     x = layers.SeparableConv2D(
         64,
@@ -60,7 +60,7 @@ def _before(filters):
 
 
 def _smaller(a, b):
-    """Return the branches of a block that halves height and width."""
+    """Returns the branches of a block that halves height and width."""
     return [
         [_before(a[0]), Conv("Conv2d_1a_3x3", a[1], strides=2)],
         [_before(b[0]), Conv("Conv2d_0b_3x3", b[1]), Conv("Conv2d_1a_3x3", b[1], strides=2)],
@@ -69,7 +69,7 @@ def _smaller(a, b):
 
 
 def _same(name, filters):
-    """Return the branches of a block that keeps height and width."""
+    """Returns the branches of a block that keeps height and width."""
     one, a, b, behind_pool = filters
     pool = (
         MaxPool("MaxPool_0a_3x3", strides=1, padding="same")

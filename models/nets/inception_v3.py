@@ -21,7 +21,7 @@ STEM = (
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return Inception v3; every kernel is regularised."""
+    """Returns Inception v3; every kernel is regularized."""
     style = Style(weight_decay=weight_decay, momentum=0.9997)
     images = keras.Input((image_size, image_size, channels), name="images")
     x = chain(images, STEM, style)
@@ -47,7 +47,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
 
 
 def _block_5(names, behind_pool):
-    """Return the branches of a block; `names` are slim's for those of the second branch."""
+    """Returns the branches of a block; `names` are slim's for those of the second branch."""
     return [
         [Conv("Conv2d_0a_1x1", 64)],
         [Conv(names[0], 48), Conv(names[1], 64)],
@@ -100,7 +100,7 @@ _BLOCK_7A = [
 
 
 def _block_7(name):
-    """Return the branches of a block; `name` is slim's for the 3x1 convolution of the second."""
+    """Returns the branches of a block; `name` is slim's for the 3x1 convolution of the second."""
     return [
         [Conv("Conv2d_0a_1x1", 320)],
         [

@@ -87,7 +87,7 @@ _BLOCK_7 = [
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return Inception v4; every kernel is regularised."""
+    """Returns Inception v4; every kernel is regularized."""
     style = Style(weight_decay=weight_decay, momentum=0.9997)
     images = keras.Input((image_size, image_size, channels), name="images")
     x = chain(images, _STEM, style)
@@ -114,7 +114,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
 
 
 def dense(x, name: str, num_classes: int, weight_decay: float):
-    """Add a last layer, with slim's initialiser for dense ones."""
+    """Adds a last layer, with slim's initializer for dense ones."""
     return layers.Dense(
         num_classes,
         kernel_initializer=keras.initializers.GlorotUniform(),

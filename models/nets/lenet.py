@@ -1,4 +1,4 @@
-"""LeNet as slim has it: two convolutions, two dense layers, for small grey images."""
+"""LeNet as slim has it: two convolutions, two dense layers, for small gray images."""
 
 import keras
 from keras import layers
@@ -7,10 +7,10 @@ from models.nets.weight_decay import slim_l2
 
 
 def build(*, num_classes: int, image_size: int, channels: int, weight_decay: float) -> keras.Model:
-    """Return LeNet; every kernel is regularised."""
+    """Returns LeNet; every kernel is regularized."""
 
     def kernel():
-        # A call per layer: one initialiser object would give every layer the same numbers.
+        # A call per layer: one initializer object would give every layer the same numbers.
         return {
             "kernel_initializer": keras.initializers.TruncatedNormal(stddev=0.1),
             "kernel_regularizer": slim_l2(weight_decay),

@@ -1,4 +1,4 @@
-"""Local response normalisation, which Keras does not have and CifarNet needs."""
+"""Local response normalization, which Keras does not have and CifarNet needs."""
 
 import keras
 import tensorflow as tf
@@ -6,16 +6,16 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable(package="kerasdist_models")
 class LocalResponseNormalization(keras.layers.Layer):
-    """Divides each value by a power of the squares of its neighbours across channels.
+    """Divides each value by a power of the squares of its neighbors across channels.
 
     The defaults are CifarNet's. A saved model with this layer loads after `import models.nets`.
 
     Args:
-        depth_radius: how many channels to either side count as neighbours.
-        bias: added to the weighted sum of squares.
-        alpha: the weight of the sum of squares.
-        beta: the power.
-        **kwargs: of keras.layers.Layer.
+        depth_radius: How many channels to either side count as neighbors.
+        bias: Added to the weighted sum of squares.
+        alpha: The weight of the sum of squares.
+        beta: The power.
+        **kwargs: Of keras.layers.Layer.
     """
 
     def __init__(self, depth_radius=4, *, bias=1.0, alpha=0.001 / 9, beta=0.75, **kwargs):
@@ -26,17 +26,17 @@ class LocalResponseNormalization(keras.layers.Layer):
         self.beta = beta
 
     def call(self, inputs):
-        """Return `inputs` normalised: float [batch, height, width, channels]."""
+        """Returns `inputs` normalized: float [batch, height, width, channels]."""
         return tf.nn.local_response_normalization(
             inputs, self.depth_radius, bias=self.bias, alpha=self.alpha, beta=self.beta
         )
 
     def compute_output_shape(self, input_shape):
-        """Return `input_shape`: normalisation keeps it."""
+        """Returns `input_shape`: normalization keeps it."""
         return input_shape
 
     def get_config(self):
-        """Return what __init__ needs to make this layer again."""
+        """Returns what __init__ needs to make this layer again."""
         return super().get_config() | {
             "depth_radius": self.depth_radius,
             "bias": self.bias,

@@ -37,7 +37,7 @@ _V2 = (
 def _build_v1(
     *, width: float, num_classes: int, image_size: int, channels: int, weight_decay: float
 ) -> keras.Model:
-    """Return MobileNet v1; every kernel but the depthwise ones is regularised."""
+    """Returns MobileNet v1; every kernel but the depthwise ones is regularized."""
 
     def filters(number):
         return max(int(number * width), 8)
@@ -57,7 +57,7 @@ def _build_v1(
 def _build_v2(
     *, width: float, num_classes: int, image_size: int, channels: int, weight_decay: float
 ) -> keras.Model:
-    """Return MobileNet v2; every kernel but the depthwise ones is regularised."""
+    """Returns MobileNet v2; every kernel but the depthwise ones is regularized."""
     style = Style(
         weight_decay=weight_decay, momentum=0.997, scale=True, stddev=0.09, activation="relu6"
     )
@@ -76,7 +76,7 @@ def _build_v2(
 
 
 def _expanded(x, scope, expansion, filters, strides, style):
-    """Add more channels, a depthwise convolution and fewer channels; and `x`, where it fits."""
+    """Adds more channels, a depthwise convolution and fewer channels; and `x`, where it fits."""
     shortcut = x
     if expansion > 1:
         x = style.conv(x, f"{scope}.expand", x.shape[-1] * expansion, 1)
@@ -88,7 +88,7 @@ def _expanded(x, scope, expansion, filters, strides, style):
 
 
 def _divisible(filters: float) -> int:
-    """Return the multiple of 8 that is next, and not less than nine tenths."""
+    """Returns the multiple of 8 that is next, and not less than nine tenths."""
     rounded = max(8, int(filters + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * filters else rounded
 

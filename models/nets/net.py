@@ -12,7 +12,7 @@ class Builder(Protocol):
     def __call__(
         self, *, num_classes: int, image_size: int, channels: int, weight_decay: float
     ) -> keras.Model:
-        """Return a model: float32 [batch, size, size, channels] to logits [batch, classes]."""
+        """Returns a model: float32 [batch, size, size, channels] to logits [batch, classes]."""
         ...
 
 
@@ -21,10 +21,10 @@ class Net:
     """How a net is built, and what it expects where the person says nothing else.
 
     Args:
-        build: makes the model.
-        image_size: height and width of its images, in pixels.
-        preprocessing: the name of its preprocessing.
-        channels: of its images.
+        build: Makes the model.
+        image_size: Height and width of its images, in pixels.
+        preprocessing: The name of its preprocessing.
+        channels: Of its images.
     """
 
     build: Builder

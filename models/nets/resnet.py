@@ -25,7 +25,7 @@ def _build(
     channels: int,
     weight_decay: float,
 ) -> keras.Model:
-    """Return a ResNet; every kernel is regularised."""
+    """Returns a ResNet; every kernel is regularized."""
     style = Style(weight_decay=weight_decay, momentum=0.997, epsilon=1e-5, scale=True)
     images = keras.Input((image_size, image_size, channels), name="images")
     x = layers.ZeroPadding2D(3, name="conv1.pad")(images)
@@ -70,7 +70,7 @@ def _unit_v2(x, scope, filters, strides, style):
 
 
 def _conv_same(x, name, filters, strides, style):
-    """Add a 3x3 convolution, padded alike on both sides also where it is strided."""
+    """Adds a 3x3 convolution, padded alike on both sides also where it is strided."""
     if strides == 1:
         return style.conv(x, name, filters, 3)
     x = layers.ZeroPadding2D(1, name=f"{name}.pad")(x)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 def are_slims(names: Iterable[str]) -> bool:
-    """Return whether names are those of a checkpoint of slim."""
+    """Returns whether names are those of a checkpoint of slim."""
     return any(name.endswith("/weights") for name in names)
 
 

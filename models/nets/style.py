@@ -12,16 +12,16 @@ from models.nets.weight_decay import slim_l2
 class Style:
     """How the convolutions of a net are made.
 
-    Layers bear slim's scopes, with a dot for each slash. Batch normalisation uses the statistics of
+    Layers bear slim's scopes, with a dot for each slash. Batch normalization uses the statistics of
     the global batch, so that many devices give the weights of one.
 
     Args:
-        weight_decay: of kernels, in slim's scale; depthwise kernels are free, as in slim.
-        momentum: of the averages of batch normalisation.
-        epsilon: what batch normalisation adds to the variance.
-        scale: whether batch normalisation multiplies, too.
-        stddev: of a kernel's first values, which are drawn from a truncated normal; None is He's.
-        activation: behind batch normalisation.
+        weight_decay: Of kernels, in slim's scale; depthwise kernels are free, as in slim.
+        momentum: Of the averages of batch normalization.
+        epsilon: What batch normalization adds to the variance.
+        scale: Whether batch normalization multiplies, too.
+        stddev: Of a kernel's first values, which are drawn from a truncated normal; None is He's.
+        activation: Behind batch normalization.
     """
 
     weight_decay: float
@@ -43,7 +43,7 @@ class Style:
         stddev: float | None = None,
         activate: bool = True,
     ):
-        """Add a convolution without bias, batch normalisation and, unless not, the activation."""
+        """Adds a convolution without bias, batch normalization and, unless not, the activation."""
         layer = self._conv(name, filters, size, strides, padding, stddev, use_bias=False)
         x = self.normalize(layer(x), f"{name}.BatchNorm")
         return self.activate(x, name) if activate else x
@@ -59,7 +59,7 @@ class Style:
         padding: str = "same",
         stddev: float | None = None,
     ):
-        """Add a convolution with bias, and nothing behind it."""
+        """Adds a convolution with bias, and nothing behind it."""
         return self._conv(name, filters, size, strides, padding, stddev, use_bias=True)(x)
 
     def _conv(self, name, filters, size, strides, padding, stddev, *, use_bias):
@@ -75,7 +75,7 @@ class Style:
         )
 
     def depthwise_conv(self, x, name: str, size: int, *, strides: int = 1):
-        """Add a depthwise convolution, batch normalisation and the activation."""
+        """Adds a depthwise convolution, batch normalization and the activation."""
         x = layers.DepthwiseConv2D(
             size,
             strides=strides,
@@ -87,7 +87,7 @@ class Style:
         return self.activate(self.normalize(x, f"{name}.BatchNorm"), name)
 
     def normalize(self, x, name: str):
-        """Add batch normalisation under the whole of `name`."""
+        """Adds batch normalization under the whole of `name`."""
         return layers.BatchNormalization(
             momentum=self.momentum,
             epsilon=self.epsilon,
@@ -97,7 +97,7 @@ class Style:
         )(x)
 
     def activate(self, x, name: str):
-        """Add the activation of a layer."""
+        """Adds the activation of a layer."""
         return layers.Activation(self.activation, name=f"{name}.activation")(x)
 
     def logits(
@@ -109,14 +109,14 @@ class Style:
         keep: float | None = None,
         stddev: float | None = None,
     ):
-        """Add the last layers: the mean of all places, dropout and a convolution with bias.
+        """Adds the last layers: the mean of all places, dropout and a convolution with bias.
 
         Args:
-            x: the features [batch, height, width, channels].
-            name: of the convolution; dropout is named after what comes before its last dot.
-            num_classes: the number of logits.
-            keep: the share that dropout keeps; None is no dropout.
-            stddev: of the kernel's first values; None is the style's.
+            x: The features [batch, height, width, channels].
+            name: Of the convolution; dropout is named after what comes before its last dot.
+            num_classes: The number of logits.
+            keep: The share that dropout keeps; None is no dropout.
+            stddev: Of the kernel's first values; None is the style's.
 
         Returns:
             Logits [batch, classes].
@@ -128,7 +128,7 @@ class Style:
         return layers.Flatten(name=f"{name}.squeeze")(x)
 
     def initializer(self, stddev: float | None = None) -> keras.initializers.Initializer:
-        """Return a new initialiser: one object would give every layer the same numbers."""
+        """Returns a new initializer: one object would give every layer the same numbers."""
         stddev = self.stddev if stddev is None else stddev
         if stddev is None:
             return keras.initializers.HeNormal()

@@ -19,7 +19,7 @@ def _build(
     channels: int,
     weight_decay: float,
 ) -> keras.Model:
-    """Return VGG with so many convolutions in each block; every kernel is regularised."""
+    """Returns VGG with so many convolutions in each block; every kernel is regularized."""
     images = x = keras.Input((image_size, image_size, channels), name="images")
     for block, (depth, filters) in enumerate(zip(depths, _CHANNELS, strict=True), start=1):
         for number in range(1, depth + 1):

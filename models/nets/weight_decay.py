@@ -4,5 +4,5 @@ import keras
 
 
 def slim_l2(weight_decay: float) -> keras.regularizers.Regularizer | None:
-    """Return the regulariser that adds `weight_decay * sum(w ** 2) / 2`, None for zero."""
+    """Returns the regularizer that adds `weight_decay * sum(w ** 2) / 2`, None for zero."""
     return keras.regularizers.L2(weight_decay / 2) if weight_decay else None

@@ -4,33 +4,31 @@ Where Keras' own makes them, it is that one; `Momentum` and `RMSProp` are ours. 
 saved with one of ours loads with `compile=False` where this package is not imported.
 """
 
+import functools
 from collections.abc import Callable
 
 import keras
 from absl import flags
 
 from models.learning_rates import Schedule
-from models.number_flag import (
+from models.optimizers.momentum import Momentum as Momentum
+from models.optimizers.rmsprop import RMSProp as RMSProp
+from models.typed_flags import (
     DECAY,
     NOT_NEGATIVE,
     NOT_POSITIVE,
     POSITIVE,
     define_number,
+    define_text,
 )
-from models.optimizers.momentum import Momentum as Momentum
-from models.optimizers.rmsprop import RMSProp as RMSProp
 from models.usage_error import check_name
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Define --optimizer and the flags of each optimizer."""
+    """Defines --optimizer and the flags of each optimizer."""
+    number = functools.partial(define_number, values)
 
-    def number(name: str, default: float, help: str, range) -> None:
-        define_number(values, name, default, help, range)
-
-    flags.DEFINE_string(
-        "optimizer", "rmsprop", f"One of {', '.join(OPTIMIZERS)}.", flag_values=values
-    )
+    define_text(values, "optimizer", "rmsprop", f"One of {', '.join(OPTIMIZERS)}.")
     number("adadelta_rho", 0.95, "Decay of adadelta.", DECAY)
     number("adagrad_initial_accumulator_value", 0.1, "Where adagrad's sums start.", POSITIVE)
     number("adam_beta1", 0.9, "Decay of adam's mean of gradients.", DECAY)
@@ -46,12 +44,12 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def check(values: flags.FlagValues) -> None:
-    """Raise UsageError where the flags cannot be used."""
+    """Raises UsageError where the flags cannot be used."""
     check_name("--optimizer", values.optimizer, OPTIMIZERS)
 
 
 def build(values: flags.FlagValues, *, learning_rate: Schedule) -> keras.optimizers.Optimizer:
-    """Return the optimizer that the flags describe."""
+    """Returns the optimizer that the flags describe."""
     return OPTIMIZERS[values.optimizer](values, learning_rate)
 
 

@@ -14,11 +14,11 @@ class Preprocess(Protocol):
     """Turns a stored image into what a net takes."""
 
     def __call__(self, image, *, image_size: int, seed):
-        """Return float32 [image_size, image_size, channels].
+        """Returns float32 [image_size, image_size, channels].
 
         Args:
             image: uint8 [height, width, channels].
-            image_size: height and width of the result, in pixels.
+            image_size: Height and width of the result, in pixels.
             seed: int64 [2], draws the random distortions of training; None is evaluation, which
                 distorts nothing.
         """
@@ -34,10 +34,10 @@ PREPROCESSINGS: dict[str, Preprocess] = {
 
 
 def find(name: str) -> Preprocess:
-    """Return the preprocessing `name`.
+    """Returns the preprocessing `name`.
 
     Raises:
-        UsageError: there is no such preprocessing; the message lists those there are.
+        UsageError: There is no such preprocessing; the message lists those there are.
     """
     check_name("--preprocessing_name", name, PREPROCESSINGS)
     return PREPROCESSINGS[name]

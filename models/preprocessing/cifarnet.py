@@ -1,4 +1,4 @@
-"""What CifarNet takes: standardised images, distorted while training."""
+"""What CifarNet takes: standardized images, distorted while training."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ _PADDING = 4  # Pixels on each side, before the random crop.
 
 
 def preprocess(image, *, image_size: int, seed):
-    """Standardise uint8 [height, width, channels] to mean 0 and variance 1, per image.
+    """Standardizes uint8 [height, width, channels] to mean 0 and variance 1, per image.
 
     While training: pad by 4 pixels, crop at random, flip left to right every other time, change
     the brightness by up to 63 and the contrast by a factor of 0.2 to 1.8.

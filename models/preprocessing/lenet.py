@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def preprocess(image, *, image_size: int, seed):
-    """Crop or pad uint8 [height, width, channels] to the middle and scale to [-1, 1)."""
+    """Crops or pads uint8 [height, width, channels] to the middle and scales to [-1, 1)."""
     del seed  # Nothing is random here.
     image = tf.image.resize_with_crop_or_pad(image, image_size, image_size)
     return (tf.cast(image, tf.float32) - 128.0) / 128.0

@@ -1,18 +1,18 @@
-"""What VGG and the ResNets take: pixels from 0 to 255 less the mean colour of ImageNet.
+"""What VGG and the ResNets take: pixels from 0 to 255 less the mean color of ImageNet.
 
-Resizing is that of TensorFlow 1 (corners of pixels, not their centres), which slim's weights know.
+Resizing is that of TensorFlow 1 (corners of pixels, not their centers), which slim's weights know.
 """
 
 import tensorflow as tf
 
 _MEANS = {3: (123.68, 116.78, 103.94)}
-# The brightness of that colour, for grey images.
+# The brightness of that color, for gray images.
 _MEANS[1] = (0.2989 * _MEANS[3][0] + 0.587 * _MEANS[3][1] + 0.114 * _MEANS[3][2],)
 _SMALLEST_SIDE, _LARGEST_SIDE = 256, 512  # Of the shorter side, before the crop.
 
 
 def preprocess(image, *, image_size: int, seed):
-    """Resize uint8 [height, width, channels], crop it, and take off the mean colour.
+    """Resizes uint8 [height, width, channels], crops it, and takes off the mean color.
 
     While training the shorter side becomes 256 to 512 pixels long, the crop is at random, and every
     other image is flipped left to right. Else it becomes 256 pixels long, and the middle is kept.

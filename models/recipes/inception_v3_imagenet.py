@@ -29,7 +29,7 @@ from models import train
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Train and return the exit code; the flags `argv` win over those of the recipe."""
+    """Trains and returns the exit code; the flags `argv` win over those of the recipe."""
     return train.main(
         [
             "--train_dir=runs/inception_v3",

@@ -17,7 +17,7 @@ _DATASET_DIR = Path("data")
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Train and return the exit code; the flags `argv` win over those of the recipe."""
+    """Trains and returns the exit code; the flags `argv` win over those of the recipe."""
     _DATASET_DIR.mkdir(exist_ok=True)
     return train.main(
         [

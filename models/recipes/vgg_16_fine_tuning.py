@@ -23,7 +23,7 @@ _HEAD = ("fc6", "fc7", "fc8")
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Train and return the exit code; the flags `argv` win over those of the recipe."""
+    """Trains and returns the exit code; the flags `argv` win over those of the recipe."""
     return train.main(
         [
             "--train_dir=runs/vgg_16_flowers",

@@ -1,4 +1,4 @@
-"""Flags that are numbers of a range: what is outside of it is refused where it is read."""
+"""Flags of a type: a text, a count, or a number of a range, refused where it is read."""
 
 import math
 from collections.abc import Callable
@@ -13,6 +13,23 @@ SHARE = "from 0 to 1", lambda number: 0 <= number <= 1
 DECAY = "from 0 to less than 1", lambda number: 0 <= number < 1
 
 
+def define_text(values: flags.FlagValues, name: str, default: str | None, help: str) -> None:
+    """Defines a flag that takes any text."""
+    flags.DEFINE_string(name, default, help, flag_values=values)
+
+
+def define_count(
+    values: flags.FlagValues,
+    name: str,
+    default: int | None,
+    help: str,
+    *,
+    at_least: int | None = 1,
+) -> None:
+    """Defines a flag that takes a whole number; `at_least` None leaves the check to others."""
+    flags.DEFINE_integer(name, default, help, lower_bound=at_least, flag_values=values)
+
+
 def define_number(
     values: flags.FlagValues,
     name: str,
@@ -20,14 +37,14 @@ def define_number(
     help: str,
     range: tuple[str, Callable[[float], bool]],
 ) -> None:
-    """Define a flag that takes a finite number of a range.
+    """Defines a flag that takes a finite number of a range.
 
     Args:
-        values: where the flag is defined.
-        name: of the flag.
-        default: in the range.
-        help: one sentence for `--help`.
-        range: one of this file.
+        values: Where the flag is defined.
+        name: Of the flag.
+        default: In the range.
+        help: One sentence for `--help`.
+        range: One of this file.
     """
     flags.DEFINE(_Parser(*range), name, default, help, values, flags.ArgumentSerializer())
 

@@ -1,0 +1,116 @@
+"""The one `fit` of a training, and what its errors say to the person who typed the flags."""
+
+import contextlib
+import math
+import sys
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import flags
+
+from kerasdist import callbacks
+from models import command, input_pipeline
+from models.datasets import Dataset
+from models.divergence import DivergedError
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What `fit` did: values per epoch, the number of global steps, and whether Ctrl-C ended it."""
+
+    history: dict[str, list[float]]
+    step: int
+    interrupted: bool
+
+    @property
+    def exit_code(self) -> int:
+        """That of the command, where nothing else goes wrong."""
+        return command.INTERRUPTED if self.interrupted else 0
+
+
+def fit(
+    values: flags.FlagValues,
+    model: keras.Model,
+    train: Dataset,
+    test: Dataset | None,
+    *,
+    pipeline: Mapping[str, Any],
+    train_dir: TrainDir,
+    kept: Sequence[keras.callbacks.Callback],
+) -> Run:
+    """Trains until --max_number_of_steps or Ctrl-C, and measures on `test` after each epoch.
+
+    Args:
+        values: The flags.
+        model: A compiled one.
+        train: What to train on.
+        test: What to measure on, if there is such a split.
+        pipeline: How examples become batches: arguments of `input_pipeline.test_batches`.
+        train_dir: Where the event files go.
+        kept: The other callbacks.
+
+    Raises:
+        UsageError: --train_dir holds another training.
+        DivergedError: The loss or a gradient is not finite.
+        UnreadableDataError: An example cannot be used.
+    """
+    last_step = values.max_number_of_steps or sys.maxsize
+    steps_per_epoch = math.ceil(train.num_examples / pipeline["global_batch_size"])
+    history = keras.callbacks.History()
+    tensorboard = _TensorBoard(
+        train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
+    )
+    interrupted = False
+    try:
+        with _errors_of_flags(values, train, test, train_dir), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+            batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
+            model.fit(
+                # The data ends at the last step: with a callback, several workers would stop a step
+                # later.
+                batches.repeat().take(last_step),
+                validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
+                epochs=math.ceil(last_step / steps_per_epoch),
+                steps_per_epoch=steps_per_epoch,
+                callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept],
+                shuffle=False,  # The pipeline shuffles; Keras warns about the default.
+            )
+    except KeyboardInterrupt:
+        interrupted = True
+    step = int(model.optimizer.iterations.numpy())
+    return Run(history=history.history, step=step, interrupted=interrupted)
+
+
+@contextlib.contextmanager
+def _errors_of_flags(
+    values: flags.FlagValues, train: Dataset, test: Dataset | None, train_dir: TrainDir
+) -> Generator[None]:
+    """Raises what `fit` raises in the words of the flags, where they are the cause."""
+    try:
+        yield
+    except callbacks.Checkpoint.MismatchError as error:
+        raise UsageError(
+            f"--train_dir {str(train_dir.path)!r} holds another training. Give its flags again, "
+            f"choose another directory, or replace it with --overwrite. {error}"
+        ) from error
+    except FloatingPointError as error:
+        raise DivergedError(error) from error
+    except input_pipeline.READ_ERRORS as error:
+        told = input_pipeline.unread(error, values, train, test)
+        if told is None:
+            raise
+        raise told from error
+
+
+class _TensorBoard(keras.callbacks.TensorBoard):
+    """Keras' own drops the values of an epoch unless `update_freq` divides its last step."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        with tf.summary.record_if(True):
+            super().on_epoch_end(epoch, logs)
