@@ -9,6 +9,7 @@ from kerasdist.checks import check_bool, check_int, check_kind, check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
+from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def make_strategy(
             max_shards)`: divides large weights, and their slots, over the ps tasks.
 
     Returns:
-        A `tf.distribute.Strategy`.
+        A `tf.distribute.Strategy`. In a cluster, a further call with the same arguments returns the
+        same one, so that a loop or a cell of a notebook may make it again.
 
     Raises:
         TypeError: An argument is none of these.
@@ -69,8 +71,9 @@ def make_strategy(
             that do not exist; or there are parameter servers and no chief, or several clones on
             CPU.
         RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
-            with too few logical CPUs or without the cluster; or several workers or parameter
-            servers are asked for and there is no cluster.
+            with too few logical CPUs or without the cluster; several workers or parameter servers
+            are asked for and there is no cluster; or this process has joined a cluster before, with
+            other arguments.
         ClusterStartError: A task of the cluster never answered, or differs from the others; names
             it.
         SystemExit: This is a worker or ps task that has served: with code 0 where the job is done,
@@ -119,16 +122,7 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def _join(
-    config: DeploymentConfig | None,
-    cluster: Cluster,
-    *,
-    start_timeout_secs,
-    heartbeat_timeout_secs,
-    step_timeout_secs,
-    communication_options,
-    **of_parameter_servers,
-):
+def _join(config: DeploymentConfig | None, cluster: Cluster, **arguments):
     """Returns the strategy of this task, once its cluster is there."""
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
@@ -138,7 +132,25 @@ def _join(
         return _construct(choice)
     if cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
+    known = {"cluster": cluster, "devices": choice.devices, **arguments}
+    strategy = membership.find(known)
+    if strategy is not None:
+        return strategy
     launch_note.leave(launch_note.WAITING)
+    return membership.note(_join_anew(choice, config, cluster, **arguments), known)
+
+
+def _join_anew(
+    choice: Choice,
+    config: DeploymentConfig | None,
+    cluster: Cluster,
+    *,
+    start_timeout_secs,
+    heartbeat_timeout_secs,
+    step_timeout_secs,
+    communication_options,
+    **of_parameter_servers,
+):
     if choice.strategy == "MultiWorkerMirroredStrategy":
         return _join_workers(
             choice,

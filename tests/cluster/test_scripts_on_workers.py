@@ -180,6 +180,36 @@ def test_embeddings_that_fit_builds_on_parameter_servers(workers):
     np.testing.assert_allclose(losses, embed(None), atol=1e-5)
 
 
+def try_learning_rates(strategy) -> list[float]:
+    """Returns the losses of a loop whose body is a script of its own, as in a notebook."""
+    losses = []
+    for learning_rate in (0.1, 0.01):
+        keras.backend.clear_session()
+        with kerasdist.make_strategy().scope() if strategy else contextlib.nullcontext():
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(learning_rate), "mse")
+        losses += model.fit(X, Y, epochs=2, shuffle=False, verbose=0).history["loss"]
+    return losses
+
+
+def try_learning_rates_and_others(strategy) -> tuple[list[float], bool, str]:
+    losses = try_learning_rates(strategy)
+    try:
+        kerasdist.make_strategy(step_timeout_secs=60)
+    except RuntimeError as error:
+        return losses, kerasdist.make_strategy() is strategy, str(error)
+    return losses, False, ""
+
+
+@pytest.mark.parametrize("workers", ["2 workers", *PARAMETER_SERVERS])
+def test_make_strategy_may_be_called_again_in_a_cluster(workers):
+    for losses, is_same, error in run_on_workers(try_learning_rates_and_others, workers):
+        np.testing.assert_allclose(losses, try_learning_rates(None), atol=1e-5)
+        assert is_same
+        assert "with other arguments. Received before: step_timeout_secs=3600, now 60. " in error
+
+
 def ask_chief(strategy) -> bool:
     kerasdist.barrier()
     return kerasdist.is_chief()

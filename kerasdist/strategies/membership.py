@@ -1,0 +1,52 @@
+"""The cluster that this process is in, which it can join only once.
+
+TensorFlow starts its servers when it starts, at ports that are then taken. A second call of
+`make_strategy`, as in a loop over learning rates, gets the strategy of the first.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+_strategies: list[Any] = []
+_arguments: dict[str, Any] = {}
+
+
+def note(strategy, arguments: Mapping[str, Any]):
+    """Notes the strategy with which this process has joined; returns it.
+
+    Args:
+        strategy: What every further call with these arguments gets.
+        arguments: By their names in messages.
+    """
+    _strategies[:] = [strategy]
+    _arguments.clear()
+    _arguments.update(arguments)
+    return strategy
+
+
+def find(arguments: Mapping[str, Any]):
+    """Returns the strategy with which this process has joined; None where it has not.
+
+    Raises:
+        RuntimeError: It has joined with other arguments; names them.
+    """
+    if not _strategies:
+        return None
+    others = [name for name in arguments if not _is_same(_arguments[name], arguments[name])]
+    if others:
+        told = ", ".join(f"{name}={_arguments[name]!r}, now {arguments[name]!r}" for name in others)
+        raise RuntimeError(
+            "`make_strategy` has joined the cluster before, with other arguments. Received before: "
+            f"{told}. A process joins once: repeat the call as it was, which returns the same "
+            "strategy, or start the program anew."
+        )
+    return _strategies[0]
+
+
+def _is_same(value, other) -> bool:
+    """Whether two arguments say the same, also where each call has made an object of its own."""
+    if value == other:
+        return True
+    is_plain_object = hasattr(value, "__dict__") and not inspect.isroutine(value)
+    return is_plain_object and type(value) is type(other) and vars(value) == vars(other)
