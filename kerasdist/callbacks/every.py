@@ -14,8 +14,8 @@ from kerasdist.training.report.wrapper import Wrapper
 class Every(Wrapper):
     """Lets a callback see the end of a training step now and then; all its other hooks are called.
 
-    Logs cost nothing in the steps between. With `steps_per_execution` the call counts in which the
-    step is.
+    Logs cost nothing in the steps between. With `steps_per_execution` it sees the end of the call
+    that holds the step.
 
     Args:
         callback: A Keras callback.
