@@ -24,6 +24,8 @@ from kerasdist.private import dataset_adapter, names
 
 # How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
+# What a call fails with whose data could not be made on its worker, or which another one ended.
+INPUT_ERRORS = (cluster_coordinator.ClosureInputError, cluster_coordinator.ClosureAbortedError)
 # How TensorFlow's coordinator begins what it logs of lost workers.
 LOST_WORKER_MESSAGES = (
     "Worker %s failed with",
@@ -222,6 +224,11 @@ def schedule_once(coordinator, function, args: tuple, attempt: Attempt):
         with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
             return coordinator._cluster.schedule(function, args, {}, attempt)
     return coordinator._cluster.schedule(function, args, {}, attempt)
+
+
+def cause_of(error: Exception) -> Exception:
+    """Returns what one of the `INPUT_ERRORS` comes from; any other error as it is."""
+    return error.original_exception if isinstance(error, INPUT_ERRORS) else error
 
 
 def wait_for(result, secs: float) -> bool:

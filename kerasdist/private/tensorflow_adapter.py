@@ -22,6 +22,7 @@ from tensorflow.python.distribute import (
     values,
 )
 from tensorflow.python.eager import context, record
+from tensorflow.python.framework import config
 from tensorflow.python.ops import (
     collective_ops,
 )
@@ -227,6 +228,11 @@ def check_not_started() -> None:
 def global_seed() -> int | None:
     """Returns the seed that the user gave TensorFlow; its public way to ask draws a number."""
     return context.global_seed()
+
+
+def is_deterministic() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` was called: there is no public way."""
+    return config.is_op_determinism_enabled()
 
 
 def sum_over_replicas(tensors: list) -> list:

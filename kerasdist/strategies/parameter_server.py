@@ -10,7 +10,7 @@ from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import process_end
 from kerasdist.lifetime.chief_watch import ChiefWatch
 from kerasdist.lifetime.worker_watch import WorkerWatch
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import coordinator_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.training import routes
 from kerasdist.training.parameter_servers import sharded_variables
@@ -59,6 +59,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         super().__init__(make_resolver(cluster), partitioner)
         self.served_cluster = cluster
         self.steps_per_call = steps_per_call
+        # As on the workers, which run the same program up to here.
+        self.is_deterministic = tensorflow_adapter.is_deterministic()
         self.reason = reason
         self.coordinator = _Coordinator(self)
         coordinator_adapter.copy_results_first(self.coordinator)

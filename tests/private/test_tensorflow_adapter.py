@@ -46,6 +46,10 @@ def test_what_uses_a_variable_is_what_its_next_change_waits_for():
     assert set(found) == set(change.control_inputs)
 
 
+def test_tensorflow_may_be_nondeterministic_until_it_is_asked():
+    assert not tensorflow_adapter.is_deterministic()  # tests/cluster/test_determinism.py asks it.
+
+
 def test_global_seed_is_asked_for_without_a_draw():
     tf.random.set_seed(3)
     expected = float(tf.random.uniform([]))

@@ -37,6 +37,7 @@ def worker_in_process(monkeypatch):
     for name in ("coordinator", "watch", "step_watch"):
         monkeypatch.setattr(strategy, name, Worker(), raising=False)
     monkeypatch.setattr(strategy, "data_waits", data_waits.DataWaits(), raising=False)
+    monkeypatch.setattr(strategy, "is_deterministic", False, raising=False)
     served = types.SimpleNamespace(num_workers=1)
     monkeypatch.setattr(strategy, "served_cluster", served, raising=False)
     monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)

@@ -9,8 +9,8 @@ the data:
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
 - Python's generators, arrays too large to send, what is shuffled and then cached, what is cached in
-  a file, which two workers cannot write, and what reads a variable: the chief reads, and sends each
-  batch.
+  a file, which two workers cannot write, what reads a variable, and all data where the chief alone
+  is deterministic: the chief reads, and sends each batch.
 """
 
 import functools
@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, dataset_adapter
+from kerasdist.private import coordinator_adapter, dataset_adapter, tensorflow_adapter
 from kerasdist.training.data import input_functions
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
@@ -69,7 +69,9 @@ class WorkerDataSource:
         self.is_counted = int(cardinality) not in (0, tf.data.UNKNOWN_CARDINALITY)
         untuned = _untuned(dataset)
         has_file = bool(dataset_adapter.cache_files(dataset))
-        if not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
+        # Else tf.data changes a dataset on the chief, and its iterators fit no dataset elsewhere.
+        is_alike = strategy.is_deterministic == tensorflow_adapter.is_deterministic()
+        if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
             self._copy = _copier(untuned)
         if self._copy is None:
             self.description = "the chief reads it and sends each batch to a worker"

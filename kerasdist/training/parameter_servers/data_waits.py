@@ -59,7 +59,7 @@ class DataWaits:
         """Returns what `read()` gives, a batch."""
         with tf.control_dependencies([self._note(_BEGUN)]):
             batch = read()
-        with tf.control_dependencies([step_times.stamp_after(batch)]):
+        with tf.control_dependencies(step_times.tensors_in(batch)):
             self._note(_ENDED)
         return batch
 

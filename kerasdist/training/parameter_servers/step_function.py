@@ -99,8 +99,8 @@ class WorkerStepFunction:
         """Waits for what still runs, and begins anew."""
         try:
             self.finish()
-        except tf.errors.OpError:  # Of a `fit` that has failed, and has said so.
-            self._abandon()
+        except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS):
+            self._abandon()  # It is of a `fit` that has failed, and has said so.
         self._step.restart()
         self._ledger.restart()
         self._is_first_call = True
@@ -301,10 +301,11 @@ class WorkerStepFunction:
         """Raises errors of steps as those of the user's code that they are."""
         try:
             yield
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS) as error:
             self._abandon()
-            raise graph_errors.explained(_of_user(error)) from None
-        except Exception:  # Of the coordinator's own.
+            cause = coordinator_adapter.cause_of(error)
+            raise graph_errors.explained(_of_user(cause)) from None
+        except Exception:
             self._abandon()
             raise
 
@@ -317,7 +318,7 @@ class WorkerStepFunction:
         thread.join(_FORGET_SECS)
 
     def _forget(self):
-        with contextlib.suppress(tf.errors.OpError):
+        with contextlib.suppress(Exception):  # What went wrong was raised.
             self._coordinator.join()
 
     def _read_recent(self) -> dict:

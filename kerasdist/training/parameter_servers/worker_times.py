@@ -35,12 +35,13 @@ class WorkerTimes:
     """
 
     def __init__(self, strategy, *, is_on: bool):
-        self._is_on = is_on
+        self._has_clock = step_times.has_clock()
+        self._is_on = is_on and self._has_clock
         self._name = unique_name()
         self._row: Any = None  # While a call is traced.
         self._computes_since: Any = None  # While a step is.
         self._updates_before: dict = {}
-        if not is_on:
+        if not self._is_on:
             return
         cluster = strategy.served_cluster
         num_ps = len(cluster.jobs["ps"])
@@ -52,7 +53,9 @@ class WorkerTimes:
             self._largest: Any = tf.Variable(zeros[:, 0], trainable=False)
 
     def read(self) -> np.ndarray:
-        """Returns float64 [workers, `step_times.NUM_COLUMNS`]."""
+        """Returns float64 [workers, `step_times.NUM_COLUMNS`]; no rows without a clock."""
+        if not self._has_clock:
+            return np.zeros([0, step_times.NUM_COLUMNS])
         rows = self._rows.numpy()
         result = np.zeros([len(rows), step_times.NUM_COLUMNS])
         result[:, step_times.STEPS] = rows[:, _STEPS]
@@ -67,8 +70,10 @@ class WorkerTimes:
     def take_numbers(self) -> dict[str, float]:
         """Returns the largest staleness, and bytes of a step to each ps, since the last call.
 
-        No bytes where no step has ended since.
+        No bytes where no step has ended since; nothing without a clock.
         """
+        if not self._has_clock:
+            return {}
         rows, largest = self._rows.numpy(), self._largest.numpy()
         self._largest.assign(tf.zeros_like(self._largest))
         num_steps, num_bytes = rows[:, _STEPS].sum(), rows[:, _FIRST_BYTES:].sum(axis=0)

@@ -58,7 +58,7 @@ class Limit:
             self._rates.append(rate)
 
     def sentence(self) -> str | None:
-        """Returns what `limit_of` says; None where there was no step."""
+        """Returns what `limit_of` says; None where there was no step, or nothing is known."""
         if not self._rates:
             return None
         secs = sum(rate.secs for rate in self._rates)
@@ -77,6 +77,8 @@ class Limit:
             )
             for parts in zip(*(rate.workers for rate in self._rates), strict=True)
         ]
+        if not workers:
+            return None
         return limit_of(
             workers,
             ms_per_step=1e3 * secs / num_steps,

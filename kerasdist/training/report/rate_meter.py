@@ -21,7 +21,7 @@ class Rate:
         num_examples: Examples, over all workers.
         secs: Seconds, without those that were left out.
         workers: Where the time of each worker went, that this task knows of: itself, or beside
-            parameter servers all of them.
+            parameter servers all of them. None where TensorFlow reads no clock.
     """
 
     num_steps: int
@@ -42,7 +42,7 @@ class Rate:
     @property
     def input_share(self) -> float:
         """The share of the time that is a wait for batches, from 0 to 1."""
-        return sum(each.input for each in self.workers) / len(self.workers)
+        return sum(each.input for each in self.workers) / max(len(self.workers), 1)
 
 
 class RateMeter:
@@ -102,11 +102,11 @@ class RateMeter:
         if num_workers == 1:
             return rate
         rows = np.zeros([num_workers, len(WorkerShare.NUMBERS)])
-        if rate is not None:
+        if rate is not None and rate.workers:
             rows[peers.index_of(self._strategy)] = rate.workers[0].numbers
         rows = peers.sum_over(self._strategy, rows)
-        if rate is None:
-            return None
+        if rate is None or not rate.workers:
+            return rate
         workers = (WorkerShare(f"worker {index}", *row) for index, row in enumerate(rows))
         return dataclasses.replace(rate, workers=tuple(workers))
 

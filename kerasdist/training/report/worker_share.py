@@ -62,6 +62,8 @@ _OWN = {
 
 def tags_of(workers: Sequence[WorkerShare], *, are_asynchronous: bool) -> dict[str, float]:
     """Returns numbers by their tags: `input_wait_share`, `input_wait_share/worker 1`, ..."""
+    if not workers:
+        return {}
     numbers = {tag: _mean(workers, field) for field, tag in _SHARES.items()}
     if are_asynchronous:
         numbers["staleness/mean"] = _mean(workers, "staleness", weight="steps_per_second")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.private import tensorflow_adapter
+
 # Of a row of `read`: all of them grow from the begin of training on.
 STEPS, EXAMPLES, SECS_IN_STEPS, INPUT_SECS, EXCHANGE_SECS, STALENESS = range(6)
 NUM_COLUMNS = 6
@@ -22,13 +24,19 @@ class StepTimes:
     """
 
     def __init__(self, *, is_on: bool):
-        self._is_on = is_on
+        self._has_clock = has_clock()
+        self._is_on = is_on and self._has_clock
         self._secs_in_steps = self._input_secs = 0.0
         with tf.device("CPU:0"):
             self._waits: Any = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def read(self) -> np.ndarray:
-        """Returns float64 [1, NUM_COLUMNS]; the steps, the examples and the staleness stay 0."""
+        """Returns float64 [1, NUM_COLUMNS]; the steps, the examples and the staleness stay 0.
+
+        No row without a clock.
+        """
+        if not self._has_clock:
+            return np.zeros([0, NUM_COLUMNS])
         row = np.zeros([1, NUM_COLUMNS])
         row[0, [INPUT_SECS, EXCHANGE_SECS]] = self._waits.numpy()
         row[0, INPUT_SECS] += self._input_secs
@@ -70,6 +78,11 @@ class StepTimes:
         return exchanged
 
 
+def has_clock() -> bool:
+    """Whether TensorFlow reads the clock: not where `enable_op_determinism` was called."""
+    return not tensorflow_adapter.is_deterministic()
+
+
 def timed_read(read: Callable) -> tuple:
     """Returns the time at which `read()` begins, and what it gives."""
     start = tf.timestamp()
@@ -79,8 +92,11 @@ def timed_read(read: Callable) -> tuple:
 
 def stamp_after(tensors):
     """Returns the time at which tensors are there: float64 scalar, in seconds."""
-    # Ragged tensors and distributed values too.
-    leaves = tf.nest.flatten(tensors, expand_composites=True)
-    leaves = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
-    with tf.device("CPU:0"), tf.control_dependencies(leaves):
+    with tf.device("CPU:0"), tf.control_dependencies(tensors_in(tensors)):
         return tf.timestamp()
+
+
+def tensors_in(values) -> list[tf.Tensor]:
+    """Returns the tensors of a structure, those of ragged tensors and distributed values too."""
+    leaves = tf.nest.flatten(values, expand_composites=True)
+    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]

@@ -96,7 +96,8 @@ def test_what_never_changes_is_no_variable(arrange):
 
 
 def test_the_chief_reads_what_is_cached_in_a_file():
-    strategy = SimpleNamespace(coordinator=None, served_cluster=SimpleNamespace(num_workers=2))
+    served = SimpleNamespace(num_workers=2)
+    strategy = SimpleNamespace(coordinator=None, served_cluster=served, is_deterministic=False)
     dataset = tf.data.Dataset.range(5).cache("file").batch(2)
 
     assert not WorkerDataSource(dataset, strategy).is_on_workers

@@ -72,6 +72,21 @@ def lose(coordinator, function, args, attempt):
     attempt.is_lost = True
 
 
+def test_data_that_a_worker_cannot_make_is_told_by_its_own_error(worker_in_process, monkeypatch):
+    step = make_step(make_model(worker_in_process))
+    wrapper, *_ = coordinator_adapter.INPUT_ERRORS
+
+    def fail(*_):
+        raise wrapper(tf.errors.NotFoundError(None, None, "no such file"))
+
+    monkeypatch.setattr(coordinator_adapter, "schedule_once", fail)
+    monkeypatch.setattr(worker_in_process.coordinator, "join", fail, raising=False)
+
+    # pytest warns of an error in the thread that forgets what was scheduled, which is an error.
+    with pytest.raises(tf.errors.NotFoundError, match=r"^no such file$"):
+        step(iter([BATCH]))
+
+
 def test_gradients_cannot_be_accumulated_by_the_optimizer(worker_in_process):
     model = make_model(
         worker_in_process, optimizer=keras.optimizers.SGD(gradient_accumulation_steps=3)

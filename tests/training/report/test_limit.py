@@ -67,3 +67,10 @@ def test_the_parts_of_a_run_count_by_their_time():
     sentence = limit.sentence()
     assert sentence is not None
     assert sentence.startswith("Bottleneck: waiting for the next batch, 85% of a 200.0 ms step")
+
+
+def test_unknown_times_limit_nothing():
+    limit = Limit(are_asynchronous=False)
+    limit.add(Rate(num_steps=10, num_examples=40, secs=1.0, workers=()))
+
+    assert limit.sentence() is None

@@ -87,3 +87,12 @@ def test_steps_that_a_profiler_records_are_left_out(training):
         rate = training.meter.look()
     assert rate is not None
     assert (rate.num_steps, rate.secs) == (1, 1.0)
+
+
+def test_a_rate_is_known_without_a_clock_in_the_steps(training):
+    training.train_function.times.read = training.times[:0].copy
+    training.meter.restart()
+    training.step(secs=2.0)
+
+    rate = training.meter.look_at_all()
+    assert (rate.examples_per_second, rate.input_share, rate.workers) == (2.0, 0.0, ())

@@ -31,6 +31,11 @@ def test_the_mean_staleness_is_that_of_a_step():
     assert tags["staleness/worker 1"] == 11.0
 
 
+@pytest.mark.parametrize("are_asynchronous", [False, True])
+def test_nothing_is_told_of_unknown_times(are_asynchronous):
+    assert worker_share.tags_of((), are_asynchronous=are_asynchronous) == {}
+
+
 def test_one_device_has_no_workers():
     tags = worker_share.tags_of([WorkerShare("", 0.1, 0.2, 0.3)], are_asynchronous=False)
 

@@ -5,6 +5,7 @@ import time
 import pytest
 import tensorflow as tf
 
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training.step import step_times
 from kerasdist.training.step.step_times import StepTimes
 
@@ -68,3 +69,15 @@ def test_calls_add_up():
 
     assert times.read()[0, step_times.SECS_IN_STEPS] == 2.0
     assert times.take_numbers() == {}
+
+
+def test_nothing_is_known_where_tensorflow_reads_no_clock(monkeypatch):
+    monkeypatch.setattr(tensorflow_adapter, "is_deterministic", lambda: True)
+    times = StepTimes(is_on=True)
+
+    graph = tf.function(lambda value: times.of_input(lambda: value + 1)).get_concrete_function(
+        tf.TensorSpec([])
+    )
+
+    assert "Timestamp" not in {operation.type for operation in graph.graph.get_operations()}
+    assert len(times.read()) == 0
