@@ -124,6 +124,15 @@ def batch_spec(element_spec):
     return tf.nest.map_structure(leaf_spec, element_spec)
 
 
+def without_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset read no further than asked: without the `prefetch` that it ends with."""
+    if type(dataset).__name__ == "_PrefetchDataset":
+        (dataset,) = dataset._inputs()
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
+
+
 def num_source_texts(dataset: tf.data.Dataset) -> int:
     """Returns how many texts, perhaps names of files, are the one source of a dataset; or 0.
 

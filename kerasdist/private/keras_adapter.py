@@ -18,7 +18,11 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import epoch_iterator as keras_epoch_iterator
-from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
+from keras.src.trainers.data_adapters import (
+    array_data_adapter,
+    generator_data_adapter,
+    tf_dataset_adapter,
+)
 
 from kerasdist.private import names, tensorflow_adapter
 
@@ -328,6 +332,11 @@ def is_python(adapter) -> bool:
     return not isinstance(
         adapter, (tf_dataset_adapter.TFDatasetAdapter, array_data_adapter.ArrayDataAdapter)
     )
+
+
+def is_generator(adapter) -> bool:
+    """Whether Keras' reader goes on in one Python generator, also in a new iterator."""
+    return isinstance(adapter, generator_data_adapter.GeneratorDataAdapter)
 
 
 def class_weight_function(class_weight: dict) -> Callable:

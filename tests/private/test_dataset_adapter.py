@@ -1,5 +1,7 @@
 """Every private name of TensorFlow's datasets that is used is where it was."""
 
+import time
+
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
@@ -114,3 +116,21 @@ def test_the_batch_size_of_a_dataset_is_found():
     assert dataset_adapter.batch_size_of(rows.batch(4).unbatch().batch(3)) == 3
     for unknown in (rows, tf.data.Dataset.zip(rows.batch(2), rows.batch(2)), [1], None):
         assert dataset_adapter.batch_size_of(unknown) is None
+
+
+def test_without_prefetch_no_more_is_read_than_asked():
+    read = []
+
+    def numbers():
+        for number in range(50):
+            read.append(number)
+            yield number
+
+    spec = tf.TensorSpec([], tf.int64)
+    dataset = tf.data.Dataset.from_generator(numbers, output_signature=spec).prefetch(9)
+
+    iterator = iter(dataset_adapter.without_prefetch(dataset))
+    next(iterator), next(iterator)
+    time.sleep(0.2)
+
+    assert read == [0, 1]

@@ -92,6 +92,9 @@ class EpochIterator(keras_adapter.EpochIterator):
         class_weight = None if is_distributed else class_weight
         super().__init__(x, *args, class_weight=class_weight, **kwargs)
         self._dataset = self.data_adapter.get_tf_dataset()
+        if keras_adapter.is_generator(self.data_adapter) and peers.count(self._strategy) > 1:
+            # What is prefetched is lost with the iterator: more of it on one worker than on others.
+            self._dataset = dataset_adapter.without_prefetch(self._dataset)
         # What a function returns has batches of a worker, which change with the number of workers.
         size = None if is_function or is_distributed else self._batch_size()
         running_call.note_data(batch_size=size, state=self.state)

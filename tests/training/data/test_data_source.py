@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kerasdist
 from kerasdist.private import dataset_adapter
 from kerasdist.training.data.data_source import DataSource
 from kerasdist.training.data.epoch_iterator import EpochIterator
@@ -88,6 +89,44 @@ def test_a_generator_is_not_called_while_it_runs_for_workers(workers):
     ((*predictions,),) = strategies.run_on_workers(use_a_generator_again_and_again, workers)
 
     assert len(predictions) == 8
+
+
+def use_a_generator_of_a_slow_worker(strategy):
+    """Returns the histories of `fit` with an endless generator, which one worker reads slowly."""
+    is_slow = kerasdist.Cluster.from_env().worker_index == 1
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    def batches(sizes):
+        number = 0
+        while True:
+            for size in sizes:
+                time.sleep(0.05 * is_slow)
+                number += 1
+                yield np.full((size, 1), number / 100), np.ones((size, 1))
+
+    train, validation = batches([8]), batches([4, 4, 3])
+    histories = []
+    for _ in range(3):
+        history = model.fit(
+            train,
+            steps_per_epoch=2,
+            epochs=2,
+            validation_data=validation,
+            validation_steps=2,
+            verbose=0,
+        )
+        time.sleep(0.2)  # Whoever reads ahead does so now.
+        histories.append(history.history)
+    return histories
+
+
+@pytest.mark.processes
+def test_workers_take_the_same_of_a_generator_however_fast_they_are():
+    first, second = strategies.run_on_workers(use_a_generator_of_a_slow_worker, "2 workers")
+
+    assert first == second
 
 
 @pytest.mark.parametrize(
