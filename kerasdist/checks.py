@@ -41,7 +41,7 @@ def check_secs(name: str, value: object) -> None:
     if not is_number(value):
         raise TypeError(f"`{name}` must be a number of seconds. Received: {name}={value!r}.")
     if not value >= 0:  # Also refuses nan.
-        raise ValueError(f"`{name}` must not be negative. Received: {name}={value}.")
+        raise ValueError(f"`{name}` must be at least 0. Received: {name}={value}.")
 
 
 def check_decay(name: str, value: Any) -> None:

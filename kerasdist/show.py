@@ -68,7 +68,9 @@ def sentence_on(name: str, curves: Curves) -> str:
     for title in ("train/loss", "train/epoch_loss", "validation/epoch_loss"):
         if title in curves:
             step, value = max(curves[title].items())
-            parts.append(f"{title} {value:.4g} at step {step}")
+            # Keras' TensorBoard counts epochs there, from 0.
+            when = "in the last epoch" if "/epoch_" in title else f"at step {step}"
+            parts.append(f"{title} {value:.4g} {when}")
     means = {
         tag.removeprefix("train/"): _mean(line)
         for tag, line in curves.items()
@@ -92,7 +94,8 @@ def _numbers(path):
     import tensorflow as tf
 
     try:
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
             for value in event.summary.value:
                 if value.HasField("simple_value"):
                     yield value.tag, event.step, value.simple_value
@@ -125,7 +128,7 @@ def _draw(panels: list[tuple[str, dict]], output: Path):
         axis.set_title(title, loc="left")
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
-    axes[-1].set_xlabel("step of the optimizer")
+    axes[-1].set_xlabel("step, as in TensorBoard")
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=120)
 

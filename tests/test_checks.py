@@ -65,8 +65,8 @@ def test_a_number_is_no_bool_or_text(check, value):
 
 
 @pytest.mark.parametrize("secs", [-1, float("nan")])
-def test_seconds_are_not_negative(secs):
-    with pytest.raises(ValueError, match=f"`grace_secs` must not be negative.*grace_secs={secs}"):
+def test_seconds_are_at_least_0(secs):
+    with pytest.raises(ValueError, match=f"`grace_secs` must be at least 0.*grace_secs={secs}"):
         checks.check_secs("grace_secs", secs)
 
 

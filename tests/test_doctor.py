@@ -132,7 +132,10 @@ def test_a_program_without_make_strategy_cannot_be_examined(doctor):
         (["--only=clipnorm", "--markdown=."], "Received: '.' (it is a folder)."),
         (["--markdown=no/x.md"], "Received: 'no/x.md' (there is no folder no)."),
         (["--markdown="], "`--markdown` must name a file that can be written. Received: ''"),
-        (["--quick", "--only=Adagrad"], "`--only` matches no row. Received: 'Adagrad'. Rows: Adam"),
+        (
+            ["--quick", "--only=Adagrad"],
+            "`--only` matches no row. Received: 'Adagrad'. Rows: Adam; ",
+        ),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):

@@ -81,6 +81,17 @@ def test_wrong_paths_are_one_line(tmp_path, capsys):
     assert number == "error: Name one checkpoint, or two. Received: 3."
 
 
+def test_the_folder_of_a_run_names_the_weights_in_it(tmp_path, capsys):
+    for name in ("checkpoints/step-00000004", "train"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "model.keras").touch()
+
+    assert main(["inspect", str(tmp_path)]) == 2
+
+    near = f"{tmp_path}/checkpoints, {tmp_path}/model.keras"
+    assert f"There are no weights at '{tmp_path}', but at {near}." in capsys.readouterr().err
+
+
 @pytest.mark.processes
 def test_a_wrong_path_needs_no_tensorflow(tmp_path):
     source = f"""

@@ -61,13 +61,21 @@ def test_how_many_operations_of_a_kind_ran_where(chrome, capsys):
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"[3]", b"{}"])
-def test_what_is_no_trace_is_one_line(content, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"text", "Expecting value"),
+        (b"[3]", "'int' object"),
+        (b"{}", "there is no 'traceEvents' in it."),
+    ],
+)
+def test_what_is_no_trace_is_one_line(content, reason, tmp_path, capsys):
     path = tmp_path / "tf_trace-1.json"
     path.write_bytes(content)
 
     assert main(["trace", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {path} is no trace: ")
+    assert capsys.readouterr().err.startswith(f"error: {path} is no trace: {reason}")
 
 
 def test_what_is_not_there_is_one_line(tmp_path, capsys):

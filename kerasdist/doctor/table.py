@@ -8,6 +8,7 @@ ones, so that each row shows what its title says.
 """
 
 import dataclasses
+import math
 import os
 import platform
 import sys
@@ -43,7 +44,7 @@ QUICK = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table: what differs from one device, as a number or as an error's name."""
+    """One line of the table: what differs from one device, as a number, or in words."""
 
     case: str
     tolerance: float
@@ -70,7 +71,7 @@ def examine(*, only: str = "", is_quick: bool = False, markdown: str | None = No
     titles = [case.name for case in parity.CASES if not is_quick or case.name in QUICK]
     cases = [case for case in parity.CASES if case.name in titles and only in case.name]
     if not cases:
-        raise ValueError(f"`--only` matches no row. Received: {only!r}. Rows: {', '.join(titles)}.")
+        raise ValueError(f"`--only` matches no row. Received: {only!r}. Rows: {'; '.join(titles)}.")
     if markdown is not None:
         _check_can_write(markdown)  # Now: the table takes minutes.
     start = time.perf_counter()
@@ -129,9 +130,12 @@ def _row(case: parity.Case, ours, stock) -> Row:
 def _difference(case, strategy, truth) -> float | str:
     # Whatever stock Keras raises is a finding.
     try:
-        return parity.difference(parity.train(case, strategy, num_examples=EVEN), truth)
+        outcome = parity.train(case, strategy, num_examples=EVEN)
     except Exception as error:
-        return type(error).__name__
+        return f"fails: {type(error).__name__}"
+    if not parity.has_same_steps(outcome, truth):
+        return "DIFFERS: lost or extra steps"
+    return parity.difference(outcome, truth)
 
 
 def _cells(row: Row) -> tuple[str, str]:
@@ -140,8 +144,8 @@ def _cells(row: Row) -> tuple[str, str]:
 
 def _cell(value, tolerance) -> str:
     if isinstance(value, str):
-        return f"fails: {value}"
-    text = "lost or extra steps" if value == float("inf") else f"{value:.0e}"
+        return value
+    text = "NaN or infinite" if math.isinf(value) else f"{value:.0e}"
     return text if _is_within(value, tolerance) else f"DIFFERS: {text}"
 
 

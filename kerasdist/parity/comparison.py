@@ -72,7 +72,7 @@ def difference(outcome: Outcome, truth: Outcome) -> float:
         outcome: What a deployment gave.
         truth: What one device gave.
     """
-    if outcome.iterations != truth.iterations or outcome.history.keys() != truth.history.keys():
+    if not has_same_steps(outcome, truth):
         return float("inf")
     pairs = [
         *zip(outcome.weights, truth.weights, strict=True),
@@ -81,7 +81,14 @@ def difference(outcome: Outcome, truth: Outcome) -> float:
     return max(_largest(np.asarray(ours), np.asarray(theirs)) for ours, theirs in pairs)
 
 
+def has_same_steps(outcome: Outcome, truth: Outcome) -> bool:
+    """Returns whether no step or log of an epoch is lost or extra: only then numbers compare."""
+    return outcome.iterations == truth.iterations and _lengths(outcome) == _lengths(truth)
+
+
+def _lengths(outcome: Outcome) -> dict[str, int]:
+    return {name: len(values) for name, values in outcome.history.items()}
+
+
 def _largest(ours: np.ndarray, theirs: np.ndarray) -> float:
-    if ours.shape != theirs.shape:
-        return float("inf")
     return float(np.max(absolute_differences(theirs, ours), initial=0.0))

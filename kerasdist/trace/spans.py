@@ -68,7 +68,9 @@ def read(path: Path) -> list[Span]:
         return list(_of_chrome(json.loads(content)))
     except FileNotFoundError:
         raise ValueError(f"There is no file {path}.") from None
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
+        raise ValueError(f"{path} is no trace: there is no {error} in it.") from error
+    except (OSError, EOFError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no trace: {error}.") from error
 
 

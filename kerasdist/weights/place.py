@@ -4,7 +4,8 @@ import os
 
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 # Of what callbacks.Checkpoint and TensorFlow write into a folder.
-_PREFIXES = ("step-", "checkpoint")
+_PREFIX, _NAMES = "step-", ("checkpoint", "checkpoint.json")
+_NUM_SHOWN = 3
 
 
 def check(path: str) -> None:
@@ -17,8 +18,9 @@ def check(path: str) -> None:
         return
     if not os.path.exists(path):
         raise nothing_at(path, ": no such file or folder")
-    if not (_is_folder_of_weights(path) if os.path.isdir(path) else path.endswith(_SUFFIXES)):
-        raise nothing_at(path)
+    if not _has_weights(path):
+        near = _inside(path)
+        raise nothing_at(path, f", but at {', '.join(near)}" if near else "")
 
 
 def nothing_at(path: str, reason: str = "") -> ValueError:
@@ -30,8 +32,19 @@ def nothing_at(path: str, reason: str = "") -> ValueError:
     )
 
 
+def _inside(path: str) -> list[str]:
+    """Returns the first that have weights in what may be the folder of a run."""
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    found = [inner for name in names if _has_weights(inner := os.path.join(path, name))]
+    return found[:_NUM_SHOWN]
+
+
+def _has_weights(path: str) -> bool:
+    return _is_folder_of_weights(path) if os.path.isdir(path) else path.endswith(_SUFFIXES)
+
+
 def _is_folder_of_weights(path: str) -> bool:
     try:
-        return any(name.startswith(_PREFIXES) for name in os.listdir(path))
+        return any(name in _NAMES or name.startswith(_PREFIX) for name in os.listdir(path))
     except PermissionError:
         return True

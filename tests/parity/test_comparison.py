@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kerasdist.parity import Outcome, difference
+from kerasdist.parity import Outcome, difference, has_same_steps
 
 TRUTH = Outcome(weights=[np.zeros(3)], history={"loss": [0.5, 0.25]}, iterations=4)
 
@@ -28,6 +28,19 @@ def test_equal_outcomes_do_not_differ():
 )
 def test_a_changed_weight_log_or_count_is_a_difference(change, expected):
     assert difference(dataclasses.replace(TRUTH, **change), TRUTH) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"weights": [np.full(3, np.nan)]}, True),
+        ({"iterations": 3}, False),
+        ({"history": {"loss": [0.5]}}, False),
+        ({"history": {"loss": [0.5, 0.25], "mae": [0, 0]}}, False),
+    ],
+)
+def test_lost_and_extra_steps_are_told_from_other_numbers(change, expected):
+    assert has_same_steps(dataclasses.replace(TRUTH, **change), TRUTH) is expected
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
