@@ -19,12 +19,13 @@ _FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regula
 
 
 def is_stock_step(step: Any) -> bool:
-    """Whether a `train_step` or `test_step` of a model is Keras' own.
+    """Whether a `train_step`, `test_step` or `predict_step` of a model is Keras' own.
 
     That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
     """
     stock = keras_routes.TensorFlowTrainer
-    return getattr(step, "__func__", None) in (stock.train_step, stock.test_step)
+    stock_steps = (stock.train_step, stock.test_step, stock.predict_step)
+    return getattr(step, "__func__", None) in stock_steps
 
 
 def has_stock_steps(model) -> bool:
@@ -79,13 +80,24 @@ def _may_mix_examples(layer) -> bool:
 
 def is_loss_all_own(model) -> bool:
     """Whether nothing of `model` can be the user's own but how its loss is computed."""
-    methods = (type(model).call, type(model).__call__)
     return (
         is_stock_step(model.train_step)
-        and all(_is_stock(method) for method in methods)
+        and _calls_each_example_alone(model)
+        and all(_is_stock(optimizer) for optimizer in keras_optimizers.optimizers_of(model))
+    )
+
+
+def predicts_each_example_alone(model) -> bool:
+    """Whether `model` predicts, with Keras' own parts, a row for each example from it alone."""
+    return is_stock_step(model.predict_step) and _calls_each_example_alone(model)
+
+
+def _calls_each_example_alone(model) -> bool:
+    methods = (type(model).call, type(model).__call__)
+    return (
+        all(_is_stock(method) for method in methods)
         and all(_is_stock(layer) for layer in keras_adapter.layers_of(model) if layer is not model)
         and not any(_may_mix_examples(layer) for layer in model._flatten_layers())
-        and all(_is_stock(optimizer) for optimizer in keras_optimizers.optimizers_of(model))
     )
 
 

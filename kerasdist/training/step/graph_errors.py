@@ -4,6 +4,7 @@ TensorFlow reports a failed check as an InvalidArgumentError with the graph's st
 made here is found again in that text and becomes the Python error it was meant to be.
 """
 
+import itertools
 import re
 
 import tensorflow as tf
@@ -33,6 +34,15 @@ def explained(error: Exception) -> Exception:
         return error
     found = _PATTERN.search(str(error))
     return _CLASSES[found[1]](found[2]) if found else error
+
+
+def in_a_line(error: Exception) -> str:
+    """Returns an error as its class and the first line that says something."""
+    lines = (line.strip() for line in str(error).splitlines())
+    # Keras names the layer first, and the cause below.
+    telling = (line for line in lines if line and not line.startswith("Exception encountered when"))
+    # None of an `assert` without a message.
+    return ": ".join([type(error).__name__, *itertools.islice(telling, 1)])
 
 
 def of_parts(error: Exception, model, step, differing: str | None = None) -> Exception:

@@ -1,11 +1,14 @@
 """The function that `predict` calls for every batch."""
 
+import warnings
+
 import tensorflow as tf
 
+from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
-from kerasdist.training.step import late_variables
+from kerasdist.training.step import graph_errors, late_variables, rehearsed_predictions
 from kerasdist.training.step.graph_function import graph_function
 
 
@@ -19,37 +22,96 @@ class PredictFunction:
     replicas, weighed by their examples. What is computed from weights alone is so, too. One that is
     no floating point number is that of the first replica.
 
+    Where a model is not of Keras' parts alone, the first batch shows whether the replicas' outputs
+    are those of one device (`rehearsed_predictions`). If not, a replica predicts whole batches.
+
     Args:
         model: A model of one of our strategies.
     """
 
     def __init__(self, model):
+        self._model = model
         self._strategy = model.distribute_strategy
         self._step = model.predict_step
         if model.jit_compile and self._strategy.num_replicas_in_sync == 1:
             self._step = graph_function(model.predict_step, jit_compile=True)
-        self._run = self._predict
-        if not model.run_eagerly:
-            self._run = graph_function(self._predict, reduce_retracing=True)
+        self._is_divided = len(peers.local_replicas(self._strategy)) > 1
+        self._is_check_due = self._is_divided and not keras_stock.predicts_each_example_alone(model)
+        self._run = self._compiled(self._predict)
 
     def __call__(self, data: list):
         """Returns the outputs of a list of global batches as one structure of tensors."""
-        outputs = [self._run(batches.as_tensors(without_optionals(batch))) for batch in data]
+        outputs = [self._run_batch(batches.as_tensors(without_optionals(each))) for each in data]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
+    def _compiled(self, method):
+        return method if self._model.run_eagerly else graph_function(method, reduce_retracing=True)
+
+    def _run_batch(self, batch):
+        if self._is_check_due:
+            self._check(_undistributed(batch, self._strategy))
+        return self._run(batch)
+
+    def _check(self, batch):
+        """Looks whether the replicas can divide batches; they cannot divide one example."""
+        if batches.num_examples(batch) < 2 or not self._make_variables(batch):
+            return
+        self._is_check_due = False
+        arguments = self._model, self._step, self._predict_parts, batch
+        try:
+            difference = rehearsed_predictions.describe_difference(*arguments)
+        except Exception as error:  # Of the program, which may mean no other batch than its own.
+            warnings.warn(
+                f"Could not check that {len(peers.local_replicas(self._strategy))} replicas "
+                f"predict what one device does: {graph_errors.in_a_line(error)}",
+                stacklevel=2,
+            )
+            return
+        if difference:
+            self._is_divided = False
+            self._run = self._compiled(self._predict)
+            warnings.warn(self._describe(difference), stacklevel=2)
+
+    def _make_variables(self, batch) -> bool:
+        """Makes the variables of the model as the first batch would; returns whether it has."""
+        if keras_adapter.is_built(self._model):
+            return True
+        try:
+            getattr(self._run, "get_concrete_function", self._run)(batch)
+        except Exception:  # It may be right for the whole batch, and comes again if not.
+            return keras_adapter.is_built(self._model)
+        return True
+
+    def _describe(self, difference: str) -> str:
+        number = len(peers.local_replicas(self._strategy))
+        return (
+            f"What '{self._model.name}' predicts is not what one device does where each of "
+            f"{number} replicas is given a part of the batch: {difference}. So one replica "
+            "predicts each batch, as a whole, and the others do not help. They do where all "
+            "outputs have a row for each example, which is computed from this example alone."
+        )
+
     def _predict(self, batch):
+        if self._is_divided:
+            return self._predict_parts(self._step, batch)
+        batch = _undistributed(batch, self._strategy)
+        # Of what the others compute in a graph, nothing is used, so that it does not run.
+        with late_variables.made_at_once(self._strategy):
+            outputs = self._strategy.run(lambda: self._step(batch))
+        return self._strategy.experimental_local_results(outputs)[0]
+
+    def _predict_parts(self, step, batch):
         replicas = peers.local_replicas(self._strategy)
         shares = batches.local_shares_of(batch, self._strategy)
         counts = batches.local_counts_of(batch, self._strategy)
 
         def replica_fn():
-            return self._step(shares[peers.replica_id() - replicas[0]])
+            return step(shares[peers.replica_id() - replicas[0]])
 
         with late_variables.made_at_once(self._strategy):
             outputs = self._strategy.run(replica_fn)
-        outputs = self._strategy.experimental_local_results(outputs)
-        if len(replicas) == 1:
-            return outputs[0]
+        # Of sizes that the trace knows a step may return Python's numbers.
+        outputs = map(batches.as_tensors, self._strategy.experimental_local_results(outputs))
         return tf.nest.map_structure(lambda *parts: _of_replicas(parts, counts), *outputs)
 
 
@@ -63,8 +125,17 @@ def joined(*structures):
     )
 
 
+def _undistributed(batch, strategy):
+    """Returns a batch in one piece."""
+    if not batches.is_distributed(batch):
+        return batch
+    return joined(*strategy.experimental_local_results(batch))
+
+
 def _of_replicas(parts: tuple, counts: list):
     """Returns an output of all replicas; nothing of one that computed with a borrowed example."""
+    if parts[0] is None:
+        return None
     if parts[0].shape.rank == 0:
         return _mean(parts, counts)
     return batches.joined([_cut(part, count) for part, count in zip(parts, counts, strict=True)])

@@ -8,6 +8,10 @@ are made alike, and nothing that is assigned stays, no variable and no attribute
 gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
 is the user's own, the net predicts once, and the loss alone goes through it.
 
+Before it warns, the divided examples go through it once more, now with compiled losses of the
+user's that see all of them (`whole_losses`). Where that gives the gradient of one device, the steps
+that count do so, too.
+
 What the step returns is compared, too: a log counts as a mean over the examples, and a norm or a
 maximum is none.
 
@@ -19,7 +23,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import itertools
 import logging
 import math
 import warnings
@@ -32,15 +35,18 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
 from kerasdist.training import peers, traits
+from kerasdist.training.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     batch_statistics,
     gradient_aggregation,
+    graph_errors,
     own_attributes,
     randomness,
     rehearsed_logs,
     replica_run,
     replica_step,
+    whole_losses,
     whole_metrics,
 )
 
@@ -56,7 +62,7 @@ _NEGLIGIBLE = 1e-2
 _TOLERANCE_OF_SUM = 0.2
 # Of each input, about the last bit of a float32; and how much of what that makes is rounding, too.
 _TOUCH = 2.0**-22
-_ROUNDING = 4.0
+ROUNDING = 4.0
 _DIVISION = (
     "The program asks for the number of replicas, as `tf.nn.scale_regularization_loss` does, and "
     "`tf.nn.compute_average_loss` without `global_batch_size`. Leave out the division of the loss "
@@ -101,6 +107,19 @@ class _Runs:
     have_logs: bool
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """What came of the examples, divided over the replicas.
+
+    Attributes:
+        rehearsed: The updates.
+        spreads: Of `_note_spreads`.
+    """
+
+    rehearsed: replica_run.Rehearsed
+    spreads: list
+
+
 def is_due(model) -> bool:
     """Whether a step of `model` can mean something else than Keras' own do."""
     strategy = model.distribute_strategy
@@ -109,29 +128,41 @@ def is_due(model) -> bool:
     return keras_stock.has_own_parts(model) or not keras_stock.has_stock_losses(model)
 
 
-def warn_of_differences(model, step: Callable, batch) -> None:
+def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> bool:
     """Rehearses a step and warns where its gradient is not that of the whole batch.
 
     Args:
         model: A compiled model whose variables exist.
         step: Its train_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
+        is_late: Whether steps were made before, without a rehearsal.
+
+    Returns:
+        Whether the step is another one from now on: its losses see all examples.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
+    saw_one = whole_losses.may_see_all(model)
     try:
         texts = rehearse(model, step, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
-        # None of an `assert` without a message.
-        lines = filter(str.strip, str(error).splitlines())
-        words = [type(error).__name__, *itertools.islice(lines, 1)]
         warnings.warn(
             f"Could not check that {num_replicas} replicas give the gradient of one device: "
-            f"{': '.join(words)}",
+            f"{graph_errors.in_a_line(error)}",
             stacklevel=2,
         )
-        return
+        return False
+    sees_all = saw_one and not whole_losses.may_see_all(model)
+    if sees_all and is_late:
+        texts = [_describe_late(model), *texts]
     for text in texts:
         warnings.warn(text, stacklevel=2)
+    return sees_all
+
+
+def tolerance_of(model) -> float:
+    """Returns how much of the largest number may be rounding, by the dtype of `model`."""
+    is_short = model.compute_dtype in ("float16", "bfloat16")
+    return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
 
 
 def rehearse(model, step: Callable, batch) -> list[str]:
@@ -141,32 +172,78 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     """
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    is_short = model.compute_dtype in ("float16", "bfloat16")
-    tolerance = _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
+    tolerance = tolerance_of(model)
     # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
     weighs_loss = keras_stock.is_stock_step(step)
     logs = rehearsed_logs.RehearsedLogs(model)
     states = own_attributes.states_of(model)
     if not peers.are_alike(strategy, str([name for name, _ in states])):
         states = []  # A worker may keep something for itself.
-    with _without_traces(model):
+    with (
+        without_traces(model),
+        batch_statistics.synchronized(model),  # A difference that has a warning of its own.
+        whole_metrics.updated_with_all(model),
+    ):
         runs = _runs(model, step, batch, logs)
         whole = _rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
-        weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
+        weights = [(each.path, each.value) for each in model.trainable_variables]
         noted = [value for _, value in (*weights, *states)]
-        with logs.watched():
-            shared = replica_run.rehearse(
-                strategy,
-                functools.partial(_note_spreads, runs.part, noted, spreads),
-                batches.shares_of(runs.batch, strategy),
-                is_whole=False,
-                weighs_loss=weighs_loss,
-            )
-    finding = _find(whole, shared, tolerance, num_replicas)
-    texts = logs.describe(num_replicas, tolerance, _ROUNDING) if runs.have_logs else []
+
+        def compare() -> tuple[_Parts, Finding | None]:
+            with logs.watched():
+                parts = _rehearse_parts(strategy, runs, noted, weighs_loss=weighs_loss)
+            return parts, _find(whole, parts.rehearsed, tolerance, num_replicas)
+
+        parts, finding = compare()
+        if whole_losses.may_see_all(model) and _has_any_worker(strategy, finding):
+            mended = _compare_again(model, compare)
+            parts, finding = mended or (parts, finding)
+    texts = logs.describe(num_replicas, tolerance, ROUNDING) if runs.have_logs else []
     if finding:  # What follows from it is no news.
         texts = [_describe(finding, num_replicas, keras_stock.own_apply_of(model))]
-    return [*texts, *_describe_spreads(weights, states, spreads[0], num_replicas)]
+    return [*texts, *_describe_spreads(weights, states, parts.spreads, num_replicas)]
+
+
+def _compare_again(model, compare: Callable) -> tuple[_Parts, None] | None:
+    """Lets the losses of `model` see all examples, where that gives the gradient of one device.
+
+    Args:
+        model: Whose gradient is another one.
+        compare: Rehearses the step of the replicas; returns what came of it, and the finding.
+
+    Returns:
+        What `compare` gave then; None where nothing is mended.
+    """
+    strategy = model.distribute_strategy
+    try:
+        with whole_losses.seeing_all(model):
+            parts, finding = compare()
+    except Exception:  # Of the user's loss. What was found before is said.
+        return None
+    if _has_any_worker(strategy, finding):
+        return None
+    whole_losses.let_see_all(model)
+    if peers.is_chief(strategy):
+        announce(_describe_sight(model))
+    return parts, None
+
+
+def _has_any_worker(strategy, finding: Finding | None) -> bool:
+    """Whether a worker has found something: what follows, all of them do."""
+    return bool(peers.sum_over(strategy, [finding is not None])[0])
+
+
+def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
+    """Rehearses the step with the examples divided over the replicas."""
+    spreads: list = []
+    rehearsed = replica_run.rehearse(
+        strategy,
+        functools.partial(_note_spreads, runs.part, noted, spreads),
+        batches.shares_of(runs.batch, strategy),
+        is_whole=False,
+        weighs_loss=weighs_loss,
+    )
+    return _Parts(rehearsed=rehearsed, spreads=spreads[0])
 
 
 def _runs(model, step: Callable, batch, logs) -> _Runs:
@@ -179,19 +256,19 @@ def _runs(model, step: Callable, batch, logs) -> _Runs:
         logs: `RehearsedLogs` of the model.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    some = _some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
+    some = some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
     predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
         data = (some, tf.range(batches.num_examples(some)))
         return _Runs(whole=run, part=run, batch=data, touched=data, have_logs=False)
-    batch = _some_of(batch, _EXAMPLES * num_replicas - 1)
-    touched = _touched(batch)
+    batch = some_of(batch, _EXAMPLES * num_replicas - 1)
+    nearly = touched(batch)
     return _Runs(
-        whole=functools.partial(logs.run_whole, step, touched),
+        whole=functools.partial(logs.run_whole, step, nearly),
         part=functools.partial(logs.run_part, step),
         batch=batch,
-        touched=touched,
+        touched=nearly,
         have_logs=True,
     )
 
@@ -220,7 +297,7 @@ def _find(whole, shared, tolerance: float, num_replicas: int) -> Finding | None:
         return None
     # A deep net with few examples multiplies what rounding does to its inputs.
     rounding = _compare(expected, rounded, 0.0, num_replicas)
-    if rounding and finding.difference <= _ROUNDING * rounding.difference:
+    if rounding and finding.difference <= ROUNDING * rounding.difference:
         return None
     return dataclasses.replace(finding, asks_for_number=whole.asks_for_number)
 
@@ -312,26 +389,27 @@ def _sketch_of_change(before, variable) -> float:
         return 0.0
     before, now = (tf.cast(tf.reshape(each, [-1]), tf.float64) for each in (before, now))
     change = now - before
-    if tf.norm(change) <= _ROUNDING * _TOUCH * tf.norm(before):
+    if tf.norm(change) <= ROUNDING * _TOUCH * tf.norm(before):
         return 0.0
     return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
 
 
-def _touched(batch):
+def touched(batch):
     """Returns a batch whose inputs differ in their last bits, where they are floats."""
 
     def touch(leaf):
         is_float = tf.is_tensor(leaf) and leaf.dtype in (tf.float32, tf.float64)
         return leaf * (1.0 + _TOUCH) if is_float else leaf
 
-    if isinstance(batch, (tuple, list)) and len(batch) > 3:  # Anchors, positives, negatives, ...
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):  # Anchors, positives, ...
         return tf.nest.map_structure(touch, batch)
     # Not labels and weights: what is compared with 0 or 1 may be exact.
-    x, *others = keras.utils.unpack_x_y_sample_weight(batch)
-    return keras.utils.pack_x_y_sample_weight(tf.nest.map_structure(touch, x), *others)
+    x, *others = batch
+    leaves = tf.nest.flatten((tf.nest.map_structure(touch, x), *others))
+    return tf.nest.pack_sequence_as(batch, leaves)
 
 
-def _some_of(batch, number: int):
+def some_of(batch, number: int):
     """Returns the first examples of a batch, so many that the replicas' shares are not equal.
 
     Two batches in one, such as 12 examples without labels and 4 with, have their proportion on
@@ -353,7 +431,7 @@ def _some_of(batch, number: int):
 
 
 @contextlib.contextmanager
-def _without_traces(model) -> Generator[None]:
+def without_traces(model) -> Generator[None]:
     """Runs what is inside operation by operation, and leaves no trace of it."""
     logger = tf.get_logger()
     level, runs_eagerly = logger.level, tf.config.functions_run_eagerly()
@@ -366,8 +444,6 @@ def _without_traces(model) -> Generator[None]:
             contextlib.redirect_stdout(io.StringIO()),
             tf.summary.record_if(False),
             own_attributes.kept(model),
-            batch_statistics.synchronized(model),  # A difference that has a warning of its own.
-            whole_metrics.updated_with_all(model),
             randomness.generators_kept(),
         ):
             warnings.simplefilter("ignore")
@@ -451,6 +527,26 @@ def _describe(finding: Finding, num_replicas: int, own_apply: str | None) -> str
         "train_step, or an `apply` of your own, makes of a gradient, such as its norm, is of one "
         "replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
         "`update_step` of the optimizer, where it is that of the whole batch."
+    )
+
+
+def _describe_sight(model) -> str:
+    names = ", ".join(f"'{each}'" for each in keras_stock.own_loss_names(model))
+    return (
+        f"Loss: {names} of the model '{model.name}' is no mean over the examples, so each replica "
+        "computes it from the whole batch, which a check has found to give the gradient of one "
+        "device. In each step the replicas send each other labels, predictions and sample weights. "
+        "A sum, or a mean with a divisor of its own, costs less as `kerasdist.global_sum(values)` "
+        "or `kerasdist.global_mean(values, weights=mask)`."
+    )
+
+
+def _describe_late(model) -> str:
+    return (
+        f"The loss of the model '{model.name}' is computed from the whole batch from now on. In "
+        "the steps that made its weights, before it could be checked, each replica computed it "
+        "from its own examples: the weights are other ones than on one device. Call the model with "
+        "a batch, or `model.build(shape)`, before `fit`."
     )
 
 

@@ -82,7 +82,7 @@ class RehearsedLogs:
                 texts.append(describe_rows(path, [whole.shape, shape or ()]))
                 continue
             touched = self._wholes[True].get(path, whole)
-            if _differs(whole, touched, self._means[path], tolerance, rounding):
+            if differs(whole, touched, self._means[path], tolerance, rounding):
                 differing.append((name_of(path), whole, self._means[path]))
         if differing:
             texts.append(_describe_numbers(differing, num_replicas))
@@ -106,7 +106,8 @@ def _part_of(array, shape, share: float) -> np.ndarray:
     return array.ravel() * share
 
 
-def _differs(whole, touched, mean, tolerance: float, rounding: float) -> bool:
+def differs(whole, touched, mean, tolerance: float, rounding: float) -> bool:
+    """Whether an array of divided examples is not that of the whole batch; see `describe`."""
     if not whole.size or not np.isfinite(whole).all():
         return False
     largest = max(np.abs(whole).max(), np.abs(mean).max())
