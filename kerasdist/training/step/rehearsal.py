@@ -8,10 +8,6 @@ are made alike, and nothing that is assigned stays, no variable and no attribute
 gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
 is the user's own, the net predicts once, and the loss alone goes through it.
 
-Before it warns, the divided examples go through it once more, now with compiled losses of the
-user's that see all of them (`whole_losses`). Where that gives the gradient of one device, the steps
-that count do so, too.
-
 What the step returns is compared, too: a log counts as a mean over the examples, and a norm or a
 maximum is none.
 
@@ -35,7 +31,6 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
 from kerasdist.training import peers, traits
-from kerasdist.training.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     batch_statistics,
@@ -46,7 +41,6 @@ from kerasdist.training.step import (
     rehearsed_logs,
     replica_run,
     replica_step,
-    whole_losses,
     whole_metrics,
 )
 
@@ -107,19 +101,6 @@ class _Runs:
     have_logs: bool
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
-    """What came of the examples, divided over the replicas.
-
-    Attributes:
-        rehearsed: The updates.
-        spreads: Of `_note_spreads`.
-    """
-
-    rehearsed: replica_run.Rehearsed
-    spreads: list
-
-
 def is_due(model) -> bool:
     """Whether a step of `model` can mean something else than Keras' own do."""
     strategy = model.distribute_strategy
@@ -128,20 +109,15 @@ def is_due(model) -> bool:
     return keras_stock.has_own_parts(model) or not keras_stock.has_stock_losses(model)
 
 
-def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> bool:
+def warn_of_differences(model, step: Callable, batch) -> None:
     """Rehearses a step and warns where its gradient is not that of the whole batch.
 
     Args:
         model: A compiled model whose variables exist.
         step: Its train_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
-        is_late: Whether steps were made before, without a rehearsal.
-
-    Returns:
-        Whether the step is another one from now on: its losses see all examples.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    saw_one = whole_losses.may_see_all(model)
     try:
         texts = rehearse(model, step, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
@@ -150,13 +126,9 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
             f"{graph_errors.in_a_line(error)}",
             stacklevel=2,
         )
-        return False
-    sees_all = saw_one and not whole_losses.may_see_all(model)
-    if sees_all and is_late:
-        texts = [_describe_late(model), *texts]
+        return
     for text in texts:
         warnings.warn(text, stacklevel=2)
-    return sees_all
 
 
 def tolerance_of(model) -> float:
@@ -186,64 +158,21 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     ):
         runs = _runs(model, step, batch, logs)
         whole = _rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
-        weights = [(each.path, each.value) for each in model.trainable_variables]
+        weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
         noted = [value for _, value in (*weights, *states)]
-
-        def compare() -> tuple[_Parts, Finding | None]:
-            with logs.watched():
-                parts = _rehearse_parts(strategy, runs, noted, weighs_loss=weighs_loss)
-            return parts, _find(whole, parts.rehearsed, tolerance, num_replicas)
-
-        parts, finding = compare()
-        if whole_losses.may_see_all(model) and _has_any_worker(strategy, finding):
-            mended = _compare_again(model, compare)
-            parts, finding = mended or (parts, finding)
+        with logs.watched():
+            shared = replica_run.rehearse(
+                strategy,
+                functools.partial(_note_spreads, runs.part, noted, spreads),
+                batches.shares_of(runs.batch, strategy),
+                is_whole=False,
+                weighs_loss=weighs_loss,
+            )
+    finding = _find(whole, shared, tolerance, num_replicas)
     texts = logs.describe(num_replicas, tolerance, ROUNDING) if runs.have_logs else []
     if finding:  # What follows from it is no news.
         texts = [_describe(finding, num_replicas, keras_stock.own_apply_of(model))]
-    return [*texts, *_describe_spreads(weights, states, parts.spreads, num_replicas)]
-
-
-def _compare_again(model, compare: Callable) -> tuple[_Parts, None] | None:
-    """Lets the losses of `model` see all examples, where that gives the gradient of one device.
-
-    Args:
-        model: Whose gradient is another one.
-        compare: Rehearses the step of the replicas; returns what came of it, and the finding.
-
-    Returns:
-        What `compare` gave then; None where nothing is mended.
-    """
-    strategy = model.distribute_strategy
-    try:
-        with whole_losses.seeing_all(model):
-            parts, finding = compare()
-    except Exception:  # Of the user's loss. What was found before is said.
-        return None
-    if _has_any_worker(strategy, finding):
-        return None
-    whole_losses.let_see_all(model)
-    if peers.is_chief(strategy):
-        announce(_describe_sight(model))
-    return parts, None
-
-
-def _has_any_worker(strategy, finding: Finding | None) -> bool:
-    """Whether a worker has found something: what follows, all of them do."""
-    return bool(peers.sum_over(strategy, [finding is not None])[0])
-
-
-def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
-    """Rehearses the step with the examples divided over the replicas."""
-    spreads: list = []
-    rehearsed = replica_run.rehearse(
-        strategy,
-        functools.partial(_note_spreads, runs.part, noted, spreads),
-        batches.shares_of(runs.batch, strategy),
-        is_whole=False,
-        weighs_loss=weighs_loss,
-    )
-    return _Parts(rehearsed=rehearsed, spreads=spreads[0])
+    return [*texts, *_describe_spreads(weights, states, spreads[0], num_replicas)]
 
 
 def _runs(model, step: Callable, batch, logs) -> _Runs:
@@ -527,26 +456,6 @@ def _describe(finding: Finding, num_replicas: int, own_apply: str | None) -> str
         "train_step, or an `apply` of your own, makes of a gradient, such as its norm, is of one "
         "replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
         "`update_step` of the optimizer, where it is that of the whole batch."
-    )
-
-
-def _describe_sight(model) -> str:
-    names = ", ".join(f"'{each}'" for each in keras_stock.own_loss_names(model))
-    return (
-        f"Loss: {names} of the model '{model.name}' is no mean over the examples, so each replica "
-        "computes it from the whole batch, which a check has found to give the gradient of one "
-        "device. In each step the replicas send each other labels, predictions and sample weights. "
-        "A sum, or a mean with a divisor of its own, costs less as `kerasdist.global_sum(values)` "
-        "or `kerasdist.global_mean(values, weights=mask)`."
-    )
-
-
-def _describe_late(model) -> str:
-    return (
-        f"The loss of the model '{model.name}' is computed from the whole batch from now on. In "
-        "the steps that made its weights, before it could be checked, each replica computed it "
-        "from its own examples: the weights are other ones than on one device. Call the model with "
-        "a batch, or `model.build(shape)`, before `fit`."
     )
 
 
