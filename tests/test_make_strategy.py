@@ -1,5 +1,6 @@
 """make_strategy: what it makes, what it refuses, and that nobody else notices."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ from kerasdist import environment, launch_note
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
+from tests.plain import check_as_plain
 
 X = np.random.default_rng(7).normal(size=(33, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -94,11 +96,53 @@ def test_clones_of_one_machine_are_mirrored_on_logical_cpus_of_their_own():
     assert strategy.reason == "num_clones=2: 2 logical CPUs of one machine"
 
 
+@pytest.mark.parametrize("num_clones", [1, 2])
+def test_the_same_devices_give_the_same_strategy_with_the_reason_of_the_last_call(num_clones):
+    config = DeploymentConfig(num_clones=num_clones, clone_on_cpu=True)
+    strategy: Any = kerasdist.make_strategy(config, cluster=Cluster.local())
+    strategy.reason = "another one"
+
+    again = kerasdist.make_strategy(config, cluster=Cluster.local())
+
+    assert again is strategy
+    assert strategy.reason.startswith(f"num_clones={num_clones}: ")
+
+
+def use(model, path):
+    model.save_weights(path)
+    model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
+    trained, predictions = model.get_weights(), model.predict(X, verbose=0)
+    model.load_weights(path)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(trained)
+    return trained, predictions, model.get_weights(), clone.get_weights()
+
+
+def test_a_model_is_used_in_the_scope_of_a_strategy_that_is_made_again(tmp_path):
+    def make():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        return model
+
+    def run(model):
+        is_ours = isinstance(model.distribute_strategy, tf.distribute.MirroredStrategy)
+        again = make_strategy(num_clones=2, clone_on_cpu=True) if is_ours else None
+        with again.scope() if again else contextlib.nullcontext():
+            return use(model, tmp_path / "model.weights.h5")
+
+    check_as_plain(make_strategy(num_clones=2, clone_on_cpu=True), make, run)
+
+
 @pytest.mark.parametrize("collectives", ["of CPUs", "of GPUs"])
 def test_strategies_with_other_numbers_of_devices_follow_each_other(collectives, monkeypatch):
     if collectives == "of GPUs":
         monkeypatch.setattr(mirrored, "_cross_device_ops", lambda devices: None)
-    made = [make_strategy(num_clones=number, clone_on_cpu=True) for number in (2, 4, 2)]
+    make_strategy(num_clones=4, clone_on_cpu=True)  # Makes the logical CPUs.
+    # Not by `make_strategy`, which keeps them.
+    made = [
+        mirrored.MirroredStrategy([f"CPU:{index}" for index in range(number)])
+        for number in (2, 4, 2)
+    ]
     truth = train(without_strategy())
 
     for strategy in (*made, made[0]):

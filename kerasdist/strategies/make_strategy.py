@@ -1,5 +1,6 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
+import functools
 import importlib.metadata
 import os
 from typing import TYPE_CHECKING
@@ -62,8 +63,8 @@ def make_strategy(
             max_shards)`: divides large weights, and their slots, over the ps tasks.
 
     Returns:
-        A `tf.distribute.Strategy`. In a cluster, a further call with the same arguments returns the
-        same one, so that a loop or a cell of a notebook may make it again.
+        A `tf.distribute.Strategy`, the same one for the same devices; in a cluster for the same
+        arguments. So a loop, or a cell of a notebook, may make it again.
 
     Raises:
         TypeError: An argument is none of these.
@@ -294,14 +295,25 @@ def _keepalive(heartbeat_timeout_secs: float) -> str:
 
 def _construct(choice: Choice):
     from kerasdist.strategies.logical_cpus import make_logical_cpus
-    from kerasdist.strategies.mirrored import MirroredStrategy
-    from kerasdist.strategies.one_device import OneDeviceStrategy
 
     if num_cpus := _num_cpus(choice):
         make_logical_cpus(num_cpus)
-    if choice.strategy == "MirroredStrategy":
-        return MirroredStrategy(list(choice.devices), reason=choice.reason)
-    return OneDeviceStrategy(choice.devices[0], reason=choice.reason)
+    strategy = _strategy_over(choice.devices)
+    strategy.reason = choice.reason
+    return strategy
+
+
+@functools.cache
+def _strategy_over(devices: tuple[str, ...]):
+    """Returns the strategy of devices of this machine, each time the same one.
+
+    TensorFlow takes an equal one for another one: in its scope, a model of the first has no
+    weights that can be read or loaded. And the cell of a notebook that makes it is run again.
+    """
+    from kerasdist.strategies.mirrored import MirroredStrategy
+    from kerasdist.strategies.one_device import OneDeviceStrategy
+
+    return MirroredStrategy(devices) if len(devices) > 1 else OneDeviceStrategy(devices[0])
 
 
 def _num_cpus(choice) -> int:
