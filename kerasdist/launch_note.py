@@ -18,6 +18,11 @@ def leave(word: str) -> None:
             file.write(f"{word}\n")
 
 
+def line_of(task: object, line: str) -> str:
+    """Returns a line with its task in front, such as "worker 1: ..."; a launcher puts it there."""
+    return line if environment.NOTE in os.environ else f"{task}: {line}"
+
+
 def words_of(path: Path) -> set[str]:
     """Returns what a task has left in its note so far."""
     try:

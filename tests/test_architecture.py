@@ -43,7 +43,7 @@ MAY_IMPORT = {
             "trace",
         ),
     },
-    "training": {"cluster", "files", "lifetime", "private", "terminal"},
+    "training": {"cluster", "files", "launch_note", "lifetime", "private", "terminal"},
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
@@ -88,7 +88,7 @@ TRAINING_MAY_IMPORT = {
     "traits": set(),
     "agreement": {"peers"},
     "data": {"announcements", "peers", "running_call", "traits"},
-    "step": {"data", "peers", "running_call", "traits"},
+    "step": {"data", "announcements", "peers", "running_call", "traits"},
     "report": {"data", "step", "peers", "running_call", "traits"},
     "parameter_servers": {
         *("data", "step", "announcements", "peers", "running_call", "traits"),

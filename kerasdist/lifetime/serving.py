@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import tensorflow as tf
 
+from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster_resolver import cluster_spec
 from kerasdist.exit_codes import PEER_FAILED
@@ -54,7 +55,8 @@ def serve(
         _start_over(cluster, lost.result())
     cause = told.result() if told.done() else lost.result()
     flush_stdout()
-    say(peer_failure.message(cause, cluster) if cause else f"{cluster.task}: the job is over.")
+    end = launch_note.line_of(cluster.task, "the job is over.")
+    say(peer_failure.message(cause, cluster) if cause else end)
     leave(PEER_FAILED if cause else 0)
 
 

@@ -110,15 +110,15 @@ def test_wrong_arguments_are_named(arguments, message):
 def test_the_chief_says_the_rate_of_all_and_each_worker_the_mean():
     chief, worker = strategies.run_on_workers(lines_of_worker, "2 workers")
 
-    assert re.match(r"worker 0: step 5, loss = .* examples/s global, \d+ per worker; ", chief[0])
-    assert re.match(r"worker 1: step 5, loss = .* \(\d+ examples/s; ", worker[0])
+    assert re.match(r"step 5, loss = .* examples/s global, \d+ per worker; ", chief[0])
+    assert re.match(r"step 5, loss = .* \(\d+ examples/s; ", worker[0])
 
 
 @pytest.mark.processes
 def test_a_slow_worker_is_named_with_what_it_does():
     chief, worker = strategies.run_on_workers(lines_beside_a_slow_callback, "2 workers")
 
-    assert chief[-1].startswith("worker 0: Bottleneck: worker 1, which keeps the others waiting ")
+    assert chief[-1].startswith("Bottleneck: worker 1, which keeps the others waiting ")
     assert re.search(r"Of its own time \d+% is between the steps", chief[-1])
     assert "Bottleneck" not in worker[-1]  # It is said once.
 

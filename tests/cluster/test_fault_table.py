@@ -29,7 +29,7 @@ def test_docs_have_a_row_for_each_fault_which_ended_as_it_should():
 
 def test_a_task_is_named_where_others_speak_of_it():
     plan = "  worker 1  127.0.0.1:2\n  logs      run\n"
-    bystander = "worker 1 | worker 1: the job is over.\nworker 0 failed; stopped: worker 1.\n"
+    bystander = "worker 1 | the job is over.\nworker 0 failed; stopped: worker 1.\n"
 
     assert not fault_table.names(plan + bystander, "worker 1")
     assert fault_table.names(plan + "chief 0  | worker 1 (a:1) is lost.\n", "worker 1")

@@ -8,13 +8,17 @@ import keras
 
 from kerasdist.training.step.lazy_logs import LazyLogs
 
+# What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
+_RATE = "examples_per_second"
+
 
 class ProgressBar(keras.callbacks.ProgbarLogger):
     """Keras' progress bar, with examples per second, which reads the logs only to be redrawn.
 
     It stands in for Keras' own. The rate counts the examples of the global batches since the first
-    step of the epoch, so that the time in which TensorFlow compiles that step does not count. With
-    `verbose="auto"` a terminal or a notebook gets a bar, and a file one line per epoch.
+    step of the epoch, so that the time in which TensorFlow compiles that step does not count, nor
+    does that of validation. With `verbose="auto"` a terminal or a notebook gets a bar, and a file
+    one line per epoch.
     """
 
     # A person sees no more of it, and each redraw waits for the devices.
@@ -24,7 +28,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         super().__init__()
         self._last_redraw = 0.0
         self._is_in_fit = False
-        self._first_step: tuple[float, int] | None = None
+        self._first_step: tuple[float, int] | None = None  # None where no rate is to be told.
         self._train_function: Any = None
         self._not_shown: dict = {}
 
@@ -53,6 +57,11 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         super().on_train_begin(logs)
         self._is_in_fit = True
 
+    def on_test_begin(self, logs=None):
+        super().on_test_begin(logs)
+        if self._is_in_fit:
+            self._end_rate()
+
     def on_test_batch_end(self, batch, logs=None):
         if self._is_in_fit:
             return
@@ -64,12 +73,14 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         super().on_test_end({**self._not_shown, **(logs or {})})
 
     def on_epoch_end(self, epoch, logs=None):
-        self._show_rate()
+        self._end_rate()
         target = self.target
         if target is not None:
             # An epoch that was stopped says how far it came.
             self.target = min(target, self.seen)
-        super().on_epoch_end(epoch, {**self._not_shown, **(logs or {})})
+        shown = {**self._not_shown, **(logs or {})}
+        shown.pop(_RATE, None)
+        super().on_epoch_end(epoch, shown)
         if target is not None:
             self.target = target
 
@@ -84,6 +95,10 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._last_redraw = now
         self._not_shown = {}
         return True
+
+    def _end_rate(self):
+        self._show_rate()
+        self._first_step = None
 
     def _show_rate(self):
         if self._first_step is None or self.progbar is None:

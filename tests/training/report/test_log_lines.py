@@ -5,7 +5,10 @@ import logging
 import sys
 import types
 
+import pytest
+
 import kerasdist
+from kerasdist import environment
 from kerasdist.cluster import Cluster
 from kerasdist.training.report import log_lines
 
@@ -36,9 +39,13 @@ def test_a_program_may_want_warnings_alone(capsys, monkeypatch):
     assert capsys.readouterr() == ("", "")
 
 
-def test_tasks_of_a_cluster_say_who_they_are(caplog):
+@pytest.mark.parametrize(("note", "line"), [(None, "worker 1: step 3"), ("note", "step 3")])
+def test_tasks_of_a_cluster_say_who_they_are_unless_a_launcher_does(
+    note, line, caplog, monkeypatch
+):
+    monkeypatch.setenv(environment.NOTE, note) if note else None
     task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
     strategy = types.SimpleNamespace(cluster=Cluster.from_env({"TF_CONFIG": json.dumps(task)}))
     log_lines.say(strategy, "step 3")
 
-    assert [each.message for each in caplog.records] == ["worker 1: step 3"]
+    assert [each.message for each in caplog.records] == [line]

@@ -85,6 +85,16 @@ def test_rate_counts_from_the_end_of_the_first_step(clock, verbose, capsys):
     assert re.search(r" - 64 examples/s - loss: 0\.5000\s*$", capsys.readouterr().out)
 
 
+def test_the_time_of_validation_does_not_count(clock, capsys):
+    bar = make_bar(5, verbose=2)
+    run_steps(bar, clock, num_steps=5, secs=0.5, batch_size=32)
+    bar.on_test_begin()
+    clock.now += 100.0
+    bar.on_epoch_end(0, {"loss": 0.5, "examples_per_second": 70.0})
+
+    assert re.search(r" - 64 examples/s - loss: 0\.5000\s*$", capsys.readouterr().out)
+
+
 def test_epoch_of_one_step_shows_no_rate(clock, capsys):
     bar = make_bar(1, verbose=2)
     run_steps(bar, clock, num_steps=1, secs=60.0)
