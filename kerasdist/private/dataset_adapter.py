@@ -117,6 +117,8 @@ def batch_spec(element_spec):
         shape = getattr(spec, "shape", None)
         if shape is None:
             return None
+        if shape.rank is None:  # Of a `py_function`: a KerasTensor must know it.
+            return tf.TensorSpec(None, spec.dtype)
         if shape.rank:
             shape = [None, *shape[1:]]
         return keras.KerasTensor(shape, dtype=spec.dtype.name)
