@@ -6,7 +6,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -153,7 +153,7 @@ class Supervisor:
         exit_code = 0
         if root_cause:
             exit_code = root_cause.result().exit_code or 1  # It may have ended too early.
-            if exit_code == PEER_FAILED and (done := _names(_done(tasks))):
+            if done := _names(_done_before_failed_peer(exit_code, tasks)):
                 also = f"; ended before it without an error: {done}{also}"
             reason = f"{root_cause.describe_failure()} after {secs}, the first to fail{also}."
         elif unfinished:
@@ -243,6 +243,11 @@ def _error_of(result: LaunchResult) -> str | None:
 def _why_hopeless(result: LaunchResult, error: str | None, last_error: str | None) -> str:
     if result.exit_code == USAGE:
         return "exit code 2 means that the program was called wrongly"
+    if done := _names(_done_before_failed_peer(result.exit_code, result.tasks)):
+        return (
+            f"no worker failed, and the program of {done} was over before that of the others; all "
+            "workers must call `fit` and `evaluate`, in the same order"
+        )
     if error is not None and error == last_error:
         return "the program failed with the same error twice in a row"
     return ""
@@ -279,8 +284,12 @@ def _describe_separate_runs(num_tasks: int) -> str:
     )
 
 
-def _done(results: Iterable[TaskResult]) -> Iterator[Task]:
-    return (each.task for each in results if each.exit_code == 0 and not each.was_stopped)
+def _done_before_failed_peer(exit_code: int, results: Iterable[TaskResult]) -> list[Task]:
+    """Returns the synchronous workers that had ended in order where one says that a peer failed."""
+    if exit_code != PEER_FAILED or any(each.task.job == "ps" for each in results):
+        return []
+    done = [each.task for each in results if each.exit_code == 0 and not each.was_stopped]
+    return [task for task in done if task.job != "evaluator"]
 
 
 def _names(tasks) -> str:

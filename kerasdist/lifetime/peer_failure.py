@@ -23,6 +23,7 @@ import tensorflow as tf
 from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
 from kerasdist.exit_codes import PEER_FAILED
+from kerasdist.lifetime import farewell
 from kerasdist.private import service_adapter
 from kerasdist.terminal import end_process, say
 
@@ -44,6 +45,7 @@ _TOLD = "kerasdist says: "
 _MOST_CHARACTERS = 300
 _TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever where the chief is gone.
 _SPREAD_SECS = 1.0
+_ERROR = 1
 
 # Waits in a process of its own: TensorFlow holds Python's lock while it waits for a peer. A process
 # that SIGUSR1 ends has exit code 138; only one with a handler of its own for that survives it.
@@ -95,12 +97,21 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     if loss is None:
         tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
         return
+    if ended := farewell.said_by(_lost_tasks(str(loss), cluster) - {cluster.chief}):
+        _end_by_itself(farewell.describe(ended, traceback), cluster, tell)
     say(describe(loss, cluster))
     tell(cause_of(loss, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
         # The others hear it through this process; that it ends must not come first.
         time.sleep(_SPREAD_SECS)
     end_process(PEER_FAILED)
+
+
+def _end_by_itself(cause: str, cluster: Cluster, tell: Callable[[str], object]) -> NoReturn:
+    launch_note.leave(launch_note.FAILED)
+    say(f"error: {cluster.task} ends because {cause}")
+    tell(f"{cluster.describe(cluster.task)} failed: {cause}")
+    end_process(_ERROR)
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:
@@ -139,16 +150,25 @@ def cause_of(error: BaseException, cluster: Cluster) -> str:
     if _TOLD in text:
         return _first_line(text.partition(_TOLD)[2])
     if _SILENT in text:
-        return _describe_silent(_tasks(text.partition(_SILENT)[2]), cluster)
+        return _describe_silent(_lost_tasks(text, cluster), cluster)
     if _LEADER_IS_LOST.search(text):  # Of TensorFlow's own service, which the chief hosts.
         who = cluster.describe(cluster.chief)
         return f"{who} does not answer: it has ended, or is halted or cut off."
-    named = _tasks(text) - {cluster.task}
+    named = _lost_tasks(text, cluster)
     if not named:  # A file system or a data service is unavailable, say.
         return ""
-    # A worker without which the chief goes on may be named for what it could not reach.
-    named = {task for task in named if task.job == "ps"} or named
     return f"{_names(named, cluster)} is gone: the connection to it broke."
+
+
+def _lost_tasks(text: str, cluster: Cluster) -> set[Task]:
+    """Returns the tasks that TensorFlow's own error names as lost."""
+    if _TOLD in text:
+        return set()
+    if _SILENT in text:
+        return _tasks(text.partition(_SILENT)[2])
+    named = _tasks(text) - {cluster.task}
+    # A worker without which the chief goes on may be named for what it could not reach.
+    return {task for task in named if task.job == "ps"} or named
 
 
 def _describe_silent(silent: set[Task], cluster: Cluster) -> str:

@@ -71,6 +71,9 @@ class StepWatch:
         end: Ends this process: end(cause, is_late).
         show_stacks: Writes to the log where the threads of this process are.
         clock: Seconds.
+
+    Attributes:
+        was_left: Whether an error, or an exit, has ended what it watched.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class StepWatch:
         self._is_noted = self._has_shown_stacks = False
         self._say_at = 0.0  # Seconds without progress; 0 before it was said.
         self._thread: threading.Thread | None = None
+        self.was_left = False
 
     @contextlib.contextmanager
     def active(self) -> Generator[None]:
@@ -114,6 +118,9 @@ class StepWatch:
             self._thread.start()
         try:
             yield
+        except BaseException:
+            self.was_left = True
+            raise
         finally:
             self._num_active -= 1
             self._changed_at = self._clock()

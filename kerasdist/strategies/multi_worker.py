@@ -5,6 +5,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import peer_failure
+from kerasdist.lifetime.farewell import Farewell
 from kerasdist.lifetime.step_watch import StepWatch
 from kerasdist.private import service_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
@@ -67,4 +68,5 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self.step_watch = StepWatch(cluster, limit_secs=step_timeout_secs)
         routes.adapt(self)
         peer_failure.handle(cluster)
+        Farewell(cluster, is_due=lambda: not self.step_watch.was_left)
         random_state.agree(self)

@@ -382,6 +382,42 @@ def test_worker_that_is_done_early_does_not_leave_the_other_waiting(outcome):
     assert "the first to fail; ended before it without an error: worker 0.\n" in output
 
 
+EVALUATE = """
+fit(num_steps=10)
+if index == 0:
+    model.evaluate(np.ones((40, 2)), np.ones((40, 1)), verbose=0)
+"""
+
+
+@of(launched, EVALUATE)
+def test_chief_that_evaluates_alone_is_told_that_its_program_is_wrong(outcome):
+    [output] = outcome.outputs
+    assert outcome.codes == [1]
+    assert outcome.secs < 30
+    assert re.search(
+        r"\nworker 0 failed with exit code 1 .*\n  error: worker 0 ends because the program of "
+        r"worker 1 is over, and this one waits for it in <string>, line \d+\. Every worker must ",
+        output,
+    )
+
+
+@of(
+    alone,
+    """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+def act():
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+fit()
+""",
+)
+def test_worker_that_is_told_to_end_in_the_middle_is_a_peer_that_failed(outcome):
+    assert outcome.codes == [138, 143]
+    assert names_lost(outcome.outputs[0], survivor=0, lost=1)
+
+
 SILENT = (
     "Error reported from /job:worker/task:{0}: The following tasks are unhealthy (stopped sending "
     "heartbeats):\n/job:worker/replica:0/task:{0}\nThe tasks have crashed."

@@ -76,6 +76,25 @@ def test_restarts_end_where_they_are_useless(end, num_attempts, reason, capsys):
     assert reason in capsys.readouterr().out
 
 
+def test_workers_whose_programs_end_apart_are_not_started_again(capsys):
+    source = """
+        if task == "worker 1":
+            open("new", "w").write(str(os.getpid()))
+            os.rename("new", "worker 1")
+            sys.exit()
+        wait_for("worker 1")
+        while os.path.exists(f"/proc/{open('worker 1').read()}"):
+            time.sleep(0.01)
+        sys.exit(138)
+    """
+    result = kerasdist.launch(python(source), max_restarts=3)
+
+    assert (result.exit_code, result.num_restarts) == (138, 0)
+    assert "Not started again: no worker failed, and the program of worker 1 was over before" in (
+        capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize("settings", [{"num_workers": 2}, {"num_workers": 1, "num_ps": 1}])
 def test_program_that_joins_no_cluster_is_named(settings, capsys):
     result = kerasdist.launch(python("print()"), **settings)

@@ -1,0 +1,95 @@
+"""What a synchronous worker tells the others when its program is over, and nothing has failed.
+
+A script that calls `evaluate` on the chief alone lets it wait for workers whose programs are over.
+TensorFlow finds these unhealthy. But no worker has failed, and starting the job again is of no use.
+"""
+
+import contextlib
+import linecache
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+import tensorflow as tf
+
+from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import notices, process_end
+
+_MOST_SECS = 1.0  # It takes milliseconds, unless the chief is halted or cut off.
+_OVER = "over"
+_LIBRARIES = {"kerasdist", "keras", "tensorflow", *sys.stdlib_module_names}
+
+
+class Farewell:
+    """Tells the others, when this process ends, that its program is over.
+
+    The chief is left out: the service that carries what the workers tell each other ends with it.
+
+    Args:
+        cluster: The workers, and which of them this process is.
+        is_due: Whether all that the workers do together has ended in order here. One that was told
+            to end in the middle of it may do better next time.
+    """
+
+    def __init__(self, cluster: Cluster, *, is_due: Callable[[], bool]):
+        if cluster.is_chief:
+            return
+        self._task = cluster.task
+        self._is_due = is_due
+        self._is_over = threading.Event()
+        # Started now: a process that ends can start no thread any more.
+        self._thread = threading.Thread(target=self._post, daemon=True)
+        self._thread.start()
+        process_end.at_end(self._say)
+
+    def _say(self) -> None:
+        has_failed = getattr(sys, "last_value", None) is not None
+        if self._is_due() and not has_failed:
+            self._is_over.set()
+            self._thread.join(_MOST_SECS)
+
+    def _post(self) -> None:
+        self._is_over.wait()
+        with contextlib.suppress(tf.errors.OpError):  # The chief is gone.
+            notices.replace(_name(self._task), _OVER)
+
+
+def said_by(tasks: Iterable[Task]) -> set[Task]:
+    """Returns those of some workers whose programs are over."""
+    return {task for task in tasks if notices.read(_name(task)) == _OVER}
+
+
+def describe(ended: Iterable[Task], trace: TracebackType | None) -> str:
+    """Returns in a sentence why this worker waits for others in vain.
+
+    Args:
+        ended: Those whose programs are over.
+        trace: Where the program of this one is.
+    """
+    names = ", ".join(sorted(map(str, ended)))
+    return (
+        f"the program of {names} is over, and this one waits for it in {_place(trace)}. Every "
+        "worker must call `fit` and `evaluate`, in the same order."
+    )
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Returns where the code of the user's has called a library, as it stands in its file."""
+    places = [
+        (frame.f_code.co_filename, number)
+        for frame, number in traceback.walk_tb(trace)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
+    ]
+    if not places:
+        return "its program"
+    path, number = places[-1]
+    place = f"{os.path.basename(path)}, line {number}"
+    code = linecache.getline(path, number).strip()
+    return f"`{code}` ({place})" if code else place
+
+
+def _name(task: Task) -> str:
+    return f"program of {task}"
