@@ -57,8 +57,10 @@ class Farewell:
             notices.replace(_name(self._task), _OVER)
 
 
-def said_by(tasks: Iterable[Task]) -> set[Task]:
-    """Returns those of some workers whose programs are over."""
+def said_by(tasks: Iterable[Task], cluster: Cluster) -> set[Task]:
+    """Returns those of some synchronous workers whose programs are over."""
+    if cluster.num_ps:  # Nobody says so, and TensorFlow has no service that would tell.
+        return set()
     return {task for task in tasks if notices.read(_name(task)) == _OVER}
 
 

@@ -97,7 +97,8 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     if loss is None:
         tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
         return
-    if ended := farewell.said_by(_lost_tasks(str(loss), cluster) - {cluster.chief}):
+    lost_tasks = _lost_tasks(str(loss), cluster) - {cluster.chief}
+    if ended := farewell.said_by(lost_tasks, cluster):
         _end_by_itself(farewell.describe(ended, traceback), cluster, tell)
     say(describe(loss, cluster))
     tell(cause_of(loss, cluster))

@@ -27,7 +27,7 @@ def said_after(ends, *, index=1, is_due=True) -> set[Task]:
     farewell.Farewell(cluster, is_due=lambda: is_due)
     for end in ends:
         end()
-    return farewell.said_by(cluster.addresses)
+    return farewell.said_by(cluster.addresses, cluster)
 
 
 def test_a_worker_says_that_its_program_is_over(posted):
@@ -43,6 +43,14 @@ def test_it_says_nothing_after_an_error(posted, monkeypatch):
 @pytest.mark.parametrize("arguments", [{"is_due": False}, {"index": 0}])
 def test_one_that_was_told_to_end_says_nothing_nor_does_the_chief(posted, arguments):
     assert not said_after(posted, **arguments)
+
+
+def test_beside_parameter_servers_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(notices, "read", None)
+    jobs = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
+    cluster = Cluster(jobs=jobs, task=Task("chief", 0))
+
+    assert not farewell.said_by(cluster.addresses, cluster)
 
 
 @pytest.mark.parametrize("end", [None, SystemExit, KeyboardInterrupt])
