@@ -15,7 +15,7 @@ from kerasdist.training.report.wrapper import Wrapper
 # How long a worker waits for the chief to come to the line where it writes itself, and to write.
 BEGIN_SECS = 60.0
 END_SECS = 3600.0
-_DONE = "done"
+_WRITTEN = "written: "  # And the path.
 _num_written = collections.Counter()
 
 
@@ -55,21 +55,26 @@ def _of_other(callback) -> keras.callbacks.Callback | None:
 def write(stock, model, *args, **kwargs):
     """Stands before `save`, `save_weights` and `export`: the chief writes, the others wait for it.
 
-    So the file is there when they return, on every worker; or all raise what the chief raises. The
-    chief waits for nobody: it may write alone, as its callbacks do.
+    So the file is there when they return, on every worker; or all raise what the chief raises. A
+    worker that names a folder of its own then writes there, too: its program may look there next.
+    The chief waits for nobody: it may write alone, as its callbacks do.
     """
     strategy = getattr(model, "distribute_strategy", None)
     path = args[0] if args else kwargs.get("filepath")
     if strategy is None or peers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
         return stock(model, *args, **kwargs)
-    # Workers may write to folders of their own, of which only the chief's counts.
-    name = os.path.basename(os.path.normpath(path))
+    path = os.path.normpath(os.fsdecode(path))
+    folder, name = os.path.split(path)
     # Inside `fit` callbacks write, of which the chief has more.
     place = "in `fit`" if running_call.training_of(model) else "outside `fit`"
     _num_written[name, place] += 1
     call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
     if not peers.is_chief(strategy):
-        _wait_for_chief(strategy, call)
+        path_of_chief = _path_of_chief(strategy, call)
+        # Without a folder it is that of a checkpoint which is not to be written.
+        if folder and path_of_chief not in (path, None):
+            with keras_adapter.compile_config_kept(model):
+                stock(model, *args, **kwargs)
         return None
     notices.post(f"{call} begins")
     try:
@@ -79,11 +84,12 @@ def write(stock, model, *args, **kwargs):
         told = f"the chief failed in {call}: {type(error).__name__}: {error}"
         notices.replace(f"{call} ends", carried_error.to_text(error, told))
         raise
-    notices.replace(f"{call} ends", _DONE)
+    notices.replace(f"{call} ends", _WRITTEN + path)
     return None
 
 
-def _wait_for_chief(strategy, call):
+def _path_of_chief(strategy, call) -> str | None:
+    """Waits until the chief has written, and returns where; None where it does not come to it."""
     begins = notices.is_posted(f"{call} begins", timeout_secs=BEGIN_SECS)
     end = begins and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
     if not end:
@@ -93,8 +99,10 @@ def _wait_for_chief(strategy, call):
             "with the same file name, or on the chief alone.",
             stacklevel=2,
         )
-    elif end != _DONE:
+        return None
+    if not end.startswith(_WRITTEN):
         raise carried_error.from_text(end)
+    return end.removeprefix(_WRITTEN)
 
 
 class _RestoreAlone(keras.callbacks.Callback):

@@ -2,6 +2,7 @@
 
 import collections
 import errno
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -102,7 +103,14 @@ def test_the_chief_writes_and_the_others_return_afterwards(posted, monkeypatch):
     ]
 
     monkeypatch.setattr(chief, "_num_written", collections.Counter())  # Of another process.
-    assert write(1, "other folder/m.keras") == []
+    assert write(1, Path("folder/m.keras")) == []
+
+
+def test_a_worker_that_names_another_path_writes_there_too(posted, monkeypatch):
+    write(0)
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    assert write(1, "other folder/m.keras") == ["other folder/m.keras"]
 
 
 def test_what_the_chief_raises_the_others_raise_at_once(posted, monkeypatch):
