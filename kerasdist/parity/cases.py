@@ -173,6 +173,17 @@ CASES = (
         model=models.sum_and_mean,
         fit=lambda data: data.arrays() | {"y": {"a": data.examples()[1], "b": data.labels()}},
     ),
+    Case(
+        name="Dice loss",
+        model=models.overlapping,
+        fit=lambda data: data.arrays(y=(data.labels()[:, None] > 0).astype("float32")),
+    ),
+    Case(
+        name="Circle loss",
+        model=models.circled,
+        fit=lambda data: data.arrays(y=data.labels(), sample_weight=data.weights()),
+    ),
+    Case(name="own loss that compares examples", model=models.contrasted),
     Case(name="an odd last batch", model=_sgd(), fit=_first(ODD)),
     Case(name="last batch of 1 example", model=_sgd(), fit=_first(97)),
     Case(name="batches of 33 examples", model=_sgd(), fit=_arrays(batch_size=33)),

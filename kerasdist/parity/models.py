@@ -101,6 +101,33 @@ def reduced(reduction):
     return model
 
 
+def overlapping():
+    """Returns a network whose loss divides sums over the batch, for labels 0 and 1 [batch, 1]."""
+    model = _network(last_activation="sigmoid")
+    model.compile(_sgd(), loss=keras.losses.Dice(), metrics=[keras.losses.dice])
+    return model
+
+
+def circled():
+    """Returns a network whose loss compares all examples, for labels int [batch]."""
+    network = _network(outputs=3)
+    model = keras.Sequential([*network.layers, keras.layers.UnitNormalization()])
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss=keras.losses.Circle(gamma=4.0))
+    return model
+
+
+def contrasted():
+    """Returns a network whose own loss compares the examples of the batch."""
+    model = _network(outputs=3)
+
+    def loss(y, prediction):
+        similarities = keras.ops.matmul(prediction, keras.ops.transpose(prediction * y))
+        return -keras.ops.diagonal(keras.ops.log_softmax(similarities))
+
+    model.compile(_sgd(), loss=loss)
+    return model
+
+
 def with_added_loss():
     """Returns a network of which one layer adds a loss of its own."""
     inputs = keras.Input((6,))
@@ -249,13 +276,13 @@ def _cross_entropy():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def _network(outputs=1, input_dtype=None, **dense_arguments):
+def _network(outputs=1, input_dtype=None, last_activation=None, **dense_arguments):
     dtype = dense_arguments.get("dtype")
     return keras.Sequential(
         [
             keras.Input((6,), dtype=input_dtype),
             keras.layers.Dense(8, activation="tanh", **dense_arguments),
-            keras.layers.Dense(outputs, dtype=dtype),
+            keras.layers.Dense(outputs, activation=last_activation, dtype=dtype),
         ]
     )
 

@@ -10,10 +10,21 @@ import inspect
 from typing import Any
 
 import keras
+from keras.src.losses import losses as keras_losses
 
 from kerasdist.private import keras_adapter, keras_operations, keras_optimizers, keras_routes
 
 _CORRELATIONS = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
+# Functions that compare examples, or divide sums over them, where their axes, by default these, are
+# all (None) or have the first among them.
+_OF_SEVERAL_EXAMPLES = (
+    (keras.losses.circle, None),
+    (keras.losses.dice, None),
+    (keras.losses.tversky, None),
+    (keras.losses.cosine_similarity, -1),
+)
+# What Keras makes of a function that is given to `compile`.
+_LossFunctionWrapper = keras_losses.LossFunctionWrapper
 # Attributes of layers that may hold a function of the user's, of all examples.
 _FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")
 
@@ -52,7 +63,53 @@ def returns_stock_metrics(model, step_name: str) -> bool:
 def has_stock_losses(model) -> bool:
     """Whether every loss that `model` is compiled with is one of Keras'."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
-    return all(isinstance(loss, str) or _is_stock(loss) for loss in losses)
+    return not any(loss is None or is_own_loss(loss) for loss in losses)
+
+
+def is_own_loss(loss) -> bool:
+    """Whether a loss is the user's: a class, or a function, also as Keras wraps it."""
+    if loss is None or isinstance(loss, str):
+        return False
+    if isinstance(loss, _LossFunctionWrapper):
+        return not (_is_stock(loss) and _is_stock(loss.fn))
+    return not _is_stock(loss)
+
+
+def own_loss_names(model) -> list[str]:
+    """Returns the names of those losses that `model` is compiled with that are the user's."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    own = [loss for loss in losses if is_own_loss(loss)]
+    names = [getattr(each, "name", getattr(each, "__name__", type(each).__name__)) for each in own]
+    return list(dict.fromkeys(names))
+
+
+def compiled_losses_of(model) -> Any:
+    """Returns Keras' object for the losses that `model` is compiled with; None for none."""
+    return getattr(model, "_compile_loss", None)
+
+
+def mixes_examples(loss_or_metric, *, rank: int | None = None) -> bool:
+    """Whether what a function of Keras' gives as a loss or a metric is no mean over the examples.
+
+    Args:
+        loss_or_metric: A `keras.Loss` or a `keras.metrics.Metric`.
+        rank: Of the predictions, where it is known.
+    """
+    wrapped = loss_or_metric
+    if isinstance(wrapped, _LossFunctionWrapper):
+        function = wrapped.fn
+    elif isinstance(wrapped, keras.metrics.MeanMetricWrapper):
+        function = wrapped._fn
+    else:
+        return False
+    default = [axes for each, axes in _OF_SEVERAL_EXAMPLES if each is function]
+    if not default:
+        return False
+    axes = wrapped._fn_kwargs.get("axis", default[0])
+    if axes is None:
+        return True
+    axes = axes if isinstance(axes, tuple | list) else [axes]
+    return any(axis == 0 or (rank is not None and axis == -rank) for axis in axes)
 
 
 def stock_metric_names(model) -> set[str]:
@@ -90,6 +147,16 @@ def is_loss_all_own(model) -> bool:
 def predicts_each_example_alone(model) -> bool:
     """Whether `model` predicts, with Keras' own parts, a row for each example from it alone."""
     return is_stock_step(model.predict_step) and _calls_each_example_alone(model)
+
+
+def evaluates_each_example_alone(model) -> bool:
+    """Whether all that `model` gives when it evaluates are means and metrics of Keras' own."""
+    return (
+        returns_stock_metrics(model, "test_step")
+        and type(model).compute_loss is keras_routes.BaseTrainer.compute_loss
+        and has_stock_losses(model)
+        and _calls_each_example_alone(model)
+    )
 
 
 def _calls_each_example_alone(model) -> bool:
@@ -140,7 +207,7 @@ def adds_up(metric) -> bool:
     Not where a class or a function is the user's. Keras' losses give one number for a batch, and
     its correlations may be over the examples.
     """
-    if not _is_stock(metric) or isinstance(metric, _CORRELATIONS):
+    if not _is_stock(metric) or isinstance(metric, _CORRELATIONS) or mixes_examples(metric):
         return False
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return inspect.isfunction(metric._fn) and _is_stock(metric._fn)

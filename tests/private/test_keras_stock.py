@@ -111,6 +111,42 @@ class Halves(keras.optimizers.SGD):
         super().apply_gradients([(gradient / 2, variable) for gradient, variable in grads_and_vars])
 
 
+def test_what_mixes_examples_is_told_by_the_axes():
+    losses = keras.losses
+    over_pixels = keras.metrics.MeanMetricWrapper(losses.dice, axis=(1, 2))
+    mixing = (
+        losses.Dice(),
+        losses.Tversky(axis=(0, 1)),
+        losses.Dice(axis=-2),
+        losses.CosineSimilarity(axis=0),
+        losses.Circle(),
+        keras.metrics.MeanMetricWrapper(losses.dice),
+    )
+    others = losses.Dice(axis=(1, 2)), losses.CosineSimilarity(), losses.Huber(), over_pixels
+
+    assert all(keras_stock.mixes_examples(each, rank=2) for each in mixing)
+    assert not any(keras_stock.mixes_examples(each, rank=3) for each in others)
+    assert not keras_stock.adds_up(mixing[-1])
+    assert keras_stock.adds_up(over_pixels)
+
+
+def test_losses_of_the_users_own_have_names():
+    def own(y, predictions):
+        return y - predictions
+
+    class Own(keras.losses.Loss):
+        """A loss."""
+
+    model = keras.Sequential([])
+    assert keras_stock.own_loss_names(model) == []
+    assert keras_stock.compiled_losses_of(model) is None
+    model.compile("sgd", ["mse", own, Own(name="mine"), keras.losses.Dice(), own])
+    assert keras_stock.own_loss_names(model) == ["own", "mine"]
+    assert keras_stock.is_own_loss(keras.losses.get(own))
+    assert not keras_stock.is_own_loss(keras.losses.get("dice"))
+    assert keras_stock.compiled_losses_of(model) is not None
+
+
 def test_a_way_of_ones_own_to_apply_gradients_is_named():
     model = keras.Sequential([keras.layers.Dense(1)])
     assert keras_stock.own_apply_of(model) is None

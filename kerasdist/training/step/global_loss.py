@@ -9,7 +9,8 @@ value.
 That is so for losses given to `compile`, whose reduction is known. What a train_step makes of a
 loss by itself counts as a mean over its examples, which is what nearly every program means:
 `reduce_mean(loss(y, p))` without reduction, `loss(y, p) / batch_size` of a sum. `global_sum` and
-`global_mean` are for the others.
+`global_mean` are for the others. Compiled losses that are no means at all are those of
+`whole_losses`.
 """
 
 import contextlib
@@ -20,10 +21,11 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import replica_step, whole_losses
 from kerasdist.training.step.replica_step import Divisor
 
-# How many losses call each other in this thread, since `compile`'s are computed; else None.
+# How many losses call each other in this thread, since `compile`'s are computed, else None; and
+# Keras' object for these, where the next loss is one of them.
 _local = threading.local()
 
 
@@ -70,17 +72,22 @@ def reduce_weighted_values(
     return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
 
 
-def compiled_loss(stock, *args, **kwargs):
+def compiled_loss(stock, compiled, *args, **kwargs):
     """Stands before the call of the losses that are given to `compile`."""
-    with _at_depth(0):
-        return stock(*args, **kwargs)
+    with _at_depth(0, compiled):
+        return stock(compiled, *args, **kwargs)
 
 
-def call_loss(stock, *args, **kwargs):
+def call_loss(stock, loss, *args, **kwargs):
     """Stands before the call of any loss: one that another calls is the user's to reduce."""
     depth = _depth()
-    with contextlib.nullcontext() if depth is None else _at_depth(depth + 1):
-        return stock(*args, **kwargs)
+    if depth is None:
+        return stock(loss, *args, **kwargs)
+    compiled = _local.compiled
+    with _at_depth(depth + 1):
+        if compiled is not None and whole_losses.sees_all(compiled, loss, args[1]):
+            return whole_losses.compute(stock, loss, *args)
+        return stock(loss, *args, **kwargs)
 
 
 def scale_for_distribution(stock, value):
@@ -210,12 +217,13 @@ def _depth() -> int | None:
 
 
 @contextlib.contextmanager
-def _at_depth(depth: int) -> Generator[None]:
-    outer, _local.depth = _depth(), depth
+def _at_depth(depth: int, compiled=None) -> Generator[None]:
+    outer = _depth(), getattr(_local, "compiled", None)
+    _local.depth, _local.compiled = depth, compiled
     try:
         yield
     finally:
-        _local.depth = outer
+        _local.depth, _local.compiled = outer
 
 
 def _divide(value, share):

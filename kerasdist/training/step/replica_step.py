@@ -59,8 +59,7 @@ class ReplicaStep:
         divided: The optimizers of which the loss was divided by the number of replicas.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
-        of_all: What `whole_metrics` was given on this replica, each by its id with what it is over
-            all replicas.
+        of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
         discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
             in metrics, no moving statistics. They are the same on all replicas.
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which

@@ -1,0 +1,129 @@
+"""Compiled losses that are no means over the examples, which see the whole batch on every replica.
+
+Keras' `Circle` compares examples with each other, and its `Dice` and `Tversky` divide a sum over
+all of them by another one: what the replicas compute of their own examples does not add up to what
+one device computes. Each replica therefore shows the others labels, predictions and weights, and
+all of them compute the loss of all examples. Its gradient goes to a replica's own predictions, and
+so on to the weights, where the gradients of the replicas are summed as ever.
+
+Of the user's own losses that is so where a rehearsal has shown that it gives the gradient of one
+device, and a mean over the examples does not.
+"""
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kerasdist.private import keras_stock
+from kerasdist.training import peers
+from kerasdist.training.announcements import announce
+from kerasdist.training.step import all_examples, replica_step
+
+# What models are compiled with, where all losses of the user's in it see all examples.
+_compiled: weakref.WeakSet = weakref.WeakSet()
+
+
+def sees_all(compiled, loss, predictions) -> bool:
+    """Whether a loss is computed from all examples, in the step of this thread.
+
+    Args:
+        compiled: Keras' object for what `compile` was given.
+        loss: A `keras.Loss` in it.
+        predictions: What it is called with.
+    """
+    step = replica_step.current()
+    if step is None or step.is_only_replica:
+        return False
+    if keras_stock.mixes_examples(
+        loss, rank=getattr(predictions, "shape", tf.TensorShape(None)).rank
+    ):
+        return True
+    return compiled in _compiled and keras_stock.is_own_loss(loss)
+
+
+def compute(stock: Callable, loss, *args):
+    """Returns the loss of all examples, of which `share` times it adds up over the replicas.
+
+    Args:
+        stock: Keras' own call of a loss.
+        loss: The loss.
+        *args: Labels, predictions and weights of this replica's examples.
+    """
+    step = replica_step.current()
+    assert step is not None
+    reason = all_examples.reason_to_stay_apart(args, step)
+    if reason is not None:
+        warnings.warn(
+            f"The loss '{loss.name}' is computed {reason}, so each replica computes it from its "
+            "own examples alone. It is no mean over the examples, so the weights will be other "
+            "ones than on one device.",
+            stacklevel=2,
+        )
+        return stock(loss, *args)
+    args = all_examples.of_all(args, step, have_gradients=True)
+    with replica_step.entered(all_examples.one_device(step)):
+        value = stock(loss, *args)
+    if value.shape.rank == 0:
+        return value
+    # Without reduction a loss counts as a sum, of which `share` times it is the part of a replica.
+    part = tf.math.divide_no_nan(value, tf.cast(step.share, value.dtype))
+    return value + tf.stop_gradient(part - value)
+
+
+def may_see_all(model) -> bool:
+    """Whether `model` is compiled with losses of the user's that see one replica's examples."""
+    compiled = keras_stock.compiled_losses_of(model)
+    sees_one = compiled is not None and compiled not in _compiled
+    return sees_one and bool(keras_stock.own_loss_names(model))
+
+
+def compared(model, compare: Callable[[], tuple]) -> tuple:
+    """Returns what `compare` gives; where it finds something, with losses of all examples instead.
+
+    Where it then finds nothing on any worker, the user's losses see all examples from now on.
+
+    Args:
+        model: A compiled model.
+        compare: Compares a rehearsed step of the replicas with that of one device; returns what
+            came of it, and what differs, or nothing. All workers call it.
+    """
+    strategy = model.distribute_strategy
+    outcome, difference = compare()
+    if not may_see_all(model) or not _has_any_worker(strategy, difference):
+        return outcome, difference
+    compiled = keras_stock.compiled_losses_of(model)
+    with contextlib.ExitStack() as stack:
+        _compiled.add(compiled)
+        stack.callback(_compiled.discard, compiled)
+        try:
+            mended = compare()
+        except Exception:  # Of the user's loss. What was found before is said.
+            return outcome, difference
+        if _has_any_worker(strategy, mended[1]):
+            return outcome, difference
+        stack.pop_all()  # It stays.
+    for function in (model.train_function, model.test_function):
+        trace_again = getattr(function, "trace_again", lambda: None)  # None before the first call.
+        trace_again()
+    if peers.is_chief(strategy):
+        announce(_describe(model))
+    return mended
+
+
+def _has_any_worker(strategy, difference) -> bool:
+    """Whether one of the workers has found something: what follows, all of them do."""
+    return bool(peers.sum_over(strategy, [bool(difference)])[0])
+
+
+def _describe(model) -> str:
+    names = ", ".join(f"'{each}'" for each in keras_stock.own_loss_names(model))
+    return (
+        f"Loss: {names} of the model '{model.name}' is no mean over the examples, so each replica "
+        "computes it from the whole batch, which a check has found to give what one device gives. "
+        "In each step the replicas send each other labels, predictions and sample weights. A sum, "
+        "or a mean with a divisor of its own, costs less as `kerasdist.global_sum(values)` or "
+        "`kerasdist.global_mean(values, weights=mask)`."
+    )

@@ -1,0 +1,287 @@
+"""A compiled loss that is no mean over the examples is that of one device, with its gradient."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.step import whole_losses
+from tests.plain import check_as_plain
+from tests.strategies import (
+    each_replicated_strategy,
+    each_worker_deployment,
+    on_three_replicas,
+    run_on_workers,
+)
+
+# Of an output without a loss.
+pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+# The last batch has one example, so that two of three replicas have none.
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(17, 3)).astype("float32")
+MASKS = (RNG.uniform(size=(17, 4, 2)) < np.linspace(0.1, 0.9, 17)[:, None, None]).astype("uint8")
+CLASSES = RNG.integers(0, 3, 17)
+WEIGHTS = RNG.uniform(0.2, 2.0, 17).astype("float32")
+FIT = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+
+
+def net(kind=keras.Model):
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(8, "tanh")(inputs)
+    mask = keras.layers.Reshape((4, 2), name="mask")(keras.layers.Dense(8, "sigmoid")(hidden))
+    place = keras.layers.UnitNormalization(name="place")(keras.layers.Dense(3)(hidden))
+    number = keras.layers.Dense(1, name="number")(hidden)
+    return kind(inputs, {"mask": mask, "place": place, "number": number})
+
+
+def compiled_with(loss, *, kind=keras.Model, **arguments):
+    def make():
+        model = net(kind)
+        model.compile(keras.optimizers.SGD(0.05), loss(), **arguments)
+        return model
+
+    return make
+
+
+Y = {"mask": MASKS, "place": CLASSES, "number": X[:, :1]}
+
+
+def first(number):
+    return X[:number], {name: each[:number] for name, each in Y.items()}
+
+
+def fit_and_evaluate(model, weights=None):
+    history = model.fit(X, Y, sample_weight=weights, validation_data=first(5), **FIT).history
+    return (
+        history,
+        model.evaluate(X, Y, batch_size=6, verbose=0, return_dict=True),
+        model.train_on_batch(*first(7), return_dict=True),
+        model.test_on_batch(*first(7), return_dict=True),
+    )
+
+
+def losses_of(mask, place, number="mse"):
+    return lambda: {"mask": mask(), "place": place(), "number": number}
+
+
+LOSSES = {
+    "strings": losses_of(lambda: "tversky", lambda: "circle"),
+    "functions": losses_of(lambda: keras.losses.dice, lambda: keras.losses.circle),
+    "sums": losses_of(
+        lambda: keras.losses.Tversky(axis=(0, 1), reduction="sum"),
+        lambda: keras.losses.Circle(gamma=2.0, reduction="sum"),
+    ),
+    "axes": losses_of(
+        lambda: keras.losses.Dice(axis=(-3, 1)),
+        lambda: keras.losses.Circle(gamma=2.0),
+        keras.losses.CosineSimilarity(axis=0),
+    ),
+    "without reduction": lambda: {"mask": keras.losses.Dice(axis=(-3, 1), reduction=None)},
+}
+
+
+def classes():
+    return {
+        "mask": keras.losses.Dice(),
+        "place": keras.losses.Circle(gamma=2.0),
+        "number": keras.losses.MeanAbsoluteError(),
+    }
+
+
+@each_replicated_strategy
+def test_keras_own_are_those_of_all_examples(strategy):
+    make = compiled_with(classes, loss_weights={"mask": 3.0, "place": 0.5, "number": 1.0})
+
+    check_as_plain(strategy, make, lambda model: fit_and_evaluate(model, WEIGHTS))
+
+
+@on_three_replicas
+@pytest.mark.parametrize("losses", LOSSES.values(), ids=LOSSES)
+def test_however_they_are_given(losses, strategy):
+    # With its default `gamma` the circle loss is about 100.
+    check_as_plain(strategy, compiled_with(losses), fit_and_evaluate, tolerance=1e-4)
+
+
+@on_three_replicas
+@pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+@pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
+def test_in_steps_of_every_kind(arguments, strategy):
+    def make():
+        model = net()
+        model = keras.Model(model.inputs, model.get_layer("place").output)
+        loss = keras.losses.Circle(gamma=2.0, reduction=None)  # A sum.
+        model.compile(keras.optimizers.SGD(0.001), loss, **arguments)
+        return model
+
+    check_as_plain(strategy, make, lambda model: model.fit(X, CLASSES, **FIT).history)
+
+
+class OwnSteps(keras.Model):
+    """Computes the compiled losses in steps of its own, and goes on with them."""
+
+    def train_step(self, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = tf.sqrt(self.compute_loss(x, y, self(x, training=True)) + 1.0)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+    def test_step(self, data):
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        return {"loss": self.compute_loss(x, y, self(x))}
+
+
+@on_three_replicas
+def test_in_steps_of_ones_own_without_a_word(strategy, recwarn):
+    def compiled():
+        return {"mask": keras.losses.Dice(), "place": keras.losses.Circle(gamma=2.0)}
+
+    check_as_plain(strategy, compiled_with(compiled, kind=OwnSteps), fit_and_evaluate)
+    assert not [each for each in recwarn if "whole batch" in str(each.message)]
+
+
+def fit_on_workers(strategy):
+    outcomes = []
+    for make, run in (
+        (compiled_with(classes), lambda model: fit_and_evaluate(model, WEIGHTS)),
+        (small_net(contrast), evaluate_around_fit),
+    ):
+        keras.utils.set_random_seed(11)
+        with strategy.scope():
+            model = make()
+        outcomes.append((run(model), model.get_weights()))
+    return outcomes
+
+
+@each_worker_deployment
+def test_on_every_worker(workers):
+    truth = fit_on_workers(tf.distribute.get_strategy())
+    for outcome in run_on_workers(fit_on_workers, workers):
+        for ours, theirs in zip(*map(keras.tree.flatten, (outcome, truth)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+class InACondition(keras.Model):
+    """Computes its losses where replicas cannot meet."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        compute = super().compute_loss
+        return tf.cond(tf.size(y) > 0, lambda: compute(x, y, y_pred), lambda: 0.0)
+
+
+@on_three_replicas
+def test_where_replicas_cannot_meet_a_warning_says_so(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, "sigmoid")])
+        model = InACondition(model.inputs, model.outputs)
+        model.compile("sgd", keras.losses.Dice())
+
+    with pytest.warns(UserWarning, match="The loss 'dice' is computed inside of a condition"):
+        model.evaluate(X, np.abs(X), verbose=0)
+
+
+def contrast(y, predictions):
+    """How much more like its own label than like the others' each prediction is."""
+    similarities = keras.ops.matmul(predictions, keras.ops.transpose(y))
+    return -keras.ops.diagonal(keras.ops.log_softmax(similarities))
+
+
+def masked_mean(y, predictions):
+    mask = keras.ops.cast(y > 0, predictions.dtype)
+    return keras.ops.sum(mask * (y - predictions) ** 2) / (keras.ops.sum(mask) + 1.0)
+
+
+class Largest(keras.losses.Loss):
+    """The largest error of the batch."""
+
+    def call(self, y_true, y_pred):
+        return keras.ops.max(keras.ops.abs(y_true - y_pred))
+
+
+def squares(y, predictions):
+    return keras.ops.mean((y - predictions) ** 2, axis=-1)
+
+
+def part(y, predictions):
+    """A mean over the replicas, made by hand."""
+    return squares(y, predictions) / tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def small_net(loss, *, name=None):
+    def make():
+        inputs = keras.Input((3,))
+        hidden = keras.layers.Dense(4, "tanh")(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(3)(hidden), name=name)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+        return model
+
+    return make
+
+
+def evaluate_around_fit(model):
+    y = X[:, ::-1].cumsum(axis=1)
+    few = X[:5], y[:5]
+    model.test_on_batch(*few)  # Before it is known.
+    history = model.fit(X, y, sample_weight=WEIGHTS, validation_data=few, **FIT).history
+    return history, model.evaluate(X, y, batch_size=6, verbose=0)
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("loss", [contrast, masked_mean, Largest(name="largest")])
+def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
+    name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.
+    check_as_plain(strategy, small_net(loss, name=name), evaluate_around_fit)
+
+    said = capsys.readouterr().err
+    assert re.search("Loss: '.*' of the model .* is no mean over the examples, so each rep", said)
+    assert not [each for each in recwarn if "replicas" in str(each.message)]
+
+
+@on_three_replicas
+def test_beside_other_losses_and_in_steps_of_ones_own(strategy):
+    def losses():
+        return {"mask": keras.losses.Dice(), "number": masked_mean}
+
+    make = compiled_with(losses, kind=OwnSteps, loss_weights={"mask": 2.0, "number": 0.5})
+    check_as_plain(strategy, make, lambda model: fit_and_evaluate(model)[:2])
+
+
+@on_three_replicas
+def test_a_mean_sends_nothing(strategy, monkeypatch):
+    monkeypatch.delattr(whole_losses, "compute")
+
+    check_as_plain(strategy, small_net(squares), evaluate_around_fit)
+
+
+@on_three_replicas
+def test_what_all_examples_do_not_mend_is_named_as_before(strategy):
+    with strategy.scope():
+        model = small_net(part)()
+
+    with pytest.warns(UserWarning, match="Leave out the division of the loss by it"):
+        model.fit(X, X, **FIT)
+    assert whole_losses.may_see_all(model)
+
+
+class MadeInItsStep(OwnSteps):
+    """Has no weights before its first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+@on_three_replicas
+def test_steps_before_the_check_are_named(strategy):
+    with strategy.scope():
+        model = MadeInItsStep()
+        model.compile("sgd", contrast)
+
+    with pytest.warns(UserWarning, match="In the steps that made its weights, before it could be"):
+        model.fit(X, X, **FIT)
