@@ -38,6 +38,8 @@ from kerasdist.training.step import (
     own_functions,
     randomness,
     reduction_notes,
+    rehearsal,
+    rehearsed_evaluation,
     replica_run,
     replica_step,
     scope_checks,
@@ -105,18 +107,18 @@ def _make_train_function(stock, model, force=False):
             returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
             weighs_loss=keras_stock.is_stock_step(model.train_step),
             callbacks=callbacks,
-            is_rehearsed=True,
+            rehearse=rehearsal.warn_of_differences if rehearsal.is_due(model) else None,
         )
     model.train_function.restart()
     own_functions.note_ours(model.train_function)
     return model.train_function
 
 
-def _make_step(model, step, *, is_rehearsed=False, **arguments) -> TrainFunction:
+def _make_step(model, step, *, rehearse, **arguments) -> TrainFunction:
     if traits.keeps_own_pace(model.distribute_strategy):
         return WorkerStepFunction(model, step, **arguments)
     whole_metrics.prepare(model)
-    return StepFunction(model, step, is_rehearsed=is_rehearsed, **arguments)
+    return StepFunction(model, step, rehearse=rehearse, **arguments)
 
 
 def _fits(train_function, callbacks) -> bool:
@@ -137,11 +139,13 @@ def _make_test_function(stock, model, force=False):
         model.train_function.wait()  # In a callback of `fit`: Keras resets the metrics next.
     if model.test_function is None or force:
         scope_checks.check(model)
+        is_rehearsed = rehearsed_evaluation.is_due(model)
         model.test_function = _make_step(
             model,
             model.test_step,
             returns_metrics=keras_stock.returns_stock_metrics(model, "test_step"),
             weighs_loss=False,
+            rehearse=rehearsed_evaluation.warn_of_differences if is_rehearsed else None,
         )
     model.test_function.restart()
     own_functions.note_ours(model.test_function)

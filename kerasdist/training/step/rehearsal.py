@@ -157,7 +157,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
         whole_metrics.updated_with_all(model),
     ):
         runs = _runs(model, step, batch, logs)
-        whole = _rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
+        whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
         weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
         noted = [value for _, value in (*weights, *states)]
         with logs.watched():
@@ -269,7 +269,7 @@ def _differentiate_loss(model, predictions, data):
     gradient_aggregation.rehearse(paths, gradients, replica)
 
 
-def _rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
+def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
     """Returns what a whole batch does, and what one does that differs from it by rounding."""
     size = batches.num_examples(batch)
     copies = [batch, touched] * len(peers.local_replicas(strategy))

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
+from kerasdist.training import peers
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.metric_results import MetricResults
 from kerasdist.training.step.step_logs import describe_rows, name_of
@@ -27,9 +28,12 @@ class RehearsedLogs:
 
     Args:
         model: A compiled model on several replicas.
+        is_training: Whether the step is its train_step.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, *, is_training: bool = True):
+        self._is_training = is_training
+        self._is_alone = peers.count(model.distribute_strategy) == 1
         self._results = MetricResults(model)
         self._wholes: dict[bool, dict[tuple, np.ndarray]] = {}
         self._logs: Any = None
@@ -47,8 +51,19 @@ class RehearsedLogs:
         self._wholes.setdefault(False, arrays)  # Of what rounding does not touch they are the same.
 
     def run_part(self, step: Callable, data) -> None:
-        """Runs `step` with the share of a replica; all of them call it, inside of `watched()`."""
-        logs = step(data)
+        """Runs `step` with the share of a replica; all of them call it, inside of `watched()`.
+
+        Raises:
+            Exception: On all workers, where the step has failed on one of them: none goes on to
+                messages that the others do not wait for.
+        """
+        logs, failure = {}, None
+        try:
+            logs = step(data)
+        except Exception as error:
+            if self._is_alone:
+                raise
+            failure = error
         replica: Any = replica_step.current()
         arrays = _arrays_of(logs)
         flat = [
@@ -56,8 +71,10 @@ class RehearsedLogs:
             for path, whole in self._wholes[False].items()
         ]
         (sums,) = tensorflow_adapter.sum_over_replicas(
-            [tf.constant(np.concatenate([[0.0], *flat]))]
+            [tf.constant(np.concatenate([[float(failure is not None)], *flat]))]
         )
+        if failure or sums[0] > 0:
+            raise failure or RuntimeError("The step fails on another worker.")
         self._logs, self._shapes = logs, {path: each.shape for path, each in arrays.items()}
         start = 1
         for path, whole in self._wholes[False].items():
@@ -85,7 +102,8 @@ class RehearsedLogs:
             if differs(whole, touched, self._means[path], tolerance, rounding):
                 differing.append((name_of(path), whole, self._means[path]))
         if differing:
-            texts.append(_describe_numbers(differing, num_replicas))
+            describe = _describe_numbers if self._is_training else _describe_evaluation
+            texts.append(describe(differing, num_replicas))
         return texts
 
 
@@ -130,4 +148,19 @@ def _describe_numbers(differing: list, num_replicas: int) -> str:
         "examples is no mean. Compute it from `kerasdist.global_mean(values)` and "
         "`kerasdist.global_sum(values)`, as in `tf.sqrt(kerasdist.global_mean(errors**2))`, or in "
         "a metric of your own, which sees all examples. The `Summaries` callback writes norms."
+    )
+
+
+def _describe_evaluation(differing: list, num_replicas: int) -> str:
+    name, whole, mean = differing[0]
+    names = ", ".join(dict.fromkeys(f"'{each}'" for each, *_ in differing))
+    return (
+        f"What `evaluate` gives as {names} is not what it is on one device: '{name}' of a few "
+        f"examples is {whole.flat[0]:.4g} there, and {mean.flat[0]:.4g} over {num_replicas} "
+        "replicas. Each replica computes losses, and what a test_step returns, from its own "
+        "examples, and they are averaged over the examples of all replicas. A maximum, a root, a "
+        "deviation, a sum or a number of examples is no mean, nor is what a layer computes from "
+        "several examples. Compute it from `kerasdist.global_mean(values)` and "
+        "`kerasdist.global_sum(values)`, as in `tf.sqrt(kerasdist.global_mean(errors**2))`, or in "
+        "a metric of your own, which sees all examples."
     )

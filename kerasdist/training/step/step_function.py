@@ -17,7 +17,7 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import draws, graph_errors, rehearsal, replica_run, update_callback
+from kerasdist.training.step import draws, graph_errors, replica_run, update_callback
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
@@ -47,11 +47,15 @@ class StepFunction:
     Args:
         model: A compiled model of one of our strategies.
         step: The model's bound train_step or test_step.
-        is_rehearsed: Whether the first step is looked at before it runs; see `rehearsal`.
+        rehearse: Looks at the first step before it runs, as `rehearsal.warn_of_differences`; or
+            None.
         **arguments: Further ones of `ModelStep`.
+
+    Attributes:
+        was_rehearsed: Whether the first step has been looked at.
     """
 
-    def __init__(self, model, step, *, is_rehearsed: bool = False, **arguments):
+    def __init__(self, model, step, *, rehearse: Callable | None = None, **arguments):
         self._model = model
         self._strategy = model.distribute_strategy
         self._step = ModelStep(model, step, **arguments)
@@ -72,7 +76,8 @@ class StepFunction:
         self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = self._is_comparison_due = True
-        self._is_rehearsal_due = is_rehearsed and rehearsal.is_due(model)
+        self._rehearse_step: Any = rehearse
+        self.was_rehearsed = False
 
     def restart(self):
         """Counts examples from 0 again, and looks at the first batch again."""
@@ -229,12 +234,13 @@ class StepFunction:
 
     def _can_rehearse(self) -> bool:
         # The step that makes the variables must draw their values as it would without us.
-        return self._is_rehearsal_due and keras_adapter.is_built(self._model)
+        is_due = self._rehearse_step is not None and not self.was_rehearsed
+        return is_due and keras_adapter.is_built(self._model)
 
     def _rehearse(self, batch):
         if self._can_rehearse():
-            self._is_rehearsal_due = False
-            rehearsal.warn_of_differences(self._model, self._step.step, batch)
+            self.was_rehearsed = True
+            self._rehearse_step(self._model, self._step.step, batch)
 
     def _take_own_steps(self, data):
         run = self._compiled(self._own_steps)

@@ -82,6 +82,7 @@ def test_what_is_of_each_example_is_that_of_one_device(strategy):
 
 
 def warnings_of_predict(strategy, make) -> list[str]:
+    keras.utils.set_random_seed(3)
     with strategy.scope():
         model = make()
     with warnings.catch_warnings(record=True) as caught:

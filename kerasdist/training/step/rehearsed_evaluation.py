@@ -1,0 +1,90 @@
+"""The first step of `evaluate`, rehearsed: does it give what one device gives?
+
+On several replicas a loss, and what a test_step returns, count as means over the examples. As
+before the first step that trains (`rehearsal`), a few examples go through it twice, operation by
+operation: all of them on every replica, and divided. Results of metrics are read for all examples,
+and are left out. Validation in `fit` is not looked at where the step that trains has been, and is
+made of the same parts.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+
+from kerasdist.private import keras_stock
+from kerasdist.training import traits
+from kerasdist.training.data import batches
+from kerasdist.training.step import (
+    batch_statistics,
+    graph_errors,
+    rehearsal,
+    rehearsed_logs,
+    replica_run,
+    replica_step,
+    whole_metrics,
+)
+
+# For each replica.
+_EXAMPLES = 4
+
+
+def is_due(model) -> bool:
+    """Whether a test_step of `model` can give something else than Keras' own parts do."""
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
+        return False
+    return not keras_stock.evaluates_each_example_alone(model)
+
+
+def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> None:
+    """Rehearses a step and warns where it does not give what one device gives.
+
+    Args:
+        model: A compiled model whose variables exist.
+        step: Its test_step, called with the data of a replica.
+        batch: The first global batch: tensors [examples, ...].
+        is_late: Whether steps were made before, without a rehearsal; makes no difference.
+    """
+    is_trained = getattr(model.train_function, "was_rehearsed", False)
+    if is_trained and keras_stock.returns_stock_metrics(model, "test_step"):
+        return  # It has been said.
+    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    try:
+        texts = _rehearse(model, step, batch)
+    except Exception as error:  # Of the program, which may mean no other batch than its own.
+        texts = [
+            f"Could not check that {num_replicas} replicas evaluate as one device does: "
+            f"{graph_errors.in_a_line(error)}"
+        ]
+    for text in texts:
+        warnings.warn(text, stacklevel=2)
+
+
+def _rehearse(model, step, batch) -> list[str]:
+    strategy = model.distribute_strategy
+    num_replicas = strategy.num_replicas_in_sync
+    batch = rehearsal.some_of(batch, _EXAMPLES * num_replicas - 1)
+    nearly = rehearsal.touched(batch)
+    logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
+    step = functools.partial(_step_with_losses, step)
+    with (
+        rehearsal.without_traces(model),
+        batch_statistics.synchronized(model),  # Of a layer that is told to train.
+        whole_metrics.updated_with_all(model),
+    ):
+        run_whole = functools.partial(logs.run_whole, step, nearly)
+        rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
+        with logs.watched():
+            replica_run.rehearse(
+                strategy,
+                functools.partial(logs.run_part, step),
+                batches.shares_of(batch, strategy),
+                is_whole=False,
+            )
+    return logs.describe(num_replicas, rehearsal.tolerance_of(model), rehearsal.ROUNDING)
+
+
+def _step_with_losses(step, data) -> dict:
+    """Returns what a step returns, and the losses that Keras adds up meanwhile."""
+    logs = step(data)
+    return {"logs": logs, "losses": replica_step.losses()}

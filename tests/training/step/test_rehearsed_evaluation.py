@@ -1,0 +1,196 @@
+"""What `evaluate` gives and is not what one device gives is named, before its first step."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import kerasdist
+from kerasdist.private import rehearsal_adapter
+from tests.plain import check_as_plain
+from tests.strategies import (
+    each_replicated_strategy,
+    each_worker_deployment,
+    run_on_workers,
+)
+
+RNG = np.random.default_rng(8)
+X = RNG.normal(size=(28, 3)).astype("float32")
+Y = RNG.normal(size=(28, 2)).astype("float32")
+
+
+class Returns(keras.Model):
+    """A model whose test_step returns what `log` makes of the errors, and results of metrics."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.dense, self.log, self.num_steps = layers.Dense(2), log, 0
+        self.error = keras.metrics.RootMeanSquaredError(name="error")
+        self.seen = keras.Variable(0.0, trainable=False)
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def test_step(self, data):
+        x, y = data
+        errors = y - self(x, training=False)
+        self.error.update_state(y, y + errors)
+        self.num_steps += 1
+        self.seen.assign_add(1.0)
+        return {"error": self.error.result(), **self.log(errors)}
+
+
+class Spread(layers.Layer):
+    """Adds a column with the deviation of the batch."""
+
+    def call(self, x):
+        return ops.concatenate([x, ops.full_like(x[:, :1], ops.mean(ops.std(x, axis=0)))], axis=-1)
+
+
+def make_returns(log):
+    model = Returns(log)
+    model.compile("sgd", "mse")
+    model.build((None, 3))
+    return model
+
+
+def make_net(*others, loss="mse"):
+    model = keras.Sequential([keras.Input((3,)), *others, layers.Dense(2)])
+    model.compile("sgd", loss, metrics=["mae"])
+    return model
+
+
+def no_means(errors):
+    return {
+        "rmse": ops.sqrt(ops.mean(errors**2)),
+        "parts": {"max": ops.max(ops.abs(errors)), "mean": ops.mean(errors)},
+        "size": ops.shape(errors)[0],
+    }
+
+
+def means(errors):
+    return {
+        "mse": ops.mean(errors**2),
+        "rmse": ops.sqrt(kerasdist.global_mean(errors**2)),
+        "by_output": ops.mean(errors, axis=0),
+    }
+
+
+def largest(y, predictions):
+    return ops.max(ops.abs(y - predictions))
+
+
+def squares(y, predictions):
+    return ops.mean((y - predictions) ** 2, axis=-1)
+
+
+def warnings_of(strategy, make, run) -> list[str]:
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = make()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(model)
+    return [str(each.message) for each in caught]
+
+
+def evaluate(model):
+    for _ in range(2):
+        model.evaluate(X, Y, batch_size=14, verbose=0)
+
+
+def validate(model):
+    data = X, Y
+    model.fit(*data, batch_size=14, epochs=2, shuffle=False, verbose=0, validation_data=data)
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("run", [evaluate, validate])
+def test_what_is_no_mean_is_named_once_with_the_remedy(strategy, run):
+    (message,) = warnings_of(strategy, lambda: make_returns(no_means), run)
+
+    assert "`evaluate` gives as 'max', 'rmse', 'size' is not" in message
+    assert "tf.sqrt(kerasdist.global_mean(errors**2))" in message
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize("options", [{"loss": largest}, {"others": [Spread()]}], ids=str)
+def test_losses_and_layers_are_looked_at(strategy, options):
+    def make():
+        return make_net(*options.get("others", ()), loss=options.get("loss", "mse"))
+
+    (message,) = warnings_of(strategy, make, evaluate)
+
+    assert "`evaluate` gives as 'loss' is not what it is on one device" in message
+
+
+@each_replicated_strategy
+def test_what_the_step_that_trains_was_told_of_is_not_said_again(strategy):
+    (message,) = warnings_of(strategy, lambda: make_net(Spread()), validate)
+
+    assert "The gradient over" in message
+
+
+@each_replicated_strategy
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_returns(means),
+        lambda: make_net(layers.Lambda(ops.tanh), layers.Dropout(0.5), loss=squares),
+    ],
+    ids=["own step", "own parts"],
+)
+def test_means_and_results_of_metrics_are_no_news(strategy, make):
+    assert warnings_of(strategy, make, evaluate) == []
+
+
+@each_replicated_strategy
+def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
+    monkeypatch.delattr(rehearsal_adapter, "alike_draws")
+
+    assert warnings_of(strategy, lambda: make_net(layers.Dropout(0.5)), evaluate) == []
+
+
+@each_replicated_strategy
+def test_it_leaves_no_trace(strategy):
+    counts = []
+
+    def run(model):
+        model.run_eagerly = True
+        results = model.evaluate(X, Y, batch_size=14, verbose=0, return_dict=True)
+        counts.append(model.num_steps)
+        return results
+
+    check_as_plain(strategy, lambda: make_returns(means), run)
+    assert counts == [2, 2 * strategy.num_replicas_in_sync]
+
+
+def failing_on_three(errors):
+    if errors.shape[0] == 3:  # Of 7 or 15 examples, the share of the last replica.
+        raise ValueError("no three examples")
+    return {"gap": ops.mean(ops.abs(errors))}
+
+
+@each_worker_deployment
+def test_all_workers_find_the_same(workers):
+    outcomes = run_on_workers(find_on_workers, workers)
+
+    assert len(outcomes) == 2
+    for (named,), (not_checked,) in outcomes:
+        assert "`evaluate` gives as 'max', 'rmse', 'size' is not" in named
+        assert "Could not check that" in not_checked
+
+
+def find_on_workers(strategy):
+    """Returns the warnings where a log is no mean, and where one replica cannot be rehearsed."""
+    named = warnings_of(strategy, lambda: make_returns(no_means), evaluate)
+
+    def run(model):
+        model.evaluate(X[:24], Y[:24], batch_size=24, verbose=0)
+
+    return named, warnings_of(strategy, lambda: make_returns(failing_on_three), run)
