@@ -159,16 +159,6 @@ def evaluates_each_example_alone(model) -> bool:
     )
 
 
-def evaluates_each_example_alone(model) -> bool:
-    """Whether all that `model` gives when it evaluates are means and metrics of Keras' own."""
-    return (
-        returns_stock_metrics(model, "test_step")
-        and type(model).compute_loss is keras_routes.BaseTrainer.compute_loss
-        and has_stock_losses(model)
-        and _calls_each_example_alone(model)
-    )
-
-
 def _calls_each_example_alone(model) -> bool:
     methods = (type(model).call, type(model).__call__)
     return (
