@@ -340,6 +340,8 @@ class Checkpoint(UpdateCallback):
             fit=self._fit,
             epochs=self._epochs(),
             batch_size=self._batch_size,
+            steps_per_epoch=(self.params or {}).get("steps"),
+            num_batches=self._training.num_batches,
             variables=variables.signature_of(self.model),
             other_optimizers=variables.other_optimizers_of(self.model),
         )

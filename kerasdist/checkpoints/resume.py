@@ -22,6 +22,8 @@ class Training:
         fit: How many `fit` of this model into this folder have ended in this process.
         epochs: The last one it is to train.
         batch_size: Examples of a global batch; None where it is not known.
+        steps_per_epoch: Steps of an epoch; None where it is not known.
+        num_batches: Those of the data, which may be of several epochs; None where it is not known.
         variables: `variables.signature_of` its model.
         other_optimizers: `variables.other_optimizers_of` its model.
     """
@@ -29,6 +31,8 @@ class Training:
     fit: int
     epochs: int
     batch_size: int | None
+    steps_per_epoch: int | None
+    num_batches: int | None
     variables: list[list]
     other_optimizers: list[str]
 
@@ -78,7 +82,22 @@ def is_over(record: dict, training: Training) -> bool:
     """Whether nothing is left for the `fit` that begins."""
     if is_of_later_fit(record, training):
         return True
-    return record["is_finished"] and training.epochs <= max(record["epochs"], record["epoch"])
+    has_more_epochs = training.epochs > max(record["epochs"], record["epoch"])
+    return record["is_finished"] and not has_more_epochs and not _has_more_data(record, training)
+
+
+def _has_more_data(record: dict, training: Training) -> bool:
+    """Whether the data ran out in the middle of an epoch that is to be trained, and is longer now.
+
+    Where nobody knows how long it is, it is taken for the same.
+    """
+    if not record["step"] or training.epochs <= record["epoch"]:
+        return False
+    num_batches, steps_per_epoch = training.num_batches, training.steps_per_epoch
+    if num_batches is None or steps_per_epoch is None:
+        return False
+    num_epochs = record["epoch"] - (record.get("first_epoch") or 0)
+    return num_epochs * steps_per_epoch + record["step"] < num_batches
 
 
 def differences(record: dict, training: Training) -> list[str]:
@@ -110,7 +129,7 @@ def describe_end(saved: Saved, training: Training, directory: str) -> str:
     num_epochs = record["epoch"] + (record["step"] > 0)
     return (
         f"The training in {directory} is finished: {saved.step} steps, {num_epochs} epochs. "
-        "To train longer, raise `epochs`; to start over, use another folder."
+        "To train longer, ask for more epochs or steps; to start over, use another folder."
     )
 
 

@@ -45,6 +45,7 @@ class RunningCall:
         keeps_data_state: Whether a callback asks for `data_state`, which takes time to keep.
         data_state: Returns that of `DataPlace` for its data; see `EpochIterator.state`.
         batch_size: The examples of a batch of the data that was given last, where it is known.
+        num_batches: Those of that data, where it is known.
         is_recorded: Whether a profiler records its steps at this moment.
         num_left_out: Times that steps took longer than they do: recorded by a profiler, or compiled
             once more. Rates begin anew after it.
@@ -61,6 +62,7 @@ class RunningCall:
     keeps_data_state: bool = False
     data_state: Callable[..., tuple[int, bytes] | None] = _no_state
     batch_size: int | None = None
+    num_batches: int | None = None
     is_recorded: bool = False
     num_left_out: int = 0
     exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -102,10 +104,11 @@ def training_of(model) -> RunningCall | None:
     return next(fits, None)
 
 
-def note_data(*, batch_size: int | None, state: Callable) -> None:
+def note_data(*, batch_size: int | None, num_batches: int | None, state: Callable) -> None:
     """Notes of the data of the call that runs what `RunningCall` says of it."""
     if _calls():
-        _calls()[-1].batch_size, _calls()[-1].data_state = batch_size, state
+        call = _calls()[-1]
+        call.batch_size, call.num_batches, call.data_state = batch_size, num_batches, state
 
 
 def keeps_data_state() -> bool:

@@ -250,7 +250,7 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(tmp_path, capsys):
 
     again = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)], epochs=3)
     assert (
-        "is finished: 21 steps, 3 epochs. To train longer, raise `epochs`;"
+        "is finished: 21 steps, 3 epochs. To train longer, ask for more epochs or steps;"
         in capsys.readouterr().err
     )
     assert_equal(again, finished, strategy)
@@ -400,6 +400,23 @@ def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(strategy,
     assert first.resumed_from is None
     assert_equal(found, expected, strategy)
     assert found[1].epoch == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("deployment", ["one device", "2 replicas"])
+def test_more_data_for_the_same_last_epoch_goes_on_in_it(deployment, tmp_path):
+    strategy = strategies.get(deployment)
+
+    def train(num_batches, callbacks=()):
+        model = make_model(strategy)
+        return model, model.fit(**cut_short(num_batches, epochs=2), callbacks=list(callbacks))
+
+    expected = train(7)
+    train(5, [Checkpoint(tmp_path)])
+    found = train(7, [Checkpoint(tmp_path)])
+
+    assert_equal(found, expected, strategy)
+    assert_equal(train(7, [Checkpoint(tmp_path)]), expected, strategy)
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")

@@ -97,7 +97,6 @@ class EpochIterator(keras_adapter.EpochIterator):
             self._dataset = dataset_adapter.without_prefetch(self._dataset)
         # What a function returns has batches of a worker, which change with the number of workers.
         size = None if is_function or is_distributed else self._batch_size()
-        running_call.note_data(batch_size=size, state=self.state)
         file_caches.check(self._dataset, distribute_strategy)
         share = input_functions.share if is_function else file_shards.shard
         self._own_data = share(self._dataset, distribute_strategy)
@@ -110,6 +109,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._forget_count()
+        running_call.note_data(batch_size=size, num_batches=self._num_batches, state=self.state)
 
     def _batch_size(self) -> int | None:
         size = keras_adapter.batch_size_of(self.data_adapter)
