@@ -69,8 +69,8 @@ class Checkpoint(UpdateCallback):
     A model that is trained by several `fit` in a row gives each the same folder: where a later one
     has begun, the earlier ones train nothing. The numbers of the checkpoints go on rising, also
     where the model is compiled in between and the optimizer counts from 0. A finished training is
-    said to be finished. With more `epochs` or data it goes on; an epoch in which the data ran out
-    goes on as well.
+    said to be finished, and leaves model, history and callbacks as it did. With more `epochs` or
+    data it goes on; an epoch in which the data ran out goes on as well.
 
     The chief writes. A checkpoint is complete or absent, whenever its writer is killed, and one
     that is damaged is passed over with a warning; one that cannot be read for another reason, such
@@ -266,12 +266,18 @@ class Checkpoint(UpdateCallback):
         keras_adapter.begin_at(self.model, None)
         _num_fits[self.model][self._key()] += 1
         if self._pending is not None:  # Nothing was left to train.
-            self._restore_weights(self._pending)  # Callbacks may change them as in a new training.
-            histories.extend(self._history, self._pending.record["history"])
+            self._end_as_before(self._pending)
         elif self._cut is not None:
             self._save(self._epoch, self._num_steps, is_finished=True)
         else:
             self._save(self._epoch + 1, 0, is_finished=True)
+
+    def _end_as_before(self, saved: Saved):
+        """Leaves what the finished training has left, after all others, which may change it."""
+        self._restore_weights(saved)
+        if saved.record["fit"] == self._fit:  # A later one has had callbacks of its own.
+            callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
+        histories.extend(self._history, saved.record["history"])
 
     def _note_cut(self):
         """Keeps what an epoch in which the data has run out needs to go on, if there is more later.
