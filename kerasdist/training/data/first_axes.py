@@ -22,12 +22,25 @@ class FirstAxes:
             empty = tf.zeros([0], tf.int32)
             self._noted: Any = tf.Variable(empty, shape=[None], trainable=False)
         self._known: list[int] = []
+        self._seen: list[int] = []
         self._names: list[str] = []
         self._num_parts = 1
 
     def restart(self) -> None:
         """Looks at the first batch again."""
         self._noted.assign([])
+        self._seen = []
+
+    def see(self, batch, num_parts: int) -> None:
+        """Notes the lengths in a first batch that is there before the trace, which may fail.
+
+        Args:
+            batch: One of tensors that have their values.
+            num_parts: How many parts it is divided into.
+        """
+        leaves = _leaves_of(batch)
+        self._seen = [batches.num_examples(leaf) for leaf in leaves.values()]
+        self._names, self._num_parts = list(leaves), num_parts
 
     def note(self, batch, num_parts: int, *, is_first) -> list:
         """Notes the lengths in the first batch.
@@ -58,7 +71,7 @@ class FirstAxes:
 
     def describe(self) -> str | None:
         """Returns in words how the lengths differ; None where they do not, or are not known."""
-        sizes = self._known or self._noted.numpy().tolist()
+        sizes = self._known or self._noted.numpy().tolist() or self._seen
         # One row goes to all replicas as it is. The first tensor says how many examples there are.
         if not sizes or set(sizes) <= {sizes[0], 1}:
             return None

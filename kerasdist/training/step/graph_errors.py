@@ -13,6 +13,8 @@ from kerasdist.private import keras_stock
 from kerasdist.training.step import variable_creation
 
 _PATTERN = re.compile(r"\[kerasdist (\w+)\] (.*?) \[end\]", re.DOTALL)
+# What TensorFlow adds to what an operation says: colors, and the names of operations.
+_CLUTTER = re.compile(r"\x1b\[\d+m|\{\{.*?\}\} ?|\[Op:\w+\]( name:)?")
 _CLASSES = {"ValueError": ValueError, "FloatingPointError": FloatingPointError}
 # What a part of the batch can be the reason of, by the words of TensorFlow, Keras and NumPy.
 _OF_SHAPES = (ValueError, IndexError, tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
@@ -38,7 +40,7 @@ def explained(error: Exception) -> Exception:
 
 def in_a_line(error: Exception) -> str:
     """Returns an error as its class and the first line that says something."""
-    lines = (line.strip() for line in str(error).splitlines())
+    lines = (_CLUTTER.sub("", line).strip() for line in str(error).splitlines())
     # Keras names the layer first, and the cause below.
     telling = (line for line in lines if line and not line.startswith("Exception encountered when"))
     # None of an `assert` without a message.
@@ -81,7 +83,8 @@ def of_parts(error: Exception, model, step, differing: str | None = None) -> Exc
     is_of_shapes = is_of_shapes and _SHAPES.search(str(error)) is not None
     if is_of_shapes and differing:
         return ValueError(differing)
-    if is_of_shapes and not keras_stock.is_stock_step(step):
+    is_own = not keras_stock.is_stock_step(step) or keras_stock.has_own_parts(model)
+    if is_of_shapes and is_own:
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "
             "part of the batch, which is divided along the first axis. Data whose first axis does "

@@ -113,6 +113,11 @@ class ModelStep:
             return noted
         return [*noted, *self.first_axes.note(batch, num_parts, is_first=is_first)]
 
+    def see(self, batch) -> None:
+        """Looks at a first batch that is there before the step is traced, which may fail."""
+        if self._is_stock:
+            self.first_axes.see(batch, self._strategy.num_replicas_in_sync)
+
     def warn_of_batch(self) -> None:
         """Warns of what `look_at` has found."""
         data_checks.warn_of_infinite(self._has_infinite)

@@ -240,6 +240,7 @@ class StepFunction:
     def _rehearse(self, batch):
         if self._can_rehearse():
             self.was_rehearsed = True
+            self._step.see(batch)
             self._rehearse_step(self._model, self._step.step, batch)
 
     def _take_own_steps(self, data):

@@ -56,6 +56,28 @@ def test_a_step_that_fails_on_them_says_which_they_are(strategy, method):
             )
 
 
+class SumOfRows(layers.Layer):
+    """Takes the rows of six graphs, and the graph of each."""
+
+    def call(self, rows, graphs):
+        return tf.math.unsorted_segment_sum(rows, graphs, 6)
+
+
+@pytest.mark.filterwarnings("ignore:Could not check that")
+@each_replicated_strategy
+def test_where_the_trace_fails_the_first_batch_says_which_they_are(strategy):
+    with strategy.scope():
+        rows, graphs = keras.Input((3,)), keras.Input((), dtype="int32")
+        model = keras.Model([rows, graphs], layers.Dense(1)(SumOfRows()(rows, graphs)))
+        model.compile("sgd", "mse")
+    graphs = np.repeat(np.arange(6), 2).astype("int32")
+    data = dataset_of_unknown_sizes(((X, graphs), X[:6, :1]))
+    data = data.map(lambda x, y: (x, tf.ensure_shape(y, (6, 1))))
+
+    with pytest.raises(ValueError, match=r"x\[0\] 12, x\[1\] 12, y 6\. .* ragged or padded"):
+        model.fit(data, shuffle=False, verbose=0)
+
+
 class OfLabeled(keras.Model):
     """Takes examples with labels and without, which Keras' own step trains on in one batch."""
 

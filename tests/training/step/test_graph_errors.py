@@ -105,6 +105,42 @@ def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(str
     assert "divided along the first axis" in caught.value.__notes__[-1]
 
 
+class SumOfPairs(keras.layers.Layer):
+    """Takes [2, pairs, features], too."""
+
+    def call(self, x):
+        return x[0] + x[1]
+
+
+@pytest.mark.filterwarnings("ignore:Could not check that")
+@each_replicated_strategy
+def test_a_layer_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(strategy):
+    with strategy.scope():
+        model = keras.Sequential([SumOfPairs(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((2, 6, 3), "float32")
+    dataset = tf.data.Dataset.from_tensors((x, x[:, :3, 0])).repeat(2)
+
+    with pytest.raises(Exception) as caught:
+        model.fit(dataset, shuffle=False, verbose=0)
+
+    assert "divided along the first axis" in caught.value.__notes__[-1]
+
+
+def test_an_error_in_a_line_is_told_with_its_cause():
+    error = tf.errors.InvalidArgumentError(
+        None,
+        None,
+        "Exception encountered when calling G.call().\n\n"
+        "\x1b[1m{{function_node __wrapped__GatherV2}} indices[0] = 9 is not in [0, 6) "
+        "[Op:GatherV2] name: \x1b[0m\n\nArguments received by G.call():",
+    )
+
+    told = graph_errors.in_a_line(error)
+
+    assert told == "InvalidArgumentError: indices[0] = 9 is not in [0, 6)"
+
+
 OWN_ERRORS = [
     TypeError("Input 'y' of 'Equal' Op has type int64 that does not match type int32"),
     ValueError("too many values to unpack (expected 2)"),
