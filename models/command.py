@@ -4,8 +4,10 @@ Each command has flags of its own instead of absl's one global set, so that a re
 can call `train.main([...])` and `evaluate.main([...])` in the same process.
 """
 
+import contextlib
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from absl import flags
 
@@ -42,7 +44,8 @@ def run(
         if values.help:
             print(f"{description}\nFlags:\n{values.get_help()}")
             return 0
-        return action(values, files) if takes_files else action(values)
+        with _lines_as_they_are():
+            return action(values, files) if takes_files else action(values)
     except flags.UnrecognizedFlagError as error:
         answer = legacy_flags.ANSWERS.get(error.flagname)
         told = f"There is no --{error.flagname} here: {answer}." if answer else str(error)
@@ -57,6 +60,21 @@ def run(
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _lines_as_they_are() -> Generator[None]:
+    """Lets the lines about a training appear without a prefix, unless the caller logs otherwise.
+
+    absl sets up Python's logging, with a prefix, as soon as it warns of anything.
+    """
+    logger = logging.getLogger("kerasdist")
+    passes_on = logger.propagate
+    logger.propagate = passes_on and logger.hasHandlers()
+    try:
+        yield
+    finally:
+        logger.propagate = passes_on
 
 
 def _parse(values: flags.FlagValues, argv: Sequence[str], *, takes_files: bool) -> list[str]:

@@ -40,6 +40,13 @@ from models.train_dir import TrainDir
 from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
+# What each of them has no meaning without.
+_OF_CONTINUOUS = {
+    **dict.fromkeys(("eval_interval_secs", "timeout_secs"), "else there is nothing to wait for"),
+    "max_number_of_steps": "else one model is measured",
+    "moving_average_decay": "a model.keras that was trained with it holds the averages",
+}
+
 
 def main(argv: Sequence[str]) -> int:
     """Evaluates as the flags `argv` say and returns the exit code, one of docs/clusters.md."""
@@ -118,12 +125,18 @@ def _check(values: flags.FlagValues) -> None:
         preprocessing.find(values.preprocessing_name)
     if values.model_name:
         nets.find(values.model_name)
-    if values.continuous:
-        for name in "model_name", "checkpoint_path":
-            if not values[name].value:
-                raise UsageError(
-                    f"--{name} is missing: --continuous needs the net and the --train_dir."
-                )
+    _check_continuous(values)
+
+
+def _check_continuous(values: flags.FlagValues) -> None:
+    for name in "model_name", "checkpoint_path":
+        if values.continuous and not values[name].value:
+            raise UsageError(
+                f"--{name} is missing: --continuous needs the net and the --train_dir."
+            )
+    for name, reason in _OF_CONTINUOUS.items():
+        if values[name].present and not values.continuous:
+            raise UsageError(f"--{name} needs --continuous: {reason}.")
 
 
 def _cluster(values: flags.FlagValues) -> kerasdist.Cluster:

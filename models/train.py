@@ -5,7 +5,9 @@ r"""Train an image classifier: `python -m models.train --help` lists the flags.
         --train_dir=runs/first --batch_size=32 --max_number_of_steps=500 --num_clones=2 \
         --clone_on_cpu --optimizer=momentum
 
-The flags and their defaults are those of slim's trainer; --batch_size is per clone. All flags are
+The flags are those of slim's trainer, and so are their defaults, but for these: --train_dir and
+--dataset_name must be given, and summaries and lines about the loss come where
+--save_summaries_secs and --log_every_n_steps are given. --batch_size is per clone. All flags are
 checked before anything is written. Ctrl-C ends training early and keeps the model trained so far. A
 run that was killed goes on when the same command is given again.
 
@@ -163,7 +165,7 @@ def _train_and_finish(
     def finish() -> int:
         average = saving.average_among(kept)
         with average.applied(model) if average and run.step else contextlib.nullcontext():
-            return _finish(values, model, run, test, train_dir)
+            return _finish(values, model, run, train, test, train_dir)
 
     if run.interrupted:
         return finish() if cluster.is_chief else run.exit_code
@@ -206,17 +208,21 @@ def _check_can_train(values: flags.FlagValues, cluster: kerasdist.Cluster) -> No
 
 
 def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset | None]:
-    """Returns the split to train on and the one to test on, if there is one."""
+    """Returns the split to train on and that of `_test_split`."""
 
     def load(split: str) -> datasets.Dataset:
         found = datasets.load(values.dataset_name, split=split, data_dir=values.dataset_dir)
         return input_pipeline.in_the_channels_asked_for(found, values)
 
     train = load(values.dataset_split_name)
-    for split in _TEST_SPLITS:
-        if split in train.split_names and not values.dataset_split_name.startswith(split):
-            return train, load(split)
-    return train, None
+    split = _test_split(values, train)
+    return train, load(split) if split else None
+
+
+def _test_split(values: flags.FlagValues, train: datasets.Dataset) -> str | None:
+    """Returns the name of the split to test on, if there is one."""
+    unseen = (name for name in _TEST_SPLITS if not values.dataset_split_name.startswith(name))
+    return next((name for name in unseen if name in train.split_names), None)
 
 
 def _build(
@@ -279,6 +285,7 @@ def _finish(
     values: flags.FlagValues,
     model: keras.Model,
     run: Run,
+    train: datasets.Dataset,
     test: datasets.Dataset | None,
     train_dir: TrainDir,
 ) -> int:
@@ -293,25 +300,33 @@ def _finish(
     if run.history:
         title = f"{values.model_name} on {values.dataset_name}: {run.step} steps"
         write_learning_curve(run.history, train_dir.learning_curve, title=title)
+    split = _test_split(values, train)
     if run.interrupted:
         print(f"\nInterrupted: the model as of step {run.step} is saved in {train_dir.model}.")
-        return command.INTERRUPTED
-    if test:
-        accuracy = run.history["val_accuracy"][-1]
-        print(f"\nTest accuracy: {accuracy:.4f} ({test.num_examples} examples)")
-    print("\nWritten:")
-    for name, path in train_dir.files().items():
-        print(f"  {name:<15} {path}")
+        if train_dir.is_begun:
+            print(f"The same command goes on from step {train_dir.newest_step}.")
+    else:
+        if test and split:
+            accuracy = run.history["val_accuracy"][-1]
+            print(f"\n{split.title()} accuracy: {accuracy:.4f} ({test.num_examples} examples)")
+        print("\nWritten:")
+        for name, path in train_dir.files().items():
+            print(f"  {name:<15} {path}")
     print("\nNext:")
-    print(f"  {shlex.join(_evaluate_command(values, train_dir))}")
+    print(f"  {shlex.join(_evaluate_command(values, train_dir, split))}")
     print(f"  {shlex.join([_program('tensorboard'), f'--logdir={train_dir.path}'])}")
-    return 0
+    return run.exit_code
 
 
-def _evaluate_command(values: flags.FlagValues, train_dir: TrainDir) -> list[str]:
+def _evaluate_command(
+    values: flags.FlagValues, train_dir: TrainDir, split: str | None
+) -> list[str]:
+    """Returns how to measure the model, on the split trained on where there is no other."""
     words = [_program("python"), "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
     names = ("dataset_name", "dataset_dir", "preprocessing_name", "labels_offset")
     words += [f"--{name}={values[name].value}" for name in names if values[name].present]
+    if split != "test":  # The one that is measured by default.
+        words.append(f"--dataset_split_name={split or values.dataset_split_name}")
     words += [
         f"--{name}" for name in ("ignore_other_labels", "use_grayscale") if values[name].value
     ]

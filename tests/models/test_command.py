@@ -1,11 +1,13 @@
 """How a command ends: its exit code and the one message."""
 
 import re
+from logging import getLogger
 
 import pytest
-from absl import flags
+from absl import flags, logging
 
 import kerasdist
+from kerasdist.training.report import log_lines
 from models import command, evaluate, legacy_flags, train
 from models.usage_error import UsageError
 
@@ -100,6 +102,17 @@ def test_a_mistake_found_by_the_action_ends_with_code_2(capsys):
 
     assert run([], action) == 2
     assert capsys.readouterr().err == "error: Unknown --model_name 'x'.\n"
+
+
+def test_lines_about_a_training_stay_as_they_are_when_absl_has_warned(monkeypatch, capsys):
+    def action(values):
+        logging.warning("of a dataset")
+        log_lines.say(kerasdist.make_strategy(), "step 3")
+        return 0
+
+    monkeypatch.setattr(getLogger(), "handlers", [])
+    assert run([], action) == 0
+    assert capsys.readouterr().err.splitlines() == ["WARNING:absl:of a dataset", "step 3"]
 
 
 def test_a_cluster_that_does_not_start_ends_with_code_1(capsys):

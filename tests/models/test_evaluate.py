@@ -55,6 +55,8 @@ def test_the_examples_are_counted(data_dir, model_path, num_batches, num_example
         ("--model_name=lenett", "did you mean 'lenet'?"),
         ("--preprocessing_name=lent", "did you mean 'lenet'?"),
         ("--labels_offset=1", "tells 10 classes apart"),
+        ("--timeout_secs=9", "--timeout_secs needs --continuous: else there is nothing to wait"),
+        ("--moving_average_decay=0.9", "--moving_average_decay needs --continuous: a model.keras"),
     ],
 )
 def test_a_mistake_is_one_message(data_dir, model_path, flag, message, capsys):

@@ -194,7 +194,52 @@ def test_ctrl_c_keeps_the_model_trained_so_far(argv, tmp_path, capsys, monkeypat
 
     model = keras.saving.load_model(tmp_path / "run/model.keras")
     assert int(model.optimizer.iterations) == 2
-    assert "Interrupted: the model as of step 2 is saved" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Interrupted: the model as of step 2 is saved" in printed
+    assert next_command(printed).endswith(f"--dataset_dir={argv[1].partition('=')[2]}")
+    assert "goes on" not in printed  # There is no checkpoint yet.
+
+
+def next_command(printed):
+    """Returns the arguments of the evaluation that is proposed."""
+    (line,) = re.findall(r"Next:\n .* -m models.evaluate (.*)\n", printed)
+    return line
+
+
+def test_ctrl_c_after_a_checkpoint_says_where_the_command_goes_on(
+    argv, tmp_path, capsys, monkeypatch
+):
+    assert train.main(argv) == 0
+    monkeypatch.setattr(keras.callbacks, "History", InterruptingHistory)
+
+    assert train.main([*argv, "--max_number_of_steps=9"]) == 130
+    assert "The same command goes on from step 4." in capsys.readouterr().out
+
+    monkeypatch.undo()
+    assert train.main([*argv, "--max_number_of_steps=5"]) == 0
+    printed = capsys.readouterr()
+    assert "step 4, epoch 2 of 2, after 1 of its steps" in printed.err
+    model = keras.saving.load_model(tmp_path / "run/model.keras")
+    assert int(model.optimizer.iterations) == 5
+
+
+@pytest.mark.parametrize("split", ["validation", None])
+def test_the_command_that_is_proposed_measures_a_split_that_there_is(split, tmp_path, capsys):
+    pixels = np.random.default_rng(0).integers(0, 256, [8, 28, 28, 1], "uint8")
+    for name in filter(None, ("train", split)):
+        for number, picture in enumerate(pixels):
+            path = tmp_path / "data" / name / f"class{number % 2}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            keras.utils.save_img(path, picture)
+    flags = ["--dataset_name=folder", f"--dataset_dir={tmp_path / 'data'}", "--use_grayscale"]
+    flags += ["--model_name=lenet", f"--train_dir={tmp_path / 'run'}", "--batch_size=4"]
+
+    assert train.main([*flags, "--max_number_of_steps=1"]) == 0
+
+    printed = capsys.readouterr().out
+    assert ("Validation accuracy: " in printed) == (split is not None)
+    assert evaluate.main(next_command(printed).split()) == 0
+    assert f"split {split or 'train'}:" in capsys.readouterr().out
 
 
 def kill_at(step, argv, *, checkpoints):

@@ -1,5 +1,6 @@
 """The progress bar of `fit`, `evaluate` and `predict` under our strategies."""
 
+import math
 import sys
 import time
 from typing import Any
@@ -10,6 +11,8 @@ from kerasdist.training.step.lazy_logs import LazyLogs
 
 # What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
 _RATE = "examples_per_second"
+
+_MOST_EPOCHS = 10**9  # More are as many as there is time for: "Epoch 2/inf".
 
 
 class ProgressBar(keras.callbacks.ProgbarLogger):
@@ -36,7 +39,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         verbose = params["verbose"]
         if verbose == "auto":
             verbose = 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
-        super().set_params({**params, "verbose": verbose})
+        epochs = math.inf if params["epochs"] > _MOST_EPOCHS else params["epochs"]
+        super().set_params({**params, "verbose": verbose, "epochs": epochs})
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)

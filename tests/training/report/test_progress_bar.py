@@ -95,6 +95,14 @@ def test_the_time_of_validation_does_not_count(clock, capsys):
     assert re.search(r" - 64 examples/s - loss: 0\.5000\s*$", capsys.readouterr().out)
 
 
+def test_epochs_without_end_are_not_counted_down(capsys):
+    bar = ProgressBar()
+    bar.set_params({"verbose": 2, "epochs": sys.maxsize // 45, "steps": 1})
+    bar.on_epoch_begin(1)
+
+    assert capsys.readouterr().out == "Epoch 2/inf\n"
+
+
 def test_epoch_of_one_step_shows_no_rate(clock, capsys):
     bar = make_bar(1, verbose=2)
     run_steps(bar, clock, num_steps=1, secs=60.0)
