@@ -14,6 +14,7 @@ loss by itself counts as a mean over its examples, which is what nearly every pr
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Generator
 
@@ -85,8 +86,8 @@ def call_loss(stock, loss, *args, **kwargs):
         return stock(loss, *args, **kwargs)
     compiled = _local.compiled
     with _at_depth(depth + 1):
-        if compiled is not None and whole_losses.sees_all(compiled, loss, args[1]):
-            return whole_losses.compute(stock, loss, *args)
+        if compiled is not None and whole_losses.sees_all(compiled, loss, args, kwargs):
+            stock = functools.partial(whole_losses.compute, stock)
         return stock(loss, *args, **kwargs)
 
 

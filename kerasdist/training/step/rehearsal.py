@@ -8,6 +8,10 @@ are made alike, and nothing that is assigned stays, no variable and no attribute
 gradients differ, and by more than rounding explains, a warning says so. Where nothing but the loss
 is the user's own, the net predicts once, and the loss alone goes through it.
 
+Before it warns, the divided examples go through it once more, now with compiled losses of the
+user's that see all of them (`whole_losses`). Where that gives the gradient of one device, the steps
+that count do so, too.
+
 What the step returns is compared, too: a log counts as a mean over the examples, and a norm or a
 maximum is none.
 
@@ -41,6 +45,7 @@ from kerasdist.training.step import (
     rehearsed_logs,
     replica_run,
     replica_step,
+    whole_losses,
     whole_metrics,
 )
 
@@ -101,6 +106,19 @@ class _Runs:
     have_logs: bool
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """What came of the examples, divided over the replicas.
+
+    Attributes:
+        rehearsed: The updates.
+        spreads: Of `_note_spreads`.
+    """
+
+    rehearsed: replica_run.Rehearsed
+    spreads: list
+
+
 def is_due(model) -> bool:
     """Whether a step of `model` can mean something else than Keras' own do."""
     strategy = model.distribute_strategy
@@ -109,15 +127,17 @@ def is_due(model) -> bool:
     return keras_stock.has_own_parts(model) or not keras_stock.has_stock_losses(model)
 
 
-def warn_of_differences(model, step: Callable, batch) -> None:
+def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> None:
     """Rehearses a step and warns where its gradient is not that of the whole batch.
 
     Args:
         model: A compiled model whose variables exist.
         step: Its train_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
+        is_late: Whether steps were made before, without a rehearsal.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
+    saw_one = whole_losses.may_see_all(model)
     try:
         texts = rehearse(model, step, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
@@ -127,6 +147,9 @@ def warn_of_differences(model, step: Callable, batch) -> None:
             stacklevel=2,
         )
         return
+    sees_all = saw_one and not whole_losses.may_see_all(model)
+    if sees_all and is_late:
+        texts = [_describe_late(model), *texts]
     for text in texts:
         warnings.warn(text, stacklevel=2)
 
@@ -158,21 +181,32 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     ):
         runs = _runs(model, step, batch, logs)
         whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
-        weights, spreads = [(each.path, each.value) for each in model.trainable_variables], []
+        weights = [(each.path, each.value) for each in model.trainable_variables]
         noted = [value for _, value in (*weights, *states)]
-        with logs.watched():
-            shared = replica_run.rehearse(
-                strategy,
-                functools.partial(_note_spreads, runs.part, noted, spreads),
-                batches.shares_of(runs.batch, strategy),
-                is_whole=False,
-                weighs_loss=weighs_loss,
-            )
-    finding = _find(whole, shared, tolerance, num_replicas)
+
+        def compare() -> tuple[_Parts, Finding | None]:
+            with logs.watched():
+                parts = _rehearse_parts(strategy, runs, noted, weighs_loss=weighs_loss)
+            return parts, _find(whole, parts.rehearsed, tolerance, num_replicas)
+
+        parts, finding = whole_losses.compared(model, compare)
     texts = logs.describe(num_replicas, tolerance, ROUNDING) if runs.have_logs else []
     if finding:  # What follows from it is no news.
         texts = [_describe(finding, num_replicas, keras_stock.own_apply_of(model))]
-    return [*texts, *_describe_spreads(weights, states, spreads[0], num_replicas)]
+    return [*texts, *_describe_spreads(weights, states, parts.spreads, num_replicas)]
+
+
+def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
+    """Rehearses the step with the examples divided over the replicas."""
+    spreads: list = []
+    rehearsed = replica_run.rehearse(
+        strategy,
+        functools.partial(_note_spreads, runs.part, noted, spreads),
+        batches.shares_of(runs.batch, strategy),
+        is_whole=False,
+        weighs_loss=weighs_loss,
+    )
+    return _Parts(rehearsed=rehearsed, spreads=spreads[0])
 
 
 def _runs(model, step: Callable, batch, logs) -> _Runs:
@@ -456,6 +490,15 @@ def _describe(finding: Finding, num_replicas: int, own_apply: str | None) -> str
         "train_step, or an `apply` of your own, makes of a gradient, such as its norm, is of one "
         "replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
         "`update_step` of the optimizer, where it is that of the whole batch."
+    )
+
+
+def _describe_late(model) -> str:
+    return (
+        f"The loss of the model '{model.name}' is computed from the whole batch from now on. In "
+        "the steps that made its weights, before it could be checked, each replica computed it "
+        "from its own examples: the weights are other ones than on one device. Call the model with "
+        "a batch, or `model.build(shape)`, before `fit`."
     )
 
 

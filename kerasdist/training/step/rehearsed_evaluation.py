@@ -3,8 +3,9 @@
 On several replicas a loss, and what a test_step returns, count as means over the examples. As
 before the first step that trains (`rehearsal`), a few examples go through it twice, operation by
 operation: all of them on every replica, and divided. Results of metrics are read for all examples,
-and are left out. Validation in `fit` is not looked at where the step that trains has been, and is
-made of the same parts.
+and are left out. A loss of the user's that is no mean is tried with all examples, as in training.
+Validation in `fit` is not looked at where the step that trains has been, and is made of the same
+parts.
 """
 
 import functools
@@ -21,6 +22,7 @@ from kerasdist.training.step import (
     rehearsed_logs,
     replica_run,
     replica_step,
+    whole_losses,
     whole_metrics,
 )
 
@@ -74,14 +76,20 @@ def _rehearse(model, step, batch) -> list[str]:
     ):
         run_whole = functools.partial(logs.run_whole, step, nearly)
         rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
-        with logs.watched():
-            replica_run.rehearse(
-                strategy,
-                functools.partial(logs.run_part, step),
-                batches.shares_of(batch, strategy),
-                is_whole=False,
-            )
-    return logs.describe(num_replicas, rehearsal.tolerance_of(model), rehearsal.ROUNDING)
+
+        def compare() -> tuple[None, list[str]]:
+            with logs.watched():
+                replica_run.rehearse(
+                    strategy,
+                    functools.partial(logs.run_part, step),
+                    batches.shares_of(batch, strategy),
+                    is_whole=False,
+                )
+            tolerance = rehearsal.tolerance_of(model)
+            return None, logs.describe(num_replicas, tolerance, rehearsal.ROUNDING)
+
+        _, texts = whole_losses.compared(model, compare)
+    return texts
 
 
 def _step_with_losses(step, data) -> dict:

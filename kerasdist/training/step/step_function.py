@@ -94,6 +94,10 @@ class StepFunction:
         self._is_digest_due.assign(True)
         self._is_comparison_due = True
 
+    def trace_again(self) -> None:
+        """Forgets what has been traced: the losses of the model are computed in another way."""
+        self._graphs.clear()
+
     def request_stop(self) -> None:
         """Tells the other workers, with the next gradients, that this one wants to stop."""
         self._stop_request.assign(1)
@@ -241,7 +245,8 @@ class StepFunction:
         if self._can_rehearse():
             self.was_rehearsed = True
             self._step.see(batch)
-            self._rehearse_step(self._model, self._step.step, batch)
+            is_late = not self._is_first_call
+            self._rehearse_step(self._model, self._step.step, batch, is_late=is_late)
 
     def _take_own_steps(self, data):
         run = self._compiled(self._own_steps)

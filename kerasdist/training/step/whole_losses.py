@@ -26,35 +26,37 @@ from kerasdist.training.step import all_examples, replica_step
 _compiled: weakref.WeakSet = weakref.WeakSet()
 
 
-def sees_all(compiled, loss, predictions) -> bool:
+def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
     """Whether a loss is computed from all examples, in the step of this thread.
 
     Args:
         compiled: Keras' object for what `compile` was given.
         loss: A `keras.Loss` in it.
-        predictions: What it is called with.
+        args: What it is called with: labels, predictions and weights.
+        kwargs: The same, by name.
     """
     step = replica_step.current()
     if step is None or step.is_only_replica:
         return False
-    if keras_stock.mixes_examples(
-        loss, rank=getattr(predictions, "shape", tf.TensorShape(None)).rank
-    ):
-        return True
-    return compiled in _compiled and keras_stock.is_own_loss(loss)
+    if keras_stock.is_own_loss(loss):
+        return compiled in _compiled
+    predictions = kwargs["y_pred"] if "y_pred" in kwargs else args[1]
+    rank = getattr(getattr(predictions, "shape", None), "rank", None)
+    return keras_stock.mixes_examples(loss, rank=rank)
 
 
-def compute(stock: Callable, loss, *args):
+def compute(stock: Callable, loss, *args, **kwargs):
     """Returns the loss of all examples, of which `share` times it adds up over the replicas.
 
     Args:
         stock: Keras' own call of a loss.
         loss: The loss.
         *args: Labels, predictions and weights of this replica's examples.
+        **kwargs: The same, by name.
     """
     step = replica_step.current()
     assert step is not None
-    reason = all_examples.reason_to_stay_apart(args, step)
+    reason = all_examples.reason_to_stay_apart((args, kwargs), step)
     if reason is not None:
         warnings.warn(
             f"The loss '{loss.name}' is computed {reason}, so each replica computes it from its "
@@ -62,10 +64,10 @@ def compute(stock: Callable, loss, *args):
             "ones than on one device.",
             stacklevel=2,
         )
-        return stock(loss, *args)
-    args = all_examples.of_all(args, step, have_gradients=True)
+        return stock(loss, *args, **kwargs)
+    args, kwargs = all_examples.of_all((args, kwargs), step, have_gradients=True)
     with replica_step.entered(all_examples.one_device(step)):
-        value = stock(loss, *args)
+        value = stock(loss, *args, **kwargs)
     if value.shape.rank == 0:
         return value
     # Without reduction a loss counts as a sum, of which `share` times it is the part of a replica.

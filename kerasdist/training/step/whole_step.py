@@ -13,6 +13,7 @@ from kerasdist.training.step import (
     lazy_logs,
     own_attributes,
     randomness,
+    rehearsal,
     replica_run,
     replica_step,
 )
@@ -61,12 +62,14 @@ def run_shares(model, batch) -> dict:
     Batch statistics are those of the global batch.
     """
     with warnings.catch_warnings(), batch_statistics.synchronized(model):
-        warnings.simplefilter("ignore")  # They are said when `fit` makes its own.
+        # They are said when `fit` makes its own; which losses see all examples is found here.
+        warnings.simplefilter("ignore")
         step = StepFunction(
             model,
             model.train_step,
             returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
             weighs_loss=keras_stock.is_stock_step(model.train_step),
+            rehearse=rehearsal.warn_of_differences if rehearsal.is_due(model) else None,
         )
         return dict(step(iter([batch])))
 

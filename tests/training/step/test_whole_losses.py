@@ -194,11 +194,11 @@ def masked_mean(y, predictions):
     return keras.ops.sum(mask * (y - predictions) ** 2) / (keras.ops.sum(mask) + 1.0)
 
 
-class Largest(keras.losses.Loss):
-    """The largest error of the batch."""
+class CallsByName(keras.losses.Dice):
+    """Calls Keras' loss with arguments that have names."""
 
-    def call(self, y_true, y_pred):
-        return keras.ops.max(keras.ops.abs(y_true - y_pred))
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
 
 
 def squares(y, predictions):
@@ -230,13 +230,19 @@ def evaluate_around_fit(model):
 
 
 @each_replicated_strategy
-@pytest.mark.parametrize("loss", [contrast, masked_mean, Largest(name="largest")])
+@pytest.mark.parametrize("loss", [contrast, masked_mean, CallsByName(name="named")])
 def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
     name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.
     check_as_plain(strategy, small_net(loss, name=name), evaluate_around_fit)
 
     said = capsys.readouterr().err
     assert re.search("Loss: '.*' of the model .* is no mean over the examples, so each rep", said)
+    assert not [each for each in recwarn if "replicas" in str(each.message)]
+
+
+@on_three_replicas
+def test_evaluate_alone_finds_it_too(strategy, recwarn):
+    check_as_plain(strategy, small_net(contrast), lambda model: model.evaluate(X, X, verbose=0))
     assert not [each for each in recwarn if "replicas" in str(each.message)]
 
 
@@ -266,8 +272,10 @@ def test_what_all_examples_do_not_mend_is_named_as_before(strategy):
     assert whole_losses.may_see_all(model)
 
 
-class MadeInItsStep(OwnSteps):
+class MadeInItsStep(keras.Model):
     """Has no weights before its first step."""
+
+    train_step = OwnSteps.train_step
 
     def __init__(self):
         super().__init__()
