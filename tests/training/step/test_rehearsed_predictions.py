@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_replicated_strategy, each_strategy, run_on_workers
 
 X = np.random.default_rng(5).normal(size=(28, 6)).astype("float32")
 
@@ -150,3 +151,20 @@ def test_what_cannot_be_rehearsed_is_said(strategy):
 
     (message,) = warnings_of_predict(strategy, lambda: Predicts(demanding))
     assert "predict what one device does: NotImplementedError: no operation by itself" in message
+
+
+@pytest.mark.processes
+def test_a_worker_of_several_replicas_decides_alone():
+    assert run_on_workers(count_warnings, "2 workers x 2 clones") == [1, 1]
+
+
+def count_warnings(strategy) -> int:
+    """Returns how often a worker is told; the chief predicts once more than the other one."""
+
+    def predict(model):
+        return [predict_all(model) for _ in range(1 + kerasdist.is_chief())]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_as_plain(strategy, lambda: Predicts(OF_THE_BATCH["weights too"]), predict)
+    return sum("one replica predicts each batch" in str(each.message) for each in caught)
