@@ -143,10 +143,12 @@ def dataset_of(batch, element_spec) -> tf.data.Dataset:
 
 def as_tensors(batch):
     """Returns a batch with tensors for its arrays and numbers."""
-    return tf.nest.map_structure(
-        lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.convert_to_tensor(leaf),
-        batch,
-    )
+
+    def tensor(leaf):
+        is_kept = leaf is None or tf.is_tensor(leaf) or is_distributed(leaf)
+        return leaf if is_kept else tf.convert_to_tensor(leaf)
+
+    return tf.nest.map_structure(tensor, batch)
 
 
 def joined(parts: Sequence):

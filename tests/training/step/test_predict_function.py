@@ -80,3 +80,21 @@ def test_scalars_of_several_batches_in_a_call_are_stacked():
     parts = [{"x": tf.constant(1.0)}, {"x": tf.constant(2.0)}]
 
     assert joined(*parts)["x"].numpy().tolist() == [1, 2]
+
+
+@each_strategy
+@pytest.mark.parametrize("is_stock", [True, False])
+def test_a_distributed_dataset_is_predicted(strategy, is_stock):
+    def make():
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(3, activation="tanh")(inputs)
+        outputs = outputs if is_stock else keras.layers.Lambda(lambda x: 2 * x)(outputs)
+        return keras.Model(inputs, outputs)
+
+    def predict(model):
+        x = np.linspace(0, 1, 84, dtype="float32").reshape(21, 4)
+        dataset = tf.data.Dataset.from_tensor_slices((x, x[:, 0])).batch(8)
+        dataset = model.distribute_strategy.experimental_distribute_dataset(dataset)
+        return model.predict(dataset, verbose=0)
+
+    check_as_plain(strategy, make, predict)
