@@ -13,7 +13,7 @@ from keras import layers
 
 import kerasdist
 from kerasdist.private import rehearsal_adapter
-from kerasdist.training.step import randomness
+from kerasdist.training.step import randomness, whole_losses
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy
 
@@ -378,9 +378,10 @@ def test_a_loss_function_is_looked_at_too(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
         model.compile("sgd", masked)
+    assert whole_losses.may_see_all(model)
 
-    assert "global_mean" in warnings_of_fit(model)[0]
-    assert warnings_of_fit(model) == []  # Said once.
+    assert warnings_of_fit(model) == []  # From now on it sees all examples.
+    assert not whole_losses.may_see_all(model)
 
 
 def centered():
@@ -527,13 +528,11 @@ def test_what_is_finite_on_one_device_alone_is_no_sum(strategy):
 
 @each_replicated_strategy
 def test_a_small_difference_is_said_with_its_digits(strategy):
-    def with_a_small_sum(y, predictions):
-        losses = tf.reduce_mean(tf.square(y - predictions), axis=-1)
+    def with_a_small_sum(losses, outputs, x):
         return tf.reduce_mean(losses) + 0.0003 * tf.reduce_sum(losses)
 
     with strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
-        model.compile("sgd", with_a_small_sum)
+        model = make_own_loss(with_a_small_sum)
 
     (message,) = warnings_of_fit(model)
 
@@ -688,6 +687,15 @@ class OwnLoss(keras.Model):
         return self.reduce(losses, means, x) + 0.1 * weights
 
 
+def make_own_loss(reduce, activation="tanh"):
+    inputs = keras.Input((3,))
+    hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4, activation)(inputs))
+    outputs = {"mean": layers.Dense(2)(hidden), "scale": layers.Dense(2)(hidden)}
+    model = OwnLoss(inputs, outputs, reduce=reduce)
+    model.compile("sgd")
+    return model
+
+
 @each_replicated_strategy
 @pytest.mark.parametrize(
     ("reduce", "words"),
@@ -711,11 +719,7 @@ def test_where_the_loss_alone_is_the_users_the_net_predicts_once(strategy, reduc
 
     activation.__module__ = keras.activations.tanh.__module__  # One of Keras', not the user's own.
     with strategy.scope():
-        inputs = keras.Input((3,))
-        hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4, activation)(inputs))
-        outputs = {"mean": layers.Dense(2)(hidden), "scale": layers.Dense(2)(hidden)}
-        model = OwnLoss(inputs, outputs, reduce=reduce)
-        model.compile("sgd")
+        model = make_own_loss(reduce, activation)
 
     found = warnings_of_fit(model)
 
@@ -724,21 +728,23 @@ def test_where_the_loss_alone_is_the_users_the_net_predicts_once(strategy, reduc
     assert all(re.search(words, each, re.DOTALL) for each in found)
 
 
+class OwnMaskedLoss(keras.Sequential):
+    """A model of which the loss is a mean over some examples."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        y, predictions = tf.convert_to_tensor(y), tf.convert_to_tensor(y_pred)
+        mask = tf.cast(y[:, 0] > 0, y.dtype)
+        losses = tf.reduce_mean(tf.reshape(predictions**2, [tf.shape(y)[0], -1]), axis=-1)
+        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+
+
 @each_replicated_strategy
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_predictions_with_a_mask_are_rehearsed_with_the_net(strategy, has_mask):
-    def masked(y, predictions):
-        mask = tf.cast(y[:, 0] > 0, y.dtype)
-        size = tf.shape(y)[0]
-        losses = tf.reduce_mean(tf.reshape(predictions**2, [size, -1]), axis=-1)
-        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-
     with strategy.scope():
         masking = layers.Masking() if has_mask else layers.Identity()
-        model = keras.Sequential(
-            [keras.Input((3,)), layers.Reshape((1, 3)), masking, layers.Dense(2)]
-        )
-        model.compile("sgd", masked)
+        model = OwnMaskedLoss([keras.Input((3,)), layers.Reshape((1, 3)), masking, layers.Dense(2)])
+        model.compile("sgd")
 
     (found,) = warnings_of_fit(model)
 
