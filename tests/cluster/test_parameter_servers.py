@@ -7,6 +7,7 @@ servers, all tests in one cluster: starting TensorFlow takes longer than most of
 import contextlib
 import functools
 import inspect
+import io
 import re
 import tempfile
 import traceback
@@ -355,6 +356,19 @@ def stop_in_the_middle(strategy):
 
 
 @on_two_workers
+def nan_in_an_epoch(strategy):
+    x, y = data()
+    x[40] = np.nan
+    model = make_model(strategy)
+    callback = keras.callbacks.TerminateOnNaN()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        history = model.fit(
+            x, y, batch_size=BATCH_SIZE, epochs=3, verbose=0, callbacks=[callback]
+        ).history
+    return len(history["loss"]), printed.getvalue().count("Invalid loss")
+
+
+@on_two_workers
 def stock_callbacks(strategy):
     model = make_model(strategy)
     with tempfile.TemporaryDirectory() as name:
@@ -664,6 +678,10 @@ def test_more_shards_than_rows_is_an_error(partitioner):
     message = re.escape("asks for 3 shards of a variable of shape (2, 4), which has 2 rows")
     with pytest.raises(ValueError, match=message):
         partition(tf.TensorShape([2, 4]), tf.float32)
+
+
+def test_a_nan_ends_the_training_in_its_epoch():
+    assert result_of(nan_in_an_epoch) == (1, 1)
 
 
 def test_stock_callbacks_decide_and_write():

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private.replaced_method import method_replaced
-from kerasdist.training import peers
+from kerasdist.training import peers, traits
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
@@ -33,6 +33,7 @@ class CallbackList(keras.callbacks.CallbackList):
         self._strategy = getattr(model, "distribute_strategy", None)
         self._is_alone = peers.count(self._strategy) == 1
         self._wants_stop = self._has_warned = False
+        self._last_batch = 0
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
@@ -76,15 +77,26 @@ class CallbackList(keras.callbacks.CallbackList):
             callback.on_train_batch_begin(batch, logs=logs or {})
 
     def on_train_batch_end(self, batch, logs=None):
+        self._last_batch = batch
         self._share("on_train_batch_end", batch, logs)
         if not self._is_alone:
             self._hold_stop()
 
     def on_epoch_end(self, epoch, logs=None):
+        if traits.keeps_own_pace(self._strategy):
+            self._look_for_nan(logs)
         super().on_epoch_end(epoch, logs)
         if not self._is_alone:
             self._agree_on_stop()
             self._has_warned = self._has_warned or drift.warn_of_drift(self.model, epoch)
+
+    def _look_for_nan(self, logs):
+        """Shows those that end a training at a NaN the exact logs; the last they saw may be old."""
+        if self.model.stop_training:
+            return
+        for callback in self.callbacks:
+            if isinstance(callback, keras.callbacks.TerminateOnNaN):
+                callback.on_batch_end(self._last_batch, logs)
 
     def _agree_on_stop(self):
         wants_stop = self._wants_stop or self.model.stop_training
