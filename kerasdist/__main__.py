@@ -309,6 +309,8 @@ def _add_launch(commands):
 def _launch(parsed) -> int:
     names = [field.name for field in dataclasses.fields(launcher.Settings)]
     settings = {name: getattr(parsed, name) for name in names}
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # By a script that starts it with `&`.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return launcher.launch(_command_of(parsed), **settings).exit_code
     except KeyboardInterrupt:

@@ -71,6 +71,19 @@ signal.signal(signal.SIGTERM, save)
     assert not launched_processes()
 
 
+def test_an_interrupt_is_heard_in_the_background_of_a_script():
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with launch_command(program=python(FAMILY)) as launcher:
+            launcher.send_signal(signal.SIGINT)
+            launcher.communicate(timeout=20)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+
+    assert launcher.returncode == 130
+    assert not launched_processes()
+
+
 def test_second_interrupt_kills_at_once():
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
     with launch_command("--grace-secs=600", program=python(stubborn)) as launcher:
