@@ -1,7 +1,6 @@
 """Checkpoints, from which the same script goes on as if it had never been interrupted."""
 
 import collections
-import contextlib
 import os
 import signal
 import sys
@@ -10,7 +9,6 @@ import uuid
 import warnings
 import weakref
 import zlib
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -20,10 +18,10 @@ import tensorflow as tf
 from kerasdist.checkpoints import (
     Folder,
     Saved,
+    Writer,
     callback_states,
     histories,
     resume,
-    saver_of_copy,
     variables,
 )
 from kerasdist.checks import (
@@ -46,7 +44,6 @@ from kerasdist.training.step.update_callback import UpdateCallback
 # How many `fit` of a model have ended, by folder: they are told from those of the same script that
 # is started again.
 _num_fits = weakref.WeakKeyDictionary()
-
 
 # What tf.data keeps of an iterator, among the arrays of a checkpoint: compressed, uint8.
 _DATA_STATE = "data/iterator"
@@ -163,11 +160,10 @@ class Checkpoint(UpdateCallback):
         self._monitored: float | None = None  # Of the epoch that has just ended.
         self._has_missed = False
         self._run = uuid.uuid4().hex[:12]
-        self._writing: tuple[int, Future] | None = None
 
     @property
     def best(self):  # Documented in the class.
-        ranked = self._ranked()
+        ranked = self._folder.ranked(self.monitor, self.mode)
         return self._folder.path_of(ranked[0]) if ranked else None
 
     def describe(self):
@@ -193,7 +189,15 @@ class Checkpoint(UpdateCallback):
         self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
         self._num_updates = updates_of(self.model)
         self._last_step_function: Any = self.model.train_function
-        running_call.at_end(self.model, self._await_writing)
+        self._writer = Writer(
+            self._folder,
+            keep=self.keep,
+            keep_best=self.keep_best,
+            monitor=self.monitor,
+            mode=self.mode,
+            raises=self.on_error == "raise",
+        )
+        running_call.at_end(self.model, self._writer.wait)
         running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
         is_timed = self.every_steps is not None or self.every_secs is not None
         self._counter = (
@@ -454,91 +458,58 @@ class Checkpoint(UpdateCallback):
                 return
             step = num_done if step else 0  # Workers are ahead of it.
         self._is_due = False
-        # All workers: replicas have values of their own.
-        apart = variables.weights_apart(self.model)
-        arrays = variables.read(strategy, apart | variables.variables_of(self.model))
+        arrays = self._read_variables()
         if is_cut:
             arrays |= self._cut
+        self._note_updates()
+        state = self._training.data_state(begins_epoch=step == 0 and not is_finished)
+        if not peers.is_chief(strategy):
+            return
+        if state:
+            arrays[_DATA_STATE] = np.frombuffer(zlib.compress(state[1], level=1), np.uint8)
+        states, of_callbacks = callback_states.read(self._callbacks)
+        record = {
+            "epoch": epoch,
+            "step": step,
+            **self._record(),
+            "num_iterators": state and state[0],
+            "is_finished": is_finished,
+            # Those of before an epoch that goes on: its own come again.
+            "num_logged": self._num_logged if is_cut else None,
+            "callbacks": states,
+            "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},
+        }
+        write = self._writer.write_beside if beside else self._writer.write
+        number = self._num_before + self._num_updates
+        write(number, record, arrays | of_callbacks, self.model.save_weights)
+
+    def _read_variables(self) -> dict[str, np.ndarray]:
+        """Returns what Keras does not save. All workers: replicas have values of their own."""
+        apart = variables.weights_apart(self.model)
+        named = apart | variables.variables_of(self.model)
+        return variables.read(self.model.distribute_strategy, named)
+
+    def _note_updates(self):
         updates = updates_of(self.model)
         if updates < self._num_updates:  # A callback has compiled the model within this `fit`.
             self._num_before += self._num_updates
         self._num_updates = updates
-        state = self._training.data_state(begins_epoch=step == 0 and not is_finished)
-        if not peers.is_chief(strategy):
-            return
-        states, of_callbacks = callback_states.read(self._callbacks)
-        record = {
+
+    def _record(self) -> dict[str, Any]:
+        """Returns what a checkpoint says of the training, wherever it is."""
+        return {
             "run": self._run,
             "fit": self._fit,
-            "epoch": epoch,
-            "step": step,
             "first_epoch": self._first_epoch,
-            "num_iterators": state and state[0],
-            "updates": updates,
+            "updates": self._num_updates,
             "epochs": self._epochs(),
-            "is_finished": is_finished,
             "history": histories.read(self._history),
-            # Those of before an epoch that goes on: its own come again.
-            "num_logged": self._num_logged if is_cut else None,
-            "callbacks": states,
             "variables": variables.signature_of(self.model),
             "other_optimizers": variables.other_optimizers_of(self.model),
             "batch_size": self._batch_size,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }
-        self._await_writing()
-        arrays |= of_callbacks
-        if state:
-            arrays[_DATA_STATE] = np.frombuffer(zlib.compress(state[1], level=1), np.uint8)
-        number = self._num_before + updates
-        if not beside:
-            with self._errors(number):
-                self._write(number, record, arrays, self.model.save_weights)
-            return
-        arrays = {name: np.array(each) for name, each in arrays.items()}
-        pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        saver = saver_of_copy(self.model.save_weights)
-        self._writing = number, pool.submit(self._write, number, record, arrays, saver)
-        pool.shutdown(wait=False)
-
-    def _write(self, number, record, arrays, save_weights):
-        self._folder.write(number, record, arrays, save_weights)
-        steps = self._folder.steps()
-        # Those after it are damaged: training went on from one before them.
-        newest = [step for step in steps if step <= number][-self.keep :]
-        later = [step for step in steps if step > number]
-        best = [step for step in self._ranked() if step <= number][: self.keep_best]
-        self._folder.keep({*newest, *later, *best})
-
-    def _await_writing(self):
-        """Waits until the disk has what is written beside the training."""
-        if self._writing is None:
-            return
-        (number, writing), self._writing = self._writing, None
-        with self._errors(number):
-            writing.result()
-
-    @contextlib.contextmanager
-    def _errors(self, number: int):
-        try:
-            yield
-        except (OSError, tf.errors.OpError) as error:
-            if self.on_error == "raise":
-                raise
-            warnings.warn(
-                f"The checkpoint of step {number} cannot be written to {self.directory!r}: "
-                f"{getattr(error, 'message', error)}. Training goes on, and tries again with the "
-                "next one.",
-                stacklevel=2,
-            )
-
-    def _ranked(self) -> list[int]:
-        """Returns the steps of the checkpoints that are known to be good, the best first."""
-        values = self._folder.monitored(self.monitor)
-        sign = -1.0 if self.mode == "max" else 1.0
-        return sorted(values, key=lambda step: (sign * values[step], step))
 
     @property
     def _history(self):

@@ -3,4 +3,4 @@
 from kerasdist.checkpoints.folder import CorruptCheckpointError as CorruptCheckpointError
 from kerasdist.checkpoints.folder import Folder as Folder
 from kerasdist.checkpoints.folder import Saved as Saved
-from kerasdist.checkpoints.folder import saver_of_copy as saver_of_copy
+from kerasdist.checkpoints.writer import Writer as Writer

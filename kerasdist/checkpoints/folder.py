@@ -185,16 +185,16 @@ class Folder:
             )
         return None
 
-    def monitored(self, name: str) -> dict[int, float]:
-        """Returns by the steps of the checkpoints what was noted under a name; not of all."""
-        values = {}
-        for step in self.steps():
-            with contextlib.suppress(OSError, ValueError, tf.errors.OpError):
-                with tf.io.gfile.GFile(os.path.join(self.path_of(step), RECORD), "rb") as file:
-                    value = json.loads(file.read()).get("monitored", {}).get(name)
-                if value is not None and not math.isnan(value):
-                    values[step] = value
-        return values
+    def ranked(self, monitor: str, mode: str) -> list[int]:
+        """Returns the steps of the checkpoints that are known to be good, the best first.
+
+        Args:
+            monitor: Under which name it was noted how good one is.
+            mode: "min" or "max", what is best.
+        """
+        values = self._monitored(monitor)
+        sign = -1.0 if mode == "max" else 1.0
+        return sorted(values, key=lambda step: (sign * values[step], step))
 
     def keep(self, steps: set[int]) -> None:
         """Removes all checkpoints but those of some steps, and what killed writers have left."""
@@ -206,6 +206,17 @@ class Folder:
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
         return os.path.join(self.path, f"step-{step:08d}")
+
+    def _monitored(self, name: str) -> dict[int, float]:
+        """Returns by the steps of the checkpoints what was noted under a name; not of all."""
+        values = {}
+        for step in self.steps():
+            with contextlib.suppress(OSError, ValueError, tf.errors.OpError):
+                with tf.io.gfile.GFile(os.path.join(self.path_of(step), RECORD), "rb") as file:
+                    value = json.loads(file.read()).get("monitored", {}).get(name)
+                if value is not None and not math.isnan(value):
+                    values[step] = value
+        return values
 
     def _publish(self, local, target):
         if tf.io.gfile.exists(target):  # After a resume from an older one, the same step again.

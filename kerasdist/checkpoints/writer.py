@@ -1,0 +1,92 @@
+"""Writes the checkpoints of a training, also beside it, and keeps some of them."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.checkpoints.folder import Folder, saver_of_copy
+
+
+class Writer:
+    """Writes one checkpoint at a time, and removes those that are not to be kept.
+
+    Where the disk does not take one it warns, and training goes on.
+
+    Args:
+        folder: Where they are.
+        keep: How many to keep, the newest.
+        keep_best: How many to keep besides, the best.
+        monitor: What says which are best.
+        mode: "min" or "max", what is best.
+        raises: Whether an error of the disk is raised instead.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        keep: int,
+        keep_best: int,
+        monitor: str,
+        mode: str,
+        raises: bool,
+    ):
+        self._folder, self._keep, self._keep_best = folder, keep, keep_best
+        self._monitor, self._mode, self._raises = monitor, mode, raises
+        self._writing: tuple[int, Future] | None = None
+
+    def write(
+        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
+    ) -> None:
+        """Writes a checkpoint; the arguments are those of `Folder.write`."""
+        self.wait()
+        with self._errors(step):
+            self._write(step, record, arrays, save_weights)
+
+    def write_beside(
+        self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
+    ) -> None:
+        """The same in a thread, from a copy in memory of the arrays and weights of this moment."""
+        self.wait()
+        arrays = {name: np.array(each) for name, each in arrays.items()}
+        pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        saver = saver_of_copy(save_weights)
+        self._writing = step, pool.submit(self._write, step, record, arrays, saver)
+        pool.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Waits until the disk has what is written in a thread."""
+        if self._writing is None:
+            return
+        (step, writing), self._writing = self._writing, None
+        with self._errors(step):
+            writing.result()
+
+    def _write(self, step, record, arrays, save_weights):
+        self._folder.write(step, record, arrays, save_weights)
+        steps = self._folder.steps()
+        # Those after it are damaged: training went on from one before them.
+        newest = [each for each in steps if each <= step][-self._keep :]
+        later = [each for each in steps if each > step]
+        ranked = self._folder.ranked(self._monitor, self._mode)
+        best = [each for each in ranked if each <= step][: self._keep_best]
+        self._folder.keep({*newest, *later, *best})
+
+    @contextlib.contextmanager
+    def _errors(self, step: int):
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            if self._raises:
+                raise
+            warnings.warn(
+                f"The checkpoint of step {step} cannot be written to {self._folder.path!r}: "
+                f"{getattr(error, 'message', error)}. Training goes on, and tries again with the "
+                "next one.",
+                stacklevel=2,
+            )

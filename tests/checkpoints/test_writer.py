@@ -1,0 +1,71 @@
+"""Which checkpoints are kept, and what is said of those that the disk does not take."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from kerasdist.checkpoints import Folder, Writer
+
+NO_SPACE = OSError("No space left on device")
+
+
+def writer(path, **arguments):
+    defaults: dict = {"keep": 2, "keep_best": 1, "monitor": "loss", "mode": "min", "raises": False}
+    return Writer(Folder(str(path)), **(defaults | arguments))
+
+
+def write(writer, step, *, loss=1.0, beside=False, arrays=None, save=None):
+    to_disk = writer.write_beside if beside else writer.write
+    record = {"monitored": {"loss": loss}}
+    to_disk(step, record, arrays or {}, save or (lambda file: file.write(b"weights")))
+
+
+def refuse(_):
+    raise NO_SPACE
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("min", [2, 4, 5]), ("max", [3, 4, 5])])
+def test_the_newest_and_the_best_are_kept(mode, kept, tmp_path):
+    ours = writer(tmp_path, mode=mode)
+    for step, loss in enumerate([5.0, 1.0, 9.0, 6.0, 4.0], start=1):
+        write(ours, step, loss=loss)
+
+    assert Folder(str(tmp_path)).steps() == kept
+
+
+def test_beside_the_training_the_arrays_of_that_moment_are_written(monkeypatch, tmp_path):
+    goes_on, array, to_disk = threading.Event(), np.zeros(2), Folder.write
+
+    def slow_write(*arguments):
+        assert goes_on.wait(30)
+        to_disk(*arguments)
+
+    monkeypatch.setattr(Folder, "write", slow_write)
+    ours = writer(tmp_path)
+    write(ours, 1, beside=True, arrays={"metric": array})
+    array += 1
+    goes_on.set()
+    ours.wait()
+
+    assert Folder(str(tmp_path)).read(1).arrays["metric"].tolist() == [0, 0]
+
+
+def test_what_the_disk_does_not_take_is_told_and_the_next_is_written(tmp_path):
+    ours = writer(tmp_path)
+
+    with pytest.warns(UserWarning, match="The checkpoint of step 1 cannot be written .* No space"):
+        write(ours, 1, save=refuse)
+    write(ours, 2)
+
+    assert Folder(str(tmp_path)).steps() == [2]
+
+
+def test_an_error_beside_the_training_is_raised_where_it_is_awaited(monkeypatch, tmp_path):
+    monkeypatch.setattr(Folder, "write", lambda *_: refuse(None))
+    ours = writer(tmp_path, raises=True)
+    write(ours, 1, beside=True)
+
+    with pytest.raises(OSError, match="No space"):
+        ours.wait()
+    ours.wait()  # Once.
