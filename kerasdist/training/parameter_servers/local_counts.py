@@ -46,6 +46,7 @@ class LocalCounts:
         self._num_examples = num_examples
         self._ledger = ledger
         self._prefix = unique_name()
+        self._resets: list[tf.Operation] = []  # Of the trace that runs.
 
     @contextlib.contextmanager
     def collected(self) -> Generator[tf.Variable]:
@@ -59,10 +60,12 @@ class LocalCounts:
                 coordinator_adapter.variable_of_worker(variable, f"{self._prefix}_{index}")
                 for index, variable in enumerate(remote)
             ]
-        resets = [variable.assign(tf.zeros_like(variable)) for variable in local]
+        self._resets = [
+            variable.assign(tf.zeros_like(variable), read_value=False) for variable in local
+        ]
         with (
             keras_adapter.standing_in(self._variables, local),
-            tf.control_dependencies(resets),
+            tf.control_dependencies(self._resets),
         ):
             yield local[-1]
         for device in dict.fromkeys(variable.device for variable in remote):
@@ -81,7 +84,7 @@ class LocalCounts:
         These stay on the parameter servers in the traces that follow.
         """
         local = [variable.value for variable in self._unsure]
-        found = {id(value) for value in sums.no_sums(local)}
+        found = {id(value) for value in sums.no_sums(local, but_for=self._resets)}
         others = {
             id(variable)
             for variable, value in zip(self._unsure, local, strict=True)

@@ -4,7 +4,7 @@ A metric of the user's own may be a sum, as Keras' are, or a maximum, or the las
 a program says which; its graph does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -14,25 +14,25 @@ _PASSED = ("Identity", "Cast")
 _ADDITIONS = ("Add", "AddV2", "AddN")
 
 
-def no_sums(variables: list) -> list:
+def no_sums(variables: list, *, but_for: Container[tf.Operation] = ()) -> list:
     """Returns those of some variables that the graph which is traced does not only add to.
 
     Args:
         variables: Of TensorFlow, which the graph holds or captures.
+        but_for: Operations that may set them otherwise.
 
     Returns:
         Those to which it assigns something else than themselves and what is known without them, and
         those that it reads for another one: both need the value that the variable really has.
     """
-    handles = {
-        id(each): handle for each in variables if (handle := _handle_in_graph(each)) is not None
-    }
-    names = {handle.name for handle in handles.values()}
+    handles = {id(each): _handle_in_graph(each) for each in variables}
+    names = {handle.name for handle in handles.values() if handle is not None}
     needed: set[str] = set()
     for handle in handles.values():
-        for write in _writes(handle):
-            needed |= _needed(write, handle, names)
-    return [each for each in variables if id(each) in handles and handles[id(each)].name in needed]
+        for write in () if handle is None else _writes(handle):
+            if write not in but_for:
+                needed |= _needed(write, handle, names)
+    return [each for each in variables if getattr(handles[id(each)], "name", None) in needed]
 
 
 def _handle_in_graph(variable):

@@ -43,17 +43,20 @@ class Largest(keras.metrics.Metric):
 def test_what_is_no_sum_stays_where_it_is():
     metric = Largest()
     counts = LocalCounts(metric.variables, tf.Variable(0, dtype=tf.int64), own_metrics=[metric])
-    found = []
+    values_of_servers = [each.value for each in metric.variables]
+    traces = []
 
     @tf.function
     def call(values):
         with counts.collected():
             metric.update_state(values)
-            found.append(counts.has_found_others())
+            pairs = zip(metric.variables, values_of_servers, strict=True)
+            are_local = [each.value is not value for each, value in pairs]
+            traces.append((counts.has_found_others(), are_local))
 
     call.get_concrete_function(tf.constant([0.0, 0.0]))  # As one that is thrown away.
     for values in ([0.1], [0.7], [0.3]):
         call(tf.constant(values))
 
-    assert found == [True, False]
+    assert traces == [(True, [True, True]), (False, [False, True])]
     assert [float(each) for each in metric.variables] == [np.float32(0.7), 3.0]
