@@ -120,7 +120,9 @@ def test_what_is_no_mean_is_named_once_with_the_remedy(strategy, run):
 
 
 @each_replicated_strategy
-@pytest.mark.parametrize("options", [{"loss": divided}, {"others": [Spread()]}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"loss": divided}, {"others": [Spread()]}], ids=["a loss", "a layer"]
+)
 def test_losses_and_layers_are_looked_at(strategy, options):
     def make():
         return make_net(*options.get("others", ()), loss=options.get("loss", "mse"))
