@@ -76,6 +76,7 @@ class StepFunction:
         self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = self._is_comparison_due = True
+        self._has_stepped = False
         self._rehearse_step: Any = rehearse
         self.was_rehearsed = False
 
@@ -144,8 +145,6 @@ class StepFunction:
             num_steps = data.num_steps if isinstance(data, GlobalBatches) else 1
             self._step.is_quiet = not any(each.looks_within(num_steps) for each in self._lookers)
         is_first = self._step.is_quiet not in self._ran
-        if is_first and self._ran:
-            running_call.leave_out_of_rates(self._model)
         self._ran.add(self._step.is_quiet)
         return is_first
 
@@ -159,12 +158,20 @@ class StepFunction:
 
     def _run_graph(self, key, make: Callable, *inputs):
         if key not in self._graphs:
+            self._expect_trace()
             self._graphs[key] = make()
         while True:
             try:
                 return self._graphs[key](*inputs)
             except TraceAgainError:
                 self._graphs[key] = make()
+
+    def _expect_trace(self) -> None:
+        """Tells who watches that this call takes longer than others do."""
+        if self._watch is not None:
+            self._watch.expect_trace()
+        if self._has_stepped:
+            running_call.leave_out_of_rates(self._model)
 
     def _run_batch(self, batch) -> None:
         self._compiled(self._one_step, reduce_retracing=True)(batch)
@@ -193,6 +200,7 @@ class StepFunction:
             if told is not error:
                 raise told from error
             raise
+        self._has_stepped = True
         if self._is_first_call:
             self._is_first_call = False
             self._step.warn_of_batch()
@@ -245,8 +253,8 @@ class StepFunction:
         if self._can_rehearse():
             self.was_rehearsed = True
             self._step.see(batch)
-            is_late = not self._is_first_call
-            self._rehearse_step(self._model, self._step.step, batch, is_late=is_late)
+            self._expect_trace()
+            self._rehearse_step(self._model, self._step.step, batch, is_late=self._has_stepped)
 
     def _take_own_steps(self, data):
         run = self._compiled(self._own_steps)

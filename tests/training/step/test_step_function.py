@@ -1,5 +1,7 @@
 """What Keras and callbacks ask of the function that `fit` calls for every step."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -14,11 +16,14 @@ X = np.arange(10, dtype="float32").reshape(5, 2) / 10
 BATCH = (X, X[:, :1])
 
 
-def make_step(strategy):
+def make_step(strategy, *, is_built=True, **arguments):
     with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        inputs = [keras.Input((2,))] if is_built else []
+        model = keras.Sequential([*inputs, keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    return StepFunction(model, model.test_step, returns_metrics=True, weighs_loss=False)
+    return StepFunction(
+        model, model.test_step, returns_metrics=True, weighs_loss=False, **arguments
+    )
 
 
 @each_strategy
@@ -43,6 +48,41 @@ def test_the_first_batch_after_each_restart_is_looked_at(strategy):
     step.restart()
     with pytest.warns(UserWarning, match="labels of the first batch hold NaN"):
         step(iter([broken]))
+
+
+class Watch:
+    """Notes which calls may take longer than a step."""
+
+    def __init__(self):
+        self.are_long = []
+
+    @contextlib.contextmanager
+    def call(self, count_batches, *, is_first):
+        self.are_long.append(is_first)
+        yield
+
+    def expect_trace(self):
+        self.are_long[-1] = True
+
+
+@each_strategy
+def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monkeypatch):
+    watch, were_late = Watch(), []
+    monkeypatch.setattr(strategy, "step_watch", watch, raising=False)
+
+    def rehearse(model, step, batch, *, is_late):
+        were_late.append(is_late)
+
+    step = make_step(strategy, is_built=False, rehearse=rehearse)
+    for _ in range(3):  # The first makes the weights; the second is checked.
+        step.restart()
+        step(iter([BATCH]))
+    step.trace_again()
+    step(iter([BATCH]))
+    step(iter([BATCH]))
+
+    assert watch.are_long == [True, True, False, True, False]
+    assert were_late == [True]
 
 
 class LooksAtEveryThird(StepCallback):
