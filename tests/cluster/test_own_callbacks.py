@@ -3,7 +3,6 @@
 import csv
 import functools
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from kerasdist.parity import models
 from tests import strategies
 from tests.event_files import numbers
 from tests.strategies import each_worker_deployment, run_on_workers
+from tests.warned import warned_by
 
 X = np.random.default_rng(0).normal(size=(60, 6)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True))
@@ -100,10 +100,7 @@ def stop(strategy) -> dict:
 
 
 def drift_at_the_end(strategy) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit(regression(strategy), [SetsOwnWeights()], epochs=1)
-    return [str(each.message) for each in caught]
+    return warned_by(lambda: fit(regression(strategy), [SetsOwnWeights()], epochs=1))
 
 
 def run_all(strategy, folder) -> dict:

@@ -11,7 +11,6 @@ import io
 import re
 import tempfile
 import traceback
-import warnings
 from pathlib import Path
 
 import keras
@@ -25,6 +24,7 @@ from kerasdist.training.parameter_servers.sharded_variables import checked, part
 from tests import strategies
 from tests.event_files import scalars
 from tests.times_seen import TimesSeen
+from tests.warned import warned_by
 
 NUM_EXAMPLES, BATCH_SIZE = 53, 4
 NUM_STEPS = 14  # Of an epoch, the last one with a single example.
@@ -103,10 +103,10 @@ def waits_for_the_batch(strategy):
 def labels_of_nan(strategy):
     model = make_model(strategy)
     nan = np.where(np.arange(NUM_EXAMPLES)[:, None] == 2, np.nan, data()[1])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(data()[0], nan, batch_size=BATCH_SIZE, shuffle=False, verbose=0)
-    return [str(each.message) for each in caught], int(model.optimizer.iterations.numpy())
+    texts = warned_by(
+        lambda: model.fit(data()[0], nan, batch_size=BATCH_SIZE, shuffle=False, verbose=0)
+    )
+    return texts, int(model.optimizer.iterations.numpy())
 
 
 @on_two_workers

@@ -3,7 +3,6 @@
 import csv
 import functools
 import itertools
-import warnings
 
 import keras
 import numpy as np
@@ -18,6 +17,7 @@ from tests.cluster import record_files
 from tests.event_files import scalars
 from tests.strategies import each_worker_deployment, run_on_workers
 from tests.times_seen import TimesSeen
+from tests.warned import warned_by
 
 NUM_EXAMPLES = 53
 COLLECTIVES = ("CollectiveReduce", "CollectiveGather", "CollectiveBcast", "CollectiveAllToAll")
@@ -114,10 +114,7 @@ def fit_apart(strategy) -> list[str]:
     """Returns the warnings of a `fit` whose workers go their own ways."""
     with strategy.scope():
         model = models.regression()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(*data(), epochs=3, verbose=0, callbacks=[LearnsByItself()])
-    return [str(each.message) for each in caught]
+    return warned_by(lambda: model.fit(*data(), epochs=3, verbose=0, callbacks=[LearnsByItself()]))
 
 
 def fit_what_differs_later(strategy) -> str:

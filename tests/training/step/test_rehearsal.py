@@ -2,7 +2,6 @@
 
 import random
 import re
-import warnings
 from typing import Any
 
 import keras
@@ -16,6 +15,7 @@ from kerasdist.private import rehearsal_adapter
 from kerasdist.training.step import randomness, whole_losses
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy
+from tests.warned import warned_by
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(64, 3)).astype("float32")
@@ -80,11 +80,9 @@ def make_own_step(reduce):
 
 
 def warnings_of_fit(model, **arguments) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        # Shuffled, the replicas' shares could have masks of equal size.
-        model.fit(X, Y, batch_size=16, shuffle=False, verbose=0, **arguments)
-    texts = [str(each.message) for each in caught]
+    # Shuffled, the replicas' shares could have masks of equal size.
+    options = {"batch_size": 16, "shuffle": False, "verbose": 0, **arguments}
+    texts = warned_by(lambda: model.fit(X, Y, **options))
     return [each for each in texts if "whole batch" in each or "Could not check" in each]
 
 
@@ -224,12 +222,10 @@ def fit_by_hand(strategy, update, *, is_built):
         if is_built:
             model(X)
         model.compile("sgd")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    texts = warned_by(lambda: model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0))
     first, *others = strategy.experimental_local_results(model.dense.kernel.value)
     are_equal = all(np.allclose(first.numpy(), each.numpy(), atol=1e-6) for each in others)
-    return [str(each.message) for each in caught], are_equal
+    return texts, are_equal
 
 
 @each_replicated_strategy
@@ -361,11 +357,9 @@ def test_data_need_not_be_of_inputs_and_labels(strategy, reduce, number):
         model.compile("sgd")
     data = tf.data.Dataset.from_tensor_slices((X, X[::-1], X[::2].repeat(2, 0), X[:, 0]))
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(data.batch(16), shuffle=False, verbose=0)
+    texts = warned_by(lambda: model.fit(data.batch(16), shuffle=False, verbose=0))
 
-    assert [("a sum over the examples" in str(each.message)) for each in caught] == [True] * number
+    assert ["a sum over the examples" in text for text in texts] == [True] * number
 
 
 @each_replicated_strategy

@@ -1,7 +1,5 @@
 """What `evaluate` gives and is not what one device gives is named, before its first step."""
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -11,11 +9,8 @@ from keras import layers, ops
 import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
-from tests.strategies import (
-    each_replicated_strategy,
-    each_worker_deployment,
-    run_on_workers,
-)
+from tests.strategies import each_replicated_strategy, each_worker_deployment, run_on_workers
+from tests.warned import warned_by
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(28, 3)).astype("float32")
@@ -94,10 +89,7 @@ def warnings_of(strategy, make, run) -> list[str]:
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = make()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run(model)
-    return [str(each.message) for each in caught]
+    return warned_by(lambda: run(model))
 
 
 def evaluate(model):

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import warnings
 
 import keras
 import numpy as np
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 import kerasdist
 from tests.strategies import each_replicated_strategy
+from tests.warned import warned_by
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(32, 3)).astype("float32")
@@ -43,10 +43,7 @@ def warnings_of_fit(strategy, log, **arguments) -> list[str]:
         inputs = keras.Input((3,))
         model = Returns(inputs, keras.layers.Dense(2)(inputs), log=log, **arguments)
         model.compile("sgd")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
-    return [str(each.message) for each in caught]
+    return warned_by(lambda: model.fit(X, Y, batch_size=16, shuffle=False, verbose=0))
 
 
 def no_means(model, errors, gradients):

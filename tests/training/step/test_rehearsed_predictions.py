@@ -1,7 +1,5 @@
 """Where the outputs of replicas, joined, are not those of one device, one of them predicts all."""
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy, each_strategy, run_on_workers
+from tests.warned import warned_by
 
 X = np.random.default_rng(5).normal(size=(28, 6)).astype("float32")
 
@@ -86,11 +85,7 @@ def warnings_of_predict(strategy, make) -> list[str]:
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = make()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            model.predict(X, batch_size=7, verbose=0)
-    return [str(each.message) for each in caught]
+    return warned_by(lambda: [model.predict(X, batch_size=7, verbose=0) for _ in range(2)])
 
 
 @each_replicated_strategy
@@ -164,7 +159,7 @@ def count_warnings(strategy) -> int:
     def predict(model):
         return [predict_all(model) for _ in range(1 + kerasdist.is_chief())]
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check_as_plain(strategy, lambda: Predicts(OF_THE_BATCH["weights too"]), predict)
-    return sum("one replica predicts each batch" in str(each.message) for each in caught)
+    texts = warned_by(
+        lambda: check_as_plain(strategy, lambda: Predicts(OF_THE_BATCH["weights too"]), predict)
+    )
+    return sum("one replica predicts each batch" in text for text in texts)
