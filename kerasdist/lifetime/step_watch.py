@@ -124,8 +124,7 @@ class StepWatch:
         finally:
             self._num_active -= 1
             self._changed_at = self._clock()
-            if not self._num_active:
-                self._count_batches = int  # The other one keeps a model alive.
+            self._forget_if_idle()
 
     @contextlib.contextmanager
     def call(self, count_batches: Callable[[], int], *, is_first: bool) -> Generator[None]:
@@ -145,6 +144,7 @@ class StepWatch:
             is_step = not self._is_tracing
             self._is_in_call = self._is_tracing = False
             self._go_on(is_step=is_step)
+            self._forget_if_idle()
 
     @contextlib.contextmanager
     def end_of_epoch(self) -> Generator[None]:
@@ -166,6 +166,10 @@ class StepWatch:
         if is_step and self._num_active:
             self._lasted.append(now - self._changed_at)
         self._changed_at = now
+
+    def _forget_if_idle(self) -> None:
+        if not self._num_active:  # As after a `train_on_batch`, which is no part of `fit`.
+            self._count_batches = int  # The other one keeps a model alive.
 
     def _look_on(self) -> None:
         while True:

@@ -21,7 +21,7 @@ class Rate:
         num_examples: Examples, over all workers.
         secs: Seconds, without those that were left out.
         workers: Where the time of each worker went, that this task knows of: itself, or beside
-            parameter servers all of them. None where TensorFlow reads no clock.
+            parameter servers all of them. Empty where TensorFlow reads no clock.
     """
 
     num_steps: int
