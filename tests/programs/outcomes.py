@@ -24,10 +24,10 @@ def check_one_device(name: str, function: str = "run") -> None:
     _assert_equal(results, truth(name, function=function), tolerance=0)
 
 
-def check_two_replicas(name: str) -> None:
+def check_two_replicas(name: str, function: str = "run") -> None:
     """Asserts that two replicas give the numbers of plain Keras."""
-    results = run(name, strategies.get("2 replicas"), comparable=True)
-    check_numbers(name, results)
+    strategy = strategies.get("2 replicas")
+    check_numbers(name, run(name, strategy, function=function, comparable=True))
 
 
 def check_numbers(name: str, results: dict | str, *, without: Collection[str] = ()) -> None:

@@ -2,8 +2,8 @@
 
 Embeddings with masks, positions, cross attention, a learning-rate schedule, and a loss and an
 accuracy that are ratios of sums over what is not padding. `run_as_published` has these as the
-tutorial writes them: on several replicas the sums of each replica alone. `run` takes the means over
-the global batch.
+tutorial writes them: given to `compile`, they see the whole batch. `run` takes the means over the
+global batch.
 """
 
 import keras
