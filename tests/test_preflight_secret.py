@@ -131,15 +131,15 @@ def test_what_was_heard_cannot_be_said_again(how):
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("variables", "message"),
     [
         ({"KERASDIST_SECRET": " "}, "The secret in KERASDIST_SECRET is empty"),
         ({"KERASDIST_SECRET": "a", "KERASDIST_SECRET_FILE": "b"}, "not both"),
         ({"KERASDIST_SECRET_FILE": "/absent/secret"}, "FILE='/absent/secret' .*No such file"),
     ],
 )
-def test_a_secret_that_is_none_is_refused(environment, message, monkeypatch):
-    for name, value in environment.items():
+def test_a_secret_that_is_none_is_refused(variables, message, monkeypatch):
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
     with pytest.raises(ValueError, match=message):

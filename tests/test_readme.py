@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kerasdist import callbacks, schedules
-from tests.test_api import PUBLIC_NAMES
+from tests.test_api import PUBLIC_NAMES, is_public_of
 
 pytestmark = pytest.mark.processes
 
@@ -77,17 +77,12 @@ def test_the_documentation_begins_with_the_example_of_the_readme():
 def test_every_public_name_has_a_page():
     names = [*PUBLIC_NAMES, "testing.run_cluster"]
     for module in (callbacks, schedules):
-        own = (name for name, value in vars(module).items() if _is_public_of(module, name, value))
+        own = (name for name, value in vars(module).items() if is_public_of(module, name, value))
         names += [f"{module.__name__.removeprefix('kerasdist.')}.{name}" for name in own]
 
     assert sorted(names) == REFERENCE
     for name in REFERENCE:
         assert f"\n::: kerasdist.{name}\n" in (ROOT / f"docs/reference/{name}.md").read_text()
-
-
-def _is_public_of(module, name, value):
-    is_own = module is callbacks or getattr(value, "__module__", None) == module.__name__
-    return callable(value) and is_own and not name.startswith("_")
 
 
 # The one that joins a cluster wants TensorFlow as it was before any other.
