@@ -486,10 +486,11 @@ def _describe(finding: Finding, num_replicas: int, own_apply: str | None) -> str
     return text + (
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
-        "A loss that compares examples with each other compares those of one replica only. What a "
-        "train_step, or an `apply` of your own, makes of a gradient, such as its norm, is of one "
-        "replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
-        "`update_step` of the optimizer, where it is that of the whole batch."
+        "A loss that compares examples with each other compares those of one replica only, unless "
+        "it is given to `compile`. What a train_step, or an `apply` of your own, makes of a "
+        "gradient, such as its norm, is of one replica, too: clip with "
+        "`kerasdist.callbacks.GradientClipping`, or change it in `update_step` of the optimizer, "
+        "where it is that of the whole batch."
     )
 
 

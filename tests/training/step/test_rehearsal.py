@@ -92,7 +92,7 @@ def warnings_of_fit(model, **arguments) -> list[str]:
     [
         (whole_sum, r"a sum over the examples.*kerasdist\.global_sum\(values\)"),
         (masked_mean, r"kerasdist\.global_mean\(values, weights=mask\)"),
-        (contrast, "compares those of one replica only"),
+        (contrast, "compares those of one replica only, unless it is given to `compile`"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
