@@ -50,7 +50,7 @@ class Cluster:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Cluster":
-        """Return the cluster that the environment describes, or a local one where it does not.
+        """Returns the cluster that the environment describes, or a local one where it does not.
 
         TF_CONFIG decides where it is set; else the step where `srun` started this process as one of
         several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); else this process is
@@ -84,7 +84,7 @@ class Cluster:
         job_name: str = "worker",
         task_id: int = 0,
     ) -> "Cluster":
-        """Return the cluster of addresses given by hand: the flags of the TF-Slim scripts.
+        """Returns the cluster of addresses given by hand: the flags of the TF-Slim scripts.
 
         Args:
             worker_hosts: "host:port" of each worker, as a list or as text with commas. The same on
@@ -113,7 +113,7 @@ class Cluster:
 
     @classmethod
     def local(cls) -> "Cluster":
-        """Return the cluster of a process that is alone: worker 0 of 1."""
+        """Returns the cluster of a process that is alone: worker 0 of 1."""
         return cls(jobs={}, task=Task("worker", 0))
 
     @property
@@ -162,7 +162,7 @@ class Cluster:
         return not self.jobs or list(self.addresses) == [self.task]
 
     def describe(self, task: Task) -> str:
-        """Return a task with its address, for messages: "worker 1 (b:2222)"."""
+        """Returns a task with its address, for messages: "worker 1 (b:2222)"."""
         return f"{task} ({self.addresses.get(task, 'not in the cluster')})"
 
 
