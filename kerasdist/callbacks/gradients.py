@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.training.step import graph_errors
-from kerasdist.training.step.gradient_aggregation import map_values
+from kerasdist.training.step.gradient_aggregation import map_values, values_of
 
 _FACTORS = "_kerasdist_factors"
 _NOT_FINITE = graph_errors.message(
@@ -88,12 +88,8 @@ def _are_all_none(gradients) -> bool:
 
 def _square_sums(gradients):
     """Returns the sum of squares of each gradient that is there: float32 scalars."""
-    values = [
-        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        for gradient in gradients
-        if gradient is not None
-    ]
-    return [_square_sum(*_factors(each)) for each in values]
+    present = [gradient for gradient in gradients if gradient is not None]
+    return [_square_sum(*_factors(values_of(gradient))) for gradient in present]
 
 
 def _square_sum(values, factor):
