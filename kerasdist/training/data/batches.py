@@ -263,6 +263,16 @@ def _sum(counts):
     return sum(counts) if _all_static(counts) else tf.add_n(counts)
 
 
+def in_one_piece(batch, strategy):
+    """Returns a batch of this worker; one of a distributed dataset with its parts joined."""
+    if not is_distributed(batch):
+        return batch
+    return tf.nest.map_structure(
+        lambda *parts: joined(parts) if has_first_axis(parts[0]) else parts[0],
+        *strategy.experimental_local_results(batch),
+    )
+
+
 def is_distributed(batch) -> bool:
     """Whether a batch comes from a distributed dataset, with a value for each replica."""
     return any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in tf.nest.flatten(batch))

@@ -49,7 +49,7 @@ class PredictFunction:
 
     def _run_batch(self, batch):
         if self._is_check_due:
-            self._check(_undistributed(batch, self._strategy))
+            self._check(batches.in_one_piece(batch, self._strategy))
         return self._run(batch)
 
     def _check(self, batch):
@@ -94,7 +94,7 @@ class PredictFunction:
     def _predict(self, batch):
         if self._is_divided:
             return self._predict_parts(self._step, batch)
-        batch = _undistributed(batch, self._strategy)
+        batch = batches.in_one_piece(batch, self._strategy)
         # Of what the others compute in a graph, nothing is used, so that it does not run.
         with late_variables.made_at_once(self._strategy):
             outputs = self._strategy.run(lambda: self._step(batch))
@@ -123,13 +123,6 @@ def joined(*structures):
         lambda *parts: tf.stack(parts) if parts[0].shape.rank == 0 else batches.joined(parts),
         *structures,
     )
-
-
-def _undistributed(batch, strategy):
-    """Returns a batch in one piece."""
-    if not batches.is_distributed(batch):
-        return batch
-    return joined(*strategy.experimental_local_results(batch))
 
 
 def _of_replicas(parts: tuple, counts: list):

@@ -221,15 +221,26 @@ class StepFunction:
         if data.next_size is not None:
             self._take_own_steps(data)
             return
-        num_taken = 0
-        if self._can_rehearse() and isinstance(data.iterator, tf.data.Iterator):
-            batch = next(data.iterator)
-            self._rehearse(without_optionals(batch))
-            again = iter(batches.dataset_of(batch, data.iterator.element_spec))
-            num_taken = self._take(again, 1, data)
+        num_taken = self._take_rehearsed(data)
         if num_taken < data.num_steps:
             num_taken += self._take(data.iterator, data.num_steps - num_taken, data)
         data.answer(num_taken)
+
+    def _take_rehearsed(self, data) -> int:
+        """Looks at a first step where that is due, and runs it; returns how many steps it was."""
+        iterator = data.iterator
+        # Of several workers' distributed data, none has the whole batch.
+        is_distributed = isinstance(iterator, tf.distribute.DistributedIterator) and self._is_alone
+        is_whole = isinstance(iterator, tf.data.Iterator)
+        if not self._can_rehearse() or not (is_whole or is_distributed):
+            return 0
+        batch = next(iterator)
+        self._rehearse(without_optionals(batches.in_one_piece(batch, self._strategy)))
+        if is_distributed:
+            self._run_batch(batch)
+            return 1
+        again = iter(batches.dataset_of(batch, iterator.element_spec))
+        return self._take(again, 1, data)
 
     def _take(self, iterator, num_steps: int, data) -> int:
         """Runs so many of the steps that `data` asks for; returns how many there were."""

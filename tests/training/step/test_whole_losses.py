@@ -247,6 +247,24 @@ def test_evaluate_alone_finds_it_too(strategy, recwarn):
 
 
 @on_three_replicas
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_data_that_is_distributed_shows_it_too(steps_per_execution, strategy, recwarn):
+    def make():
+        model = small_net(contrast)()
+        model.compile(model.optimizer, contrast, steps_per_execution=steps_per_execution)
+        return model
+
+    def run(model):
+        data = tf.data.Dataset.from_tensor_slices((X, X)).batch(6)
+        if model.distribute_strategy is strategy:
+            data = strategy.experimental_distribute_dataset(data)
+        return model.fit(data, epochs=2, verbose=0).history, model.evaluate(data, verbose=0)
+
+    check_as_plain(strategy, make, run)
+    assert not [each for each in recwarn if "replicas" in str(each.message)]
+
+
+@on_three_replicas
 def test_beside_other_losses_and_in_steps_of_ones_own(strategy):
     def losses():
         return {"mask": keras.losses.Dice(), "number": masked_mean}
