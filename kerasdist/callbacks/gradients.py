@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.training.step import graph_errors
-from kerasdist.training.step.gradient_aggregation import map_values, values_of
+from kerasdist.training.step.gradient_aggregation import added_up, map_values, values_of
 
 _FACTORS = "_kerasdist_factors"
 _NOT_FINITE = graph_errors.message(
@@ -104,8 +104,4 @@ def _finite(norms):
 
 
 def _deduplicated(gradient):
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    indices, positions = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.shape(indices)[0])
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+    return added_up(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient

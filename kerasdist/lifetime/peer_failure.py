@@ -89,19 +89,19 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     if os.getpid() != process_id:  # A child that was forked, whose end is not that of the task.
         previous(error_class, error, traceback)
         return
-    loss = next((each for each in _chain(error) if cause_of(each, cluster)), None)
-    if loss is None:
+    of_peer = next((each for each in _chain(error) if cause_of(each, cluster)), None)
+    if of_peer is None:
         launch_note.leave(launch_note.FAILED)  # Its end may take longer than that of the others.
-    if loss is None or loss is not error:  # The program's own; or what it made of the loss.
+    if of_peer is None or of_peer is not error:  # The program's own; or what it made of the loss.
         previous(error_class, error, traceback)
-    if loss is None:
+    if of_peer is None:
         tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
         return
-    lost_tasks = _lost_tasks(str(loss), cluster) - {cluster.chief}
+    lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}
     if ended := farewell.said_by(lost_tasks, cluster):
         _end_by_itself(farewell.describe(ended, traceback), cluster, tell)
-    say(describe(loss, cluster))
-    tell(cause_of(loss, cluster))
+    say(describe(of_peer, cluster))
+    tell(cause_of(of_peer, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
         # The others hear it through this process; that it ends must not come first.
         time.sleep(_SPREAD_SECS)

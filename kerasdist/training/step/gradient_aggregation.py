@@ -313,7 +313,7 @@ def _has_each_row_once(gradient) -> bool:
 
 
 def added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns slices of several replicas with one for each row."""
+    """Returns slices with one for each row, those of the same row added up."""
     rows, positions = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(rows))
     return tf.IndexedSlices(values, rows, slices.dense_shape)
