@@ -76,7 +76,7 @@ class StepFunction:
         self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = self._is_comparison_due = True
-        self._has_stepped = False
+        self._is_late = False  # Whether a step was made that could not be rehearsed.
         self._rehearse_step: Any = rehearse
         self.was_rehearsed = False
 
@@ -145,6 +145,8 @@ class StepFunction:
             num_steps = data.num_steps if isinstance(data, GlobalBatches) else 1
             self._step.is_quiet = not any(each.looks_within(num_steps) for each in self._lookers)
         is_first = self._step.is_quiet not in self._ran
+        if is_first and self._ran:
+            running_call.leave_out_of_rates(self._model)
         self._ran.add(self._step.is_quiet)
         return is_first
 
@@ -158,7 +160,7 @@ class StepFunction:
 
     def _run_graph(self, key, make: Callable, *inputs):
         if key not in self._graphs:
-            self._expect_trace()
+            self._expect_long_call()
             self._graphs[key] = make()
         while True:
             try:
@@ -166,12 +168,9 @@ class StepFunction:
             except TraceAgainError:
                 self._graphs[key] = make()
 
-    def _expect_trace(self) -> None:
-        """Tells who watches that this call takes longer than others do."""
+    def _expect_long_call(self) -> None:
         if self._watch is not None:
             self._watch.expect_trace()
-        if self._has_stepped:
-            running_call.leave_out_of_rates(self._model)
 
     def _run_batch(self, batch) -> None:
         self._compiled(self._one_step, reduce_retracing=True)(batch)
@@ -179,6 +178,7 @@ class StepFunction:
     def _call(self, data) -> dict:
         start = time.perf_counter()
         self._news = None
+        is_unchecked = self._is_rehearsal_due() and not keras_adapter.is_built(self._model)
         try:
             if isinstance(data, GlobalBatches):
                 self._run(data)
@@ -200,7 +200,7 @@ class StepFunction:
             if told is not error:
                 raise told from error
             raise
-        self._has_stepped = True
+        self._is_late |= is_unchecked
         if self._is_first_call:
             self._is_first_call = False
             self._step.warn_of_batch()
@@ -255,17 +255,22 @@ class StepFunction:
         run = self._compiled(self._steps_while_data)
         return int(run(iterator, tf.constant(num_steps)))
 
+    def _is_rehearsal_due(self) -> bool:
+        return self._rehearse_step is not None and not self.was_rehearsed
+
     def _can_rehearse(self) -> bool:
         # The step that makes the variables must draw their values as it would without us.
-        is_due = self._rehearse_step is not None and not self.was_rehearsed
-        return is_due and keras_adapter.is_built(self._model)
+        return self._is_rehearsal_due() and keras_adapter.is_built(self._model)
 
     def _rehearse(self, batch):
-        if self._can_rehearse():
-            self.was_rehearsed = True
-            self._step.see(batch)
-            self._expect_trace()
-            self._rehearse_step(self._model, self._step.step, batch, is_late=self._has_stepped)
+        if not self._can_rehearse() or _is_one_example(batch):  # Which nobody can divide.
+            return
+        self.was_rehearsed = True
+        self._step.see(batch)
+        self._expect_long_call()
+        if not self._is_first_call:
+            running_call.leave_out_of_rates(self._model)
+        self._rehearse_step(self._model, self._step.step, batch, is_late=self._is_late)
 
     def _take_own_steps(self, data):
         run = self._compiled(self._own_steps)
@@ -384,3 +389,8 @@ class StepFunction:
                 return num_taken
             self._run_batch(batch)
         return num_steps
+
+
+def _is_one_example(batch) -> bool:
+    leaves = filter(batches.has_first_axis, tf.nest.flatten(batch))
+    return {batches.num_examples(leaf) for leaf in leaves} == {1}

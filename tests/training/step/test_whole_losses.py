@@ -247,6 +247,16 @@ def test_evaluate_alone_finds_it_too(strategy, recwarn):
 
 
 @on_three_replicas
+def test_one_example_shows_nothing_and_the_next_batch_is_checked(strategy, recwarn):
+    def run(model):
+        model.train_on_batch(X[:1], X[:1])
+        return model.fit(X, X, **FIT).history
+
+    check_as_plain(strategy, small_net(contrast), run)
+    assert not [each for each in recwarn if "replicas" in str(each.message)]
+
+
+@on_three_replicas
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_data_that_is_distributed_shows_it_too(steps_per_execution, strategy, recwarn):
     def make():
