@@ -94,6 +94,7 @@ class _Runs:
     Attributes:
         whole: Called with all of `batch`, and with all of `touched`.
         part: Called with the share of a replica.
+        alone: The same without a message to the other replicas.
         batch: Some of the examples.
         touched: The same, different by rounding.
         have_logs: Whether these run the step, with what it returns.
@@ -101,6 +102,7 @@ class _Runs:
 
     whole: Callable
     part: Callable
+    alone: Callable
     batch: Any
     touched: Any
     have_logs: bool
@@ -179,8 +181,10 @@ def rehearse(model, step: Callable, batch) -> list[str]:
         batch_statistics.synchronized(model),  # A difference that has a warning of its own.
         whole_metrics.updated_with_all(model),
     ):
-        runs = _runs(model, step, batch, logs)
-        whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
+        with failing_together(strategy):
+            runs = _runs(model, step, batch, logs)
+            whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
+            try_parts(strategy, runs.alone, runs.batch)
         weights = [(each.path, each.value) for each in model.trainable_variables]
         noted = [value for _, value in (*weights, *states)]
 
@@ -224,12 +228,13 @@ def _runs(model, step: Callable, batch, logs) -> _Runs:
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
         data = (some, tf.range(batches.num_examples(some)))
-        return _Runs(whole=run, part=run, batch=data, touched=data, have_logs=False)
+        return _Runs(whole=run, part=run, alone=run, batch=data, touched=data, have_logs=False)
     batch = some_of(batch, _EXAMPLES * num_replicas - 1)
     nearly = touched(batch)
     return _Runs(
         whole=functools.partial(logs.run_whole, step, nearly),
         part=functools.partial(logs.run_part, step),
+        alone=step,
         batch=batch,
         touched=nearly,
         have_logs=True,
@@ -319,6 +324,31 @@ def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
     runs = [run(copies[:count])] if count > 1 else [run(copies[:1]), run(copies[1:])]
     updates = [each for run_ in runs for each in run_.updates]
     return dataclasses.replace(runs[0], updates=updates[:2])
+
+
+@contextlib.contextmanager
+def failing_together(strategy) -> Generator[None]:
+    """Lets all workers fail where one does: none goes on to messages that it would wait for.
+
+    What is inside sends no message.
+
+    Raises:
+        Exception: What was raised inside, on this worker or another one.
+    """
+    failure = None
+    try:
+        yield
+    except Exception as error:  # Of the program.
+        failure = error
+    has_failed = peers.sum_over(strategy, [failure is not None])[0] > 0
+    if has_failed:
+        raise failure or RuntimeError("The step fails on another worker.")
+
+
+def try_parts(strategy, step: Callable, batch) -> None:
+    """Runs a step with this worker's parts of a batch alone, to see whether it fails with them."""
+    if peers.count(strategy) > 1:
+        replica_run.rehearse(strategy, step, batches.shares_of(batch, strategy), is_whole=True)
 
 
 def _note_spreads(step: Callable, variables: list, spreads: list, data):

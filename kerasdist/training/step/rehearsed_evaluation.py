@@ -75,7 +75,9 @@ def _rehearse(model, step, batch) -> list[str]:
         whole_metrics.updated_with_all(model),
     ):
         run_whole = functools.partial(logs.run_whole, step, nearly)
-        rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
+        with rehearsal.failing_together(strategy):
+            rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
+            rehearsal.try_parts(strategy, step, batch)
 
         def compare() -> tuple[None, list[str]]:
             with logs.watched():

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training import peers
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.metric_results import MetricResults
 from kerasdist.training.step.step_logs import describe_rows, name_of
@@ -33,7 +32,6 @@ class RehearsedLogs:
 
     def __init__(self, model, *, is_training: bool = True):
         self._is_training = is_training
-        self._is_alone = peers.count(model.distribute_strategy) == 1
         self._results = MetricResults(model)
         self._wholes: dict[bool, dict[tuple, np.ndarray]] = {}
         self._logs: Any = None
@@ -51,32 +49,19 @@ class RehearsedLogs:
         self._wholes.setdefault(False, arrays)  # Of what rounding does not touch they are the same.
 
     def run_part(self, step: Callable, data) -> None:
-        """Runs `step` with the share of a replica; all of them call it, inside of `watched()`.
-
-        Raises:
-            Exception: On all workers, where the step has failed on one of them: none goes on to
-                messages that the others do not wait for.
-        """
-        logs, failure = {}, None
-        try:
-            logs = step(data)
-        except Exception as error:
-            if self._is_alone:
-                raise
-            failure = error
+        """Runs `step` with the share of a replica; all of them call it, inside of `watched()`."""
+        logs = step(data)
         replica: Any = replica_step.current()
         arrays = _arrays_of(logs)
         flat = [
             _part_of(arrays.get(path), whole.shape, float(replica.share))
             for path, whole in self._wholes[False].items()
         ]
-        (sums,) = tensorflow_adapter.sum_over_replicas(
-            [tf.constant(np.concatenate([[float(failure is not None)], *flat]))]
-        )
-        if failure or sums[0] > 0:
-            raise failure or RuntimeError("The step fails on another worker.")
         self._logs, self._shapes = logs, {path: each.shape for path, each in arrays.items()}
-        start = 1
+        if not flat:
+            return
+        (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(np.concatenate(flat))])
+        start = 0
         for path, whole in self._wholes[False].items():
             self._means[path] = sums.numpy()[start : start + whole.size].reshape(whole.shape)
             start += whole.size

@@ -14,7 +14,7 @@ import kerasdist
 from kerasdist.private import rehearsal_adapter
 from kerasdist.training.step import randomness, whole_losses
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy
+from tests.strategies import each_replicated_strategy, each_worker_deployment, run_on_workers
 from tests.warned import warned_by
 
 RNG = np.random.default_rng(3)
@@ -478,6 +478,33 @@ def test_an_optimizer_that_changes_the_gradient_of_a_replica_is_named(strategy):
     (message,) = fit(Normalizes)
     assert re.search(r"'Normalizes\.apply' is a method of your own.*`update_step`", message)
     assert fit(DecaysBySign) == []
+
+
+def fit_with_a_loss_that_fails_on_one_worker(strategy):
+    """Returns the warnings of a model whose loss is the user's, and of one with a layer of it."""
+
+    def warn(size_that_fails, *own_layers):
+        def loss(y, predictions):
+            if y.shape[0] == size_that_fails:
+                raise ValueError("no such part")
+            return keras.ops.mean(keras.ops.square(y - predictions), axis=-1)
+
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), *own_layers, layers.Dense(2)])
+            model.compile("sgd", loss)
+        return warnings_of_fit(model, batch_size=32)
+
+    # The share of the last replica: 8 examples for each but one, or 4.
+    return warn(7), warn(3, layers.Lambda(lambda x: 2 * x))
+
+
+@each_worker_deployment
+def test_a_step_that_fails_on_one_worker_keeps_no_other_waiting(workers):
+    outcomes = run_on_workers(fit_with_a_loss_that_fails_on_one_worker, workers, timeout_secs=60)
+
+    for (of_loss,), (of_step,) in outcomes:
+        assert of_loss.startswith("Could not check that")
+        assert of_step.startswith("Could not check that")
 
 
 class Clips(keras.Model):
