@@ -113,6 +113,7 @@ def make_strategy(
         steps_per_call=steps_per_call,
         variable_partitioner=variable_partitioner,
     )
+    _check_keras()
     return tasks.joined(cluster, strategy)
 
 
@@ -318,6 +319,13 @@ def _strategy_over(devices: tuple[str, ...]):
 
 def _num_cpus(choice) -> int:
     return sum("CPU" in device for device in choice.devices)
+
+
+def _check_keras():
+    """Checks the Keras of now, also where the strategy is one that was made before."""
+    from kerasdist.private.keras_routes import check_is_loaded_once
+
+    check_is_loaded_once()
 
 
 def _check_backend():
