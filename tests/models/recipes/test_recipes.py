@@ -72,7 +72,7 @@ def test_inception_v3_on_imagenet(write, tmp_path, capsys):
     run = tmp_path / "runs/inception_v3"
     model = model_of(run)
     assert (model.name, model.output_shape) == ("inception_v3", (None, 1001))
-    assert "Test accuracy: " in capsys.readouterr().out
+    assert "Validation accuracy: " in capsys.readouterr().out
     [record] = run.glob("checkpoints/step-*/checkpoint.json")
     classes = [each["class"] for each in json.loads(record.read_text())["callbacks"]]
     assert {"MovingAverage", "Summaries"} <= set(classes)
