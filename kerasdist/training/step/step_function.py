@@ -17,6 +17,7 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.step import draws, graph_errors, replica_run, update_callback
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
@@ -24,6 +25,8 @@ from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 _STOP = "stop requests"
 _NEXT_SIZE = "examples of the next batch"
+# Of each replica, of which the first step is looked at: as many as a rehearsal can use.
+_EXAMPLES_OF_REPLICA = 8
 _TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 
 
@@ -229,16 +232,17 @@ class StepFunction:
     def _take_rehearsed(self, data) -> int:
         """Looks at a first step where that is due, and runs it; returns how many steps it was."""
         iterator = data.iterator
-        # Of several workers' distributed data, none has the whole batch.
-        is_distributed = isinstance(iterator, tf.distribute.DistributedIterator) and self._is_alone
+        is_distributed = isinstance(iterator, tf.distribute.DistributedIterator)
         is_whole = isinstance(iterator, tf.data.Iterator)
         if not self._can_rehearse() or not (is_whole or is_distributed):
             return 0
         batch = next(iterator)
-        self._rehearse(without_optionals(batches.in_one_piece(batch, self._strategy)))
+        own = without_optionals(batches.in_one_piece(batch, self._strategy))
         if is_distributed:
+            self._rehearse_own(own, batches.num_examples(own))
             self._run_batch(batch)
             return 1
+        self._rehearse(own)
         again = iter(batches.dataset_of(batch, iterator.element_spec))
         return self._take(again, 1, data)
 
@@ -272,9 +276,33 @@ class StepFunction:
             running_call.leave_out_of_rates(self._model)
         self._rehearse_step(self._model, self._step.step, batch, is_late=self._is_late)
 
+    def _rehearse_own(self, batch, num_examples) -> None:
+        """Looks at a first step of which each worker has examples of its own.
+
+        Args:
+            batch: Of this worker.
+            num_examples: How many of its examples count.
+        """
+        if not self._is_alone:
+            number = _EXAMPLES_OF_REPLICA * len(peers.local_replicas(self._strategy))
+            batch = gathered_rows(batch, self._strategy, num_examples, number)
+        if batch is None:  # Nor will the next one be.
+            self._rehearse_step = None
+            return
+        self._rehearse(batch)
+
     def _take_own_steps(self, data):
+        iterator, num_taken, next_size = data.iterator, 0, data.next_size
         run = self._compiled(self._own_steps)
-        num_taken, next_size = run(data.iterator, tf.constant(data.num_steps), data.next_size)
+        if self._can_rehearse() and next_size > 0:
+            element = batch, num_examples, _ = next(iterator)
+            self._rehearse_own(without_optionals(batch), num_examples)
+            again = iter(batches.dataset_of(element, iterator.element_spec))
+            num_taken, next_size = run(again, tf.constant(1), next_size)
+        num_left = data.num_steps - int(num_taken)
+        if num_left:
+            more, next_size = run(iterator, tf.constant(num_left), next_size)
+            num_taken += more
         data.answer(int(num_taken), next_size)
 
     def _one_step(self, batch) -> _News:
