@@ -1,9 +1,11 @@
-"""A directory of evaluations: what was measured when, event files, pictures, the best model."""
+"""A directory of evaluations: the results, event files, pictures and the best model."""
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import keras
 import tensorflow as tf
@@ -66,20 +68,21 @@ class EvalDir:
 
     def write(self, step: int, results: dict[str, float]) -> None:
         """Adds an evaluation to the results and the event files."""
-        line = {"step": step, **results, "time": round(time.time(), 3)}
-        with self.results.open("a") as file:
-            file.write(f"{json.dumps(line)}\n")
+        line = json.dumps({"step": step, **results, "time": round(time.time(), 3)})
+        with self.results.open("a+b") as file:
+            file.write(f"{_end_of_torn_line(file)}{line}\n".encode())
         writer = tf.summary.create_file_writer(str(self.path))
-        # Whatever a training that failed in this process has left switched off.
+        # A training that failed in this process may have left recording switched off.
         with writer.as_default(step), tf.summary.record_if(True):
             for name, value in results.items():
                 tf.summary.scalar(f"eval/{name}", value)
         writer.close()
 
     def is_best(self, step: int) -> bool:
-        """Returns whether no evaluation before that of `step` was as good."""
+        """Returns whether the evaluation of `step` is recorded, and no other one is as good."""
         found = {each["step"]: each[_MEASURE] for each in self._read()}
-        return all(value < found[step] for other, value in found.items() if other != step)
+        own = found.pop(step, None)
+        return own is not None and all(value < own for value in found.values())
 
     def keep_as_best(self, model: keras.Model) -> None:
         """Saves the model, in one piece."""
@@ -93,6 +96,14 @@ class EvalDir:
         for line in self.results.read_text().splitlines():
             try:
                 found.append(json.loads(line))
-            except ValueError:  # Half a line, of an evaluation that was killed.
+            except ValueError:  # Half a line, left by an evaluation that was killed.
                 continue
         return found
+
+
+def _end_of_torn_line(file: BinaryIO) -> str:
+    """Returns what has to come before the next line: a newline if a kill has left half a line."""
+    if not file.seek(0, os.SEEK_END):
+        return ""
+    file.seek(-1, os.SEEK_END)
+    return "" if file.read() == b"\n" else "\n"

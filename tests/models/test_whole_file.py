@@ -67,3 +67,23 @@ def test_the_disk_has_a_file_before_it_takes_its_place(tmp_path, monkeypatch):
         incomplete.write_text("new")
 
     assert seen == [(path.stat().st_ino, False)]
+
+
+# 255 and 253 bytes, of at most 255.
+@pytest.mark.parametrize("name", ["x" * 251 + ".png", "画" * 83 + ".png"], ids=["narrow", "wide"])
+def test_a_name_as_long_as_the_disk_allows_can_be_written(tmp_path, name):
+    with whole_file(tmp_path / name) as incomplete:
+        incomplete.write_text("new")
+
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_two_files_of_a_folder_can_be_written_at_once(tmp_path):
+    with whole_file(tmp_path / "a.png") as one, whole_file(tmp_path / "b.png") as other:
+        one.write_text("a")
+        other.write_text("b")
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "a.png": "a",
+        "b.png": "b",
+    }

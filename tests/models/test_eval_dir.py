@@ -1,0 +1,25 @@
+"""The directory of evaluations."""
+
+import json
+
+import pytest
+
+from models.eval_dir import EvalDir
+
+
+@pytest.mark.parametrize("torn", ['{"step": 1, "Acc', '{"step": 1, "Accuracy": 0.9}'])
+def test_a_line_torn_by_a_kill_does_not_spoil_the_next_one(tmp_path, torn):
+    eval_dir = EvalDir(tmp_path)
+    eval_dir.results.write_text(torn)  # Without the end of the line.
+
+    eval_dir.write(2, {"Accuracy": 0.5})
+    eval_dir.write(3, {"Accuracy": 0.7})
+
+    assert eval_dir.steps() >= {2, 3}
+    assert json.loads(eval_dir.results.read_text().splitlines()[-1])["step"] == 3
+    assert not eval_dir.is_best(2)
+    assert eval_dir.is_best(3) == ("0.9" not in torn)
+
+
+def test_an_evaluation_that_is_not_recorded_is_not_the_best(tmp_path):
+    assert not EvalDir(tmp_path).is_best(7)
