@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist import patterns, plan
+from kerasdist.callbacks.checkpoint import Checkpoint
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
 from kerasdist.checks import (
@@ -37,7 +38,7 @@ from kerasdist.training.step.update_callback import StepCallback
 
 
 class Summaries(StepCallback):
-    """Writes what training does to event files, at every so many updates of the optimizer.
+    """Writes what training does to event files, every so many updates of the optimizer.
 
     The chief writes, once, to `log_dir`/train and `log_dir`/validation. Tags:
 
@@ -54,37 +55,41 @@ class Summaries(StepCallback):
     | `examples_per_second`, `step_ms` | over all workers; milliseconds |
     | `input_wait_share`, `communication_share`, `between_steps_share` | of the time, from 0 to 1; \
 with several workers also `.../worker 1` |
-    | `staleness/mean`, `staleness/max` | beside parameter servers: updates that others made while \
-a step computed; also of each worker |
-    | `steps_per_second/worker 1`, `examples_per_second/worker 1` | beside parameter servers |
-    | `gradient_bytes/ps 0` | that a step sends to each parameter server |
+    | `staleness/mean`, `staleness/max` | with parameter servers: updates that others made while \
+a step was computed; also of each worker |
+    | `steps_per_second/worker 1`, `examples_per_second/worker 1` | with parameter servers |
+    | `gradient_bytes/ps 0` | what a step sends to each parameter server |
     | `epoch_<log>` | the logs at the end of each epoch, those of validation in its own file |
     | `plan` | once, as text; the graph of the step is in TensorBoard's tab "Graphs" |
 
-    The steps between are compiled without it, in a graph of their own: they only add up the losses.
-    Beside parameter servers they have its conditions, and so they do where a step draws numbers
-    with operations like `tf.random.normal`, which begin anew in another graph. It never changes the
-    weights. Outputs of layers are those of the first replica's examples. A call of several steps
-    (`steps_per_execution`) writes once at most.
+    The steps between summaries are compiled in a graph of their own, in which they only add up the
+    losses. There is only one graph, with conditions, with parameter servers, and if a step draws
+    random numbers with operations like `tf.random.normal`, which would begin anew in another graph.
+    The weights never change because of it. Outputs of layers are those of the first replica's
+    examples. A call of several steps (`steps_per_execution`) writes at most once.
+
+    A `fit` that a `Checkpoint` resumes first removes the later events of the interrupted run from
+    the event files of `Summaries` in `log_dir`, since those steps are made again. Any other `fit`
+    adds to what is there: give each run a `log_dir` of its own.
 
     Args:
         log_dir: Folder of the run.
         every_steps: Updates between two summaries; 100 unless `every_secs` is given.
         every_secs: Seconds between two summaries instead; workers agree on the step.
-        weights: Of which variables there are histograms: True for all that are trained, False for
-            none, or regular expressions that match the whole of `variable.path`.
+        weights: Which variables get histograms: True for all that are trained, False for none, or
+            regular expressions that match the whole of `variable.path`.
         gradients: The same for gradients. Their norms are always written.
-        activations: Of which layers: True for all, False, or regular expressions for `layer.name`.
+        activations: Which layers: True for all, False, or regular expressions for `layer.name`.
         graph: Whether to write the graph of the compiled step.
-        on_error: "warn" goes on without summaries where the disk does not take them, and says so;
+        on_error: "warn" goes on without summaries, with a warning, if the disk refuses them;
             "raise" stops.
 
     Raises:
-        TypeError, ValueError: Both of `every_steps` and `every_secs` are given; `every_steps` is no
-            int from 1 on, `every_secs` no number from 0 on, `graph` no bool, `on_error` neither
-            "warn" nor "raise", or `log_dir` no path of a folder; `weights`, `gradients` or
-            `activations` are neither bools nor regular expressions. When `fit` begins: an
-            expression matches no variable or layer.
+        TypeError, ValueError: Both `every_steps` and `every_secs` are given; `every_steps` is not
+            an int of at least 1, `every_secs` is not a number or is negative, `graph` is not a
+            bool, `on_error` is neither "warn" nor "raise", or `log_dir` is not the path of a
+            folder; `weights`, `gradients` or `activations` are neither bools nor regular
+            expressions. When `fit` begins: an expression matches no variable or layer.
 
     Example:
         ```python
@@ -176,10 +181,16 @@ a step computed; also of each worker |
             }
             for file in self._files.values():
                 running_call.at_end(self.model, file.close)  # Also after an error.
-            if self._counter.step:  # It goes on: what came after this step came to nothing.
+            if self._is_resumed():  # The steps after the checkpoint are made again.
                 for file in self._files.values():
                     file.forget_after(self._counter.step)
             self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
+
+    def _is_resumed(self) -> bool:
+        # A Checkpoint begins before all other callbacks.
+        training = running_call.training_of(self.model)
+        callbacks = training.callbacks if training else ()
+        return any(isinstance(each, Checkpoint) and each.resumed_from for each in callbacks)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._meter.begin_epoch()

@@ -185,6 +185,16 @@ def test_the_logs_of_each_epoch_and_the_plan(tmp_path):
     assert sum(bool(event.graph_def) for event in event_files.events(tmp_path / "train")) == 1
 
 
+def test_a_model_that_has_made_fewer_steps_leaves_the_events_of_another_in_the_folder(tmp_path):
+    for num_steps, seen in ((0, [7, 14]), (5, [7, 14, 7, 14])):
+        model = hand_loop.make_model(strategies.get("one device"))
+        model.optimizer.iterations.assign(num_steps)
+        hand_loop.fit(model, [Summaries(tmp_path, every_steps=7)])
+
+        found = event_files.scalars(tmp_path / "train")
+        assert [step for tag, step in found if tag == "learning_rate"] == seen
+
+
 def test_what_is_not_wanted_is_not_written(tmp_path):
     model = hand_loop.make_model(strategies.get("one device"))
     summaries = Summaries(

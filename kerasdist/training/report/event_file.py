@@ -1,7 +1,7 @@
 """Event files for TensorBoard, written without the package `tensorboard`.
 
-A write is one call, however many tags it has, and reaches the disk at once. Where the disk does not
-take it, training goes on without.
+A write is one call, however many tags it has, and reaches the disk at once. If the disk refuses it,
+training goes on without.
 """
 
 import contextlib
@@ -15,17 +15,19 @@ import tensorflow as tf
 
 from kerasdist.training.step.statistics import Statistics
 
+# Tells our files from those of other writers in the same folder.
+_SUFFIX = ".kerasdist.v2"
 # The last step that this process has written, by folder.
 _last_steps: dict[str, int] = {}
 
 
 class EventFile:
-    """A file of events in a folder; it is made with the first event.
+    """A file of events in a folder; it is created with the first event.
 
     Args:
         folder: Where TensorBoard looks for a run.
-        is_strict: Whether an error of the disk is raised. Else it is warned of once, and nothing is
-            written any more.
+        is_strict: Whether an error of the disk is raised. Otherwise there is one warning, and
+            nothing more is written.
     """
 
     def __init__(self, folder: str, *, is_strict: bool = False):
@@ -54,16 +56,16 @@ class EventFile:
             self._try(lambda: self._write(write))
 
     def forget_after(self, step: int) -> None:
-        """Takes the events after a step out of the files that are there: they are written again.
+        """Removes the events after a step from earlier files of ours: they are written again.
 
-        TensorBoard shows both, where they stay. A process that has written no later ones itself
-        looks for them once: it may call `fit` a thousand times.
+        TensorBoard would show both. A process that has written no later ones itself looks for them
+        only once: it may call `fit` a thousand times.
         """
         if _last_steps.get(self._folder, step + 1) <= step:
             return
 
         def forget():
-            for path in tf.io.gfile.glob(os.path.join(self._folder, "events.out.tfevents.*")):
+            for path in tf.io.gfile.glob(os.path.join(self._folder, f"*tfevents*{_SUFFIX}")):
                 _forget_after(step, path)
             _last_steps[self._folder] = step
 
@@ -81,7 +83,7 @@ class EventFile:
 
     def _write(self, write):
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(self._folder)
+            self._writer = tf.summary.create_file_writer(self._folder, filename_suffix=_SUFFIX)
         with self._writer.as_default(), tf.summary.record_if(True):
             write()
         self._writer.flush()
@@ -113,7 +115,9 @@ def _forget_after(step: int, path: str):
                 kept.append(record)
     if len(kept) == num_all:
         return
-    rewritten = path.replace("tfevents", "rewritten")  # No reader looks for such a name.
+    folder, name = os.path.split(path)
+    # No reader looks for such a name.
+    rewritten = os.path.join(folder, name.replace("tfevents", "rewritten"))
     writer = tf.io.TFRecordWriter(rewritten)
     for record in kept:
         writer.write(record)

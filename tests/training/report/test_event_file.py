@@ -38,6 +38,26 @@ def test_what_a_killed_run_has_written_after_the_step_is_forgotten(another_proce
     assert steps_in(tmp_path) == [1, 2]
 
 
+def test_the_name_of_the_folder_does_not_matter(another_process, tmp_path):
+    folder = tmp_path / "tfevents-test"
+    write(folder, 1, 2, 3)
+    another_process()
+
+    EventFile(str(folder), is_strict=True).forget_after(2)
+
+    assert steps_in(folder) == [1, 2]
+
+
+def test_events_of_another_writer_stay(tmp_path):
+    write(tmp_path, 1, 2)
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        tf.summary.scalar("epoch_loss", 0.5, step=30)
+
+    EventFile(str(tmp_path)).forget_after(1)
+
+    assert steps_in(tmp_path) == [1, 30]
+
+
 def test_a_fit_that_goes_back_in_the_same_process_forgets_its_own(tmp_path):
     write(tmp_path, 1, 2, 3)
 
