@@ -51,6 +51,13 @@ def test_devices_messages_and_waits():
     assert "Waits for input: 0.050 ms in 1 spans, 25.0% of the time" in text
 
 
+def test_a_trace_of_no_length_has_no_shares():
+    text = report(SPANS[-1:])
+
+    assert "1 spans in 0.00 ms" in text
+    assert "Waits for input: 0.000 ms in 0 spans, 0.0% of the time" in text
+
+
 def test_how_many_operations_of_a_kind_ran_where(chrome, capsys):
     assert main(["trace", str(chrome), "--count", "MatMul"]) == 0
 

@@ -177,7 +177,7 @@ class StepWatch:
             self.look()
 
     def look(self) -> None:
-        """Says who is late where it is time to; ends the process after the limit."""
+        """Says who is late when it is time to; ends the process after the limit."""
         num_batches = self._count_batches()
         if num_batches != self._num_batches:  # In a call of several steps.
             self._num_batches = num_batches
@@ -186,36 +186,48 @@ class StepWatch:
         if not self._num_active or secs < _NOTE_SECS:
             self._withdraw()
             return
-        own = Place(
-            self._num_calls, num_batches, not self._is_in_call, self._has_ended, self._num_epochs
+        place = self._noted_place()
+        if secs >= min(self._limit_secs, max(self._late_secs() + _SETTLE_SECS, self._say_at)):
+            self._act({**self._places_of_others(), self._cluster.task: place}, secs)
+
+    def _noted_place(self) -> Place:
+        """Returns where this worker is, after it has noted it for the others."""
+        place = Place(
+            num_calls=self._num_calls,
+            num_batches=self._num_batches,
+            is_between=not self._is_in_call,
+            has_ended=self._has_ended,
+            num_epochs=self._num_epochs,
         )
         if not self._is_noted:
-            self._note(json.dumps(dataclasses.asdict(own)))
+            self._note(json.dumps(dataclasses.asdict(place)))
             self._is_noted = True
-        late_secs = self._late_secs() + _SETTLE_SECS
-        if secs < min(self._limit_secs, max(late_secs, self._say_at)):
-            return
-        places = {**self._places_of_others(), self._cluster.task: own}
+        return place
+
+    def _act(self, places: Mapping[Task, Place], secs: float) -> None:
+        """Says who is late, or ends the process, after so many seconds without progress."""
         if short := ended_early(places):
             is_short = self._cluster.task in short
             # It ends first, and tells the others.
-            if is_short or secs >= late_secs + 2 * _SETTLE_SECS:
+            if is_short or secs >= self._late_secs() + 3 * _SETTLE_SECS:
                 self._end(self._describe_early(short), is_short)
             return
         late, description = self._judge(places)
         is_late = self._cluster.task in late
         # The one that is late ends first, and tells the others.
         if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
-            cause = (
-                f"no step has ended for {self._limit_secs:g} s. {description} Fix what it is "
-                "waiting for, or raise the limit: make_strategy(step_timeout_secs=...)."
-            )
             if is_late:
                 self._show_stacks()
-            self._end(cause, is_late)
+            self._end(self._describe_limit(description), is_late)
         elif secs >= self._say_at:
             self._say_at = 2 * secs
             self._report(late, description, secs)
+
+    def _describe_limit(self, description: str) -> str:
+        return (
+            f"no step has ended for {self._limit_secs:g} s. {description} Fix what it is waiting "
+            "for, or raise the limit: make_strategy(step_timeout_secs=...)."
+        )
 
     def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
         """Returns who is late, as far as that can be told, and a sentence about it."""
@@ -231,10 +243,9 @@ class StepWatch:
     def _report(self, late, description, secs) -> None:
         is_late = self._cluster.task in late
         if is_late or self._cluster.is_chief:
-            longest = max(self._lasted, default=0)
+            longest = f"; the longest so far took {max(self._lasted):.2g} s" if self._lasted else ""
             self._say(
-                f"No step has ended for {secs:.0f} s; the longest until now took {longest:.2g} s. "
-                f"{description} "
+                f"No step has ended for {secs:.0f} s{longest}. {description} "
                 f"After {self._limit_secs:g} s the job ends: make_strategy(step_timeout_secs=...)."
             )
         if not self._has_shown_stacks and (is_late or not late):

@@ -40,7 +40,7 @@ def _devices(spans, window) -> str:
         if span.kind:
             busy[span.place].append((span.start_us, span.start_us + span.us))
     rows = [
-        (place, f"{us / 1e3:.3f}", f"{us / window:.1%}")
+        (place, f"{us / 1e3:.3f}", _share(us, window))
         for place, us in sorted((place, _covered(pairs)) for place, pairs in busy.items())
     ]
     return _table(("device", "busy ms", "of the time"), rows)
@@ -77,7 +77,11 @@ def _counts(spans, kind) -> str:
 
 def _group(title, spans, window) -> str:
     us = _covered((span.start_us, span.start_us + span.us) for span in spans)
-    return f"{title}: {us / 1e3:.3f} ms in {len(spans):,} spans, {us / window:.1%} of the time"
+    return f"{title}: {us / 1e3:.3f} ms in {len(spans):,} spans, {_share(us, window)} of the time"
+
+
+def _share(us: float, window: float) -> str:
+    return f"{us / window:.1%}" if window else "0.0%"  # All spans may be of 0 us.
 
 
 def _named(spans, words):

@@ -87,7 +87,7 @@ def test_worker_that_the_chief_waits_for_is_late(job, waits_for_data, doing):
         job.look_for(20)
 
     assert job.said == [
-        "No step has ended for 13 s; the longest until now took 1 s. worker 1 (c:1) is late: "
+        "No step has ended for 13 s; the longest so far took 1 s. worker 1 (c:1) is late: "
         f"{doing}. After 30 s the job ends: make_strategy(step_timeout_secs=...)."
     ]
     assert not job.stacks  # The chief only waits.

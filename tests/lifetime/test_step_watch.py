@@ -88,7 +88,7 @@ def test_worker_in_a_callback_is_late(job):
 
     [line] = job.said[ZERO]
     assert line == (
-        "No step has ended for 13 s; the longest until now took 0.1 s. worker 1 (b:1) is late: "
+        "No step has ended for 13 s; the longest so far took 0.1 s. worker 1 (b:1) is late: "
         "between two steps, in a callback or elsewhere in its program. After 1000 s the job ends: "
         "make_strategy(step_timeout_secs=...)."
     )
@@ -166,7 +166,7 @@ def test_slow_steps_are_compared_with_slow_steps(job):
         job.look_for(52)
         assert job.said[ZERO] == []
         job.look_for(2)
-        assert "the longest until now took 10 s" in job.said[ZERO][0]
+        assert "the longest so far took 10 s" in job.said[ZERO][0]
 
 
 def test_tracing_takes_its_time(job):
@@ -178,6 +178,13 @@ def test_tracing_takes_its_time(job):
         assert job.said[ZERO] == []
         job.look_for(5)
         assert len(job.said[ZERO]) == 1
+
+
+def test_before_the_first_step_there_is_no_longest_one(job):
+    with job.call(ZERO, is_first=True), job.call(ONE, is_first=True):
+        job.look_for(125)
+
+    assert job.said[ZERO][0].startswith("No step has ended for 123 s. All workers are at the same")
 
 
 def test_it_is_said_ever_more_rarely_and_that_it_goes_on(job):
