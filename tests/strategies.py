@@ -59,6 +59,9 @@ def _each_cluster(names):
 
 each_strategy = _each(list(DEPLOYMENTS))
 each_replicated_strategy = _each([name for name in DEPLOYMENTS if name != "one device"])
+# For words and orders of events, which do not change with the number of replicas.
+each_kind_of_strategy = _each(["one device", "2 replicas"])
+on_two_replicas = _each(["2 replicas"])
 # Where shares differ and some are empty: for what takes long, or concerns no other.
 on_three_replicas = _each(["3 replicas"])
 each_worker_deployment = _each_cluster(list(WORKER_DEPLOYMENTS))

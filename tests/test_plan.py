@@ -14,7 +14,7 @@ from kerasdist.strategies.choice import choose
 from kerasdist.testing import run_cluster
 from kerasdist.training.step import randomness
 from tests import strategies
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 
 def rows_of(plan):
@@ -159,7 +159,7 @@ def test_several_replicas_of_an_asynchronous_worker_share_its_batch():
     assert rows["replicas"] == "6 copies of the model"
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_plan_of_training_says_what_is_in_force(strategy):
     num_replicas = strategy.num_replicas_in_sync
 
@@ -224,7 +224,7 @@ def test_steps_per_call_are_shown_where_there_are_several():
     assert "steps per call" not in rows_of_training(strategy)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_statistics_per_replica_are_noted_where_there_are_several(strategy):
     rows = rows_of_training(strategy, keras.layers.BatchNormalization(name="bn"))
 
@@ -253,7 +253,7 @@ LAYERS_OF_ONE_RESULT = {
 }
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_random_layers_are_noted_where_there_are_several_replicas(strategy):
     with strategy.scope():
         layer = keras.layers.Dropout(0.5, name="drop")

@@ -6,7 +6,7 @@ import pytest
 
 from kerasdist.callbacks import Every, OnChief
 from tests import strategies
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 X = np.ones((20, 3), "float32")
 
@@ -40,7 +40,7 @@ def fit(strategy, *callbacks, **arguments):
 
 
 @pytest.mark.thorough
-@each_strategy
+@each_kind_of_strategy
 @pytest.mark.parametrize("kind", [Looks, LooksInTheOldWay])
 @pytest.mark.parametrize(
     ("steps", "num_at_once", "seen"),

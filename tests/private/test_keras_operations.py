@@ -6,7 +6,7 @@ import pytest
 from keras import layers, ops
 
 from kerasdist.private import keras_operations
-from tests.strategies import each_replicated_strategy
+from tests.strategies import on_two_replicas
 
 MIXING = {
     "Softmax": lambda x: layers.Softmax(axis=0)(x),
@@ -89,7 +89,7 @@ def test_operations_of_the_users_may_do_anything():
     assert may_mix(Add())
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize("name", ["Softmax", "reshape to attention"])
 def test_what_may_mix_examples_is_looked_at_before_the_first_step(strategy, name):
     def mix(hidden):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 BATCH_SIZE = 8
 X = np.random.default_rng(5).normal(size=(8 * BATCH_SIZE, 3)).astype("float32")
@@ -38,7 +38,7 @@ def check_equals_one_device(model, num_steps):
         np.testing.assert_allclose(value, expected, atol=1e-5)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_interrupt_between_steps_keeps_the_finished_ones(strategy):
     def interrupt(batch, logs):
         if batch == 2:
@@ -53,7 +53,7 @@ def test_interrupt_between_steps_keeps_the_finished_ones(strategy):
     check_equals_one_device(model, num_steps=8)
 
 
-@each_strategy
+@each_kind_of_strategy
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_interrupt_within_a_step_lets_the_call_finish(strategy, steps_per_execution):
     due = []

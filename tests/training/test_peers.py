@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.training import peers
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 
 def strategy_of(job, index, *, num_replicas=6):
@@ -28,7 +28,7 @@ def test_replicas_are_numbered_along_the_workers_from_the_chief_on(job, index, r
     assert peers.is_chief(strategy) == (job == "chief")
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_one_machine_has_all_replicas_and_no_peers(strategy):
     assert peers.count(strategy) == 1
     assert peers.is_chief(strategy)
@@ -40,7 +40,7 @@ def test_one_machine_has_all_replicas_and_no_peers(strategy):
     assert [int(each) for each in ids] == list(peers.local_replicas(strategy))
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_numbers_of_one_worker_are_their_sum(strategy):
     total = peers.sum_over(strategy, [[1, 2], [3, 4]])
 
@@ -48,7 +48,7 @@ def test_numbers_of_one_worker_are_their_sum(strategy):
     assert total.tolist() == [[1, 2], [3, 4]]
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_variables_with_a_value_per_replica_get_their_mean(strategy):
     with strategy.scope():
         variable = tf.Variable(

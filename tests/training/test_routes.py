@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 
@@ -39,7 +39,7 @@ class OwnLoop:
     stop_training = False
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_a_callback_list_of_somebodys_own_loop(strategy):
     assert strategy is not None
     seen, loop = [], OwnLoop()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kerasdist.training import running_call
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 X = np.ones((4, 2), "float32")
 
@@ -45,7 +45,7 @@ def test_calls_belong_to_their_thread():
     assert seen == [False]
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_the_methods_of_a_model_enter_theirs(strategy):
     seen = []
 
@@ -66,7 +66,7 @@ def test_the_methods_of_a_model_enter_theirs(strategy):
     assert seen == [(True, False), (True, False), (False, False), (False, True)]
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_wrong_arguments_are_for_keras_to_say(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

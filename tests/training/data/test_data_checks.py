@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import (
+    each_kind_of_strategy,
+    each_replicated_strategy,
+    each_strategy,
+    on_two_replicas,
+)
 
 X = np.random.default_rng(5).normal(size=(32, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -55,7 +60,7 @@ def test_nan_is_named_and_trains_as_plain_keras_does(strategy, y, sample_weight,
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@each_strategy
+@each_kind_of_strategy
 @pytest.mark.parametrize("arguments", [{"steps_per_execution": 2}, {"run_eagerly": True}], ids=str)
 def test_nan_is_named_however_steps_run(strategy, arguments):
     if "run_eagerly" in arguments:
@@ -65,7 +70,7 @@ def test_nan_is_named_however_steps_run(strategy, arguments):
         fit(make_model(strategy, **arguments), with_nan(Y))
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_nan_ends_the_training_where_the_user_asks_for_it(strategy):
     model = make_model(strategy)
 
@@ -75,7 +80,7 @@ def test_nan_ends_the_training_where_the_user_asks_for_it(strategy):
     assert len(history.history["loss"]) == 1
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_good_data_is_not_named(strategy):
     model = make_model(strategy)
     with pytest.warns(UserWarning, match="hold NaN"):
@@ -111,7 +116,7 @@ class EachColumn(keras.metrics.Metric):
         return self.total
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_metric_that_is_no_scalar_is_named_before_a_weight_changes(strategy):
     with strategy.scope():
         metric = EachColumn(name="each_column")
@@ -124,7 +129,7 @@ def test_a_metric_that_is_no_scalar_is_named_before_a_weight_changes(strategy):
     check_nothing_was_trained(model, initial)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_metrics_of_keras_may_return_a_value_for_each_class(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, activation="softmax")])
@@ -135,7 +140,7 @@ def test_metrics_of_keras_may_return_a_value_for_each_class(strategy):
     assert np.shape(history["f1_score"]) == (1, 3)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_nan_is_named_for_losses_given_as_keras_functions(strategy):
     model = make_model(strategy, keras.losses.mean_squared_error)
 
@@ -143,7 +148,7 @@ def test_nan_is_named_for_losses_given_as_keras_functions(strategy):
         fit(model, with_nan(Y))
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_every_evaluation_looks_at_its_first_batch(strategy):
     model = make_model(strategy)
     model.evaluate(X, Y, verbose=0)

@@ -16,7 +16,7 @@ from kerasdist.private import dataset_adapter
 from kerasdist.training.data.data_source import DataSource
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import strategies
-from tests.strategies import each_strategy, each_with_parameter_servers
+from tests.strategies import each_kind_of_strategy, each_with_parameter_servers
 
 
 class SlowToEnd:
@@ -47,7 +47,7 @@ def test_letting_go_does_not_wait_for_the_iterator():
     assert ended.wait(timeout=60)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_epoch_iterator_keeps_no_iterator_of_an_earlier_epoch(strategy):
     data = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).batch(4)
     epochs = EpochIterator(data, distribute_strategy=strategy)
@@ -79,7 +79,7 @@ def use_a_generator_again_and_again(strategy):
     return predictions
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_a_generator_is_not_called_while_it_runs(strategy):
     assert len(use_a_generator_again_and_again(strategy)) == 8
 

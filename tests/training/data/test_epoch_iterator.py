@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import strategies
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 
 def make_iterator(dataset, **kwargs):
@@ -48,7 +48,7 @@ def test_an_epoch_goes_on_where_the_one_before_ended():
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_data_that_ends_early_is_said_in_the_words_of_keras(strategy):
     model = make_model(strategy)
 
@@ -70,7 +70,7 @@ def test_what_keras_warns_of_names_the_same_place_as_without_a_strategy():
     assert places[0] == places[1]
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_data_of_unknown_length_ends_without_a_word(strategy):
     model = make_model(strategy)
     data = tf.data.Dataset.from_tensor_slices(examples(8)).filter(lambda x, y: True).batch(4)
@@ -80,7 +80,7 @@ def test_data_of_unknown_length_ends_without_a_word(strategy):
         model.fit(data, epochs=2, verbose=0, shuffle=False)
 
 
-@each_strategy
+@each_kind_of_strategy
 @pytest.mark.parametrize("is_known", [True, False])
 def test_data_without_a_batch_is_named(strategy, is_known):
     model = make_model(strategy)
@@ -93,7 +93,7 @@ def test_data_without_a_batch_is_named(strategy, is_known):
     assert history == {}
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_a_generator_is_pulled_once_for_each_batch(strategy):
     pulls = []
 
@@ -123,7 +123,7 @@ class AddsOther(keras.Model):
         return self.dense(x if other is None else x + other)
 
 
-@each_strategy
+@each_kind_of_strategy
 @pytest.mark.parametrize("as_dict", [True, False], ids=["in the inputs", "as sample_weight"])
 @pytest.mark.parametrize("run_eagerly", [True, False], ids=["eagerly", "compiled"])
 def test_none_in_a_generator_stays_none(strategy, as_dict, run_eagerly):

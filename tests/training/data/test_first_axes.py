@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_replicated_strategy, each_strategy, on_two_replicas
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3)).astype("float32")
@@ -40,7 +40,7 @@ def dataset_of_unknown_sizes(batch):
 
 @pytest.mark.filterwarnings("ignore:Could not check that", "ignore:The gradient over")
 @pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
-@each_replicated_strategy
+@on_two_replicas
 def test_a_step_that_fails_on_them_says_which_they_are(strategy, method):
     with strategy.scope():
         model = make_graph_model()
@@ -64,7 +64,7 @@ class SumOfRows(layers.Layer):
 
 
 @pytest.mark.filterwarnings("ignore:Could not check that")
-@each_replicated_strategy
+@on_two_replicas
 def test_where_the_trace_fails_the_first_batch_says_which_they_are(strategy):
     with strategy.scope():
         rows, graphs = keras.Input((3,)), keras.Input((), dtype="int32")
@@ -108,7 +108,7 @@ def test_what_can_be_divided_trains_as_in_plain_keras(strategy):
     check_as_plain(strategy, make_of_labeled, fit_labeled)
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_can_be_divided_is_a_warning(strategy):
     with strategy.scope():
         model = make_of_labeled()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 BATCH_SIZE = 8
 X = np.random.default_rng(0).normal(size=(37, 3)).astype("float32")
@@ -44,7 +44,7 @@ def test_makes_the_global_batches(strategy):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_must_return_a_dataset(strategy):
     with pytest.raises(TypeError, match=r"must return a tf.data.Dataset of batches. Received: 3"):
         make_model(strategy).fit(lambda context: 3, verbose=0)

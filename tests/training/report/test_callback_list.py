@@ -13,7 +13,7 @@ from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step.step_logs import StepLogs
 from tests import strategies
 from tests.event_files import scalars
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy, on_two_replicas
 
 X = np.random.default_rng(5).normal(size=(30, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -77,14 +77,14 @@ def fit(model, *callbacks, **arguments):
     )
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_without_batch_callbacks_metrics_are_read_at_the_end_of_an_epoch(strategy, reads):
     fit(make_model(strategy), epochs=3)
 
     assert len(reads) == 3
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_callback_that_does_not_read_costs_no_read(strategy, reads):
     counter = Counter()
 

@@ -12,7 +12,7 @@ from kerasdist.training.report import progress_bar
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
 from tests import strategies
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 X = np.ones((32, 3), "float32")
 Y = X[:, :1]
@@ -138,7 +138,7 @@ def test_auto_is_a_bar_where_a_person_looks(
     assert make_bar(1, "auto").verbose == verbose
 
 
-@each_strategy
+@each_kind_of_strategy
 @pytest.mark.parametrize("verbose", [1, 2])
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_batch_end"])
 def test_a_callback_may_compile_the_model_when_its_last_step_is_done(
@@ -157,7 +157,7 @@ def test_a_callback_may_compile_the_model_when_its_last_step_is_done(
     assert re.search(r" - \d+ examples/s - loss: ", capsys.readouterr().out)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_a_fit_in_a_callback_leaves_no_rate_below_zero(strategy, capsys):
     def fit_again(batch, logs):
         if batch == 3:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.step import graph_errors, variable_creation
-from tests.strategies import each_replicated_strategy
+from tests.strategies import on_two_replicas
 
 X = np.random.default_rng(0).normal(size=(32, 5, 1)).astype("float32")
 Y = X.sum(axis=1)
@@ -40,7 +40,7 @@ def make_stateful(batch_size):
     return model
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_model_for_one_batch_size_says_what_size_it_is_given(strategy):
     with strategy.scope():
         model = make_stateful(12)
@@ -49,7 +49,7 @@ def test_a_model_for_one_batch_size_says_what_size_it_is_given(strategy):
         model.fit(X[:24], Y[:24], batch_size=12, verbose=0)
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_model_for_the_batch_of_a_replica_trains(strategy):
     with strategy.scope():
         model = make_stateful(12 // strategy.num_replicas_in_sync)
@@ -60,7 +60,7 @@ def test_a_model_for_the_batch_of_a_replica_trains(strategy):
 
 
 @pytest.mark.filterwarnings("ignore:Could not check that")
-@each_replicated_strategy
+@on_two_replicas
 def test_any_other_error_of_such_a_model_is_shown_as_it_is(strategy):
     def broken(y, predictions):
         raise LookupError("of the loss")
@@ -92,7 +92,7 @@ class Pairs(keras.Model):
 
 
 @pytest.mark.filterwarnings("ignore:Could not check that")
-@each_replicated_strategy
+@on_two_replicas
 def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(strategy):
     with strategy.scope():
         model = Pairs()
@@ -113,7 +113,7 @@ class SumOfPairs(keras.layers.Layer):
 
 
 @pytest.mark.filterwarnings("ignore:Could not check that")
-@each_replicated_strategy
+@on_two_replicas
 def test_a_layer_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(strategy):
     with strategy.scope():
         model = keras.Sequential([SumOfPairs(), keras.layers.Dense(1)])
@@ -149,7 +149,7 @@ OWN_ERRORS = [
 
 
 @pytest.mark.filterwarnings("ignore:Could not check that")
-@each_replicated_strategy
+@on_two_replicas
 def test_an_error_that_shapes_are_not_the_reason_of_is_told_of_no_parts(strategy):
     class Fails(keras.Model):
         def train_step(self, data):
@@ -185,7 +185,7 @@ class UpdatesSometimes(keras.Model):
         return {"loss": loss}
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_an_update_inside_a_condition_is_told_with_the_way_out(strategy):
     with strategy.scope():
         inputs = keras.Input((3,))

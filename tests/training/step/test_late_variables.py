@@ -11,11 +11,7 @@ from keras import layers
 
 from kerasdist import callbacks
 from tests import strategies
-from tests.strategies import (
-    each_cluster,
-    each_strategy,
-    run_on_workers,
-)
+from tests.strategies import each_cluster, each_kind_of_strategy, each_strategy, run_on_workers
 
 X = np.random.default_rng(0).normal(size=(21, 6)).astype("float32")
 
@@ -202,7 +198,7 @@ def test_metric_learning_whose_first_axis_is_no_batch():
     assert fit(strategies.get("one device")) == fit(None)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_callbacks_of_the_update_know_the_weights_that_the_first_step_makes(strategy):
     average = callbacks.MovingAverage(0.5, num_updates=False)
     with strategy.scope():

@@ -9,7 +9,7 @@ from kerasdist.callbacks import GradientClipping
 from kerasdist.parity import models
 from kerasdist.training.step.model_step import TraceAgainError
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 X = np.arange(20, dtype="float32").reshape(10, 2) / 20
 
@@ -89,7 +89,7 @@ def test_a_call_that_fails_before_any_weight_is_made_changes_nothing(strategy):
     check_as_plain(strategy, models.reading_first, train)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_an_error_of_the_step_that_makes_the_weights_is_the_users(strategy):
     class Wrong(models.Subclassed):
         def train_step(self, data):

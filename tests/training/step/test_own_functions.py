@@ -14,7 +14,7 @@ from kerasdist import callbacks
 from kerasdist.training import traits
 from kerasdist.training.step import own_functions
 from tests import strategies
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_strategy, on_two_replicas
 
 X = np.random.default_rng(3).normal(size=(10, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -90,7 +90,7 @@ def test_one_device_trains_with_a_step_of_the_users_own():
     assert model.num_traces == expected_model.num_traces
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_several_replicas_say_that_none_gets_its_part(strategy):
     with pytest.raises(RuntimeError, match=r"'.*' overrides `make_train_.*Override `train_step`"):
         train(strategy.scope(), OwnTraining)

@@ -14,7 +14,12 @@ import kerasdist
 from kerasdist.private import rehearsal_adapter
 from kerasdist.training.step import randomness, whole_losses
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_worker_deployment, run_on_workers
+from tests.strategies import (
+    each_replicated_strategy,
+    each_worker_deployment,
+    on_two_replicas,
+    run_on_workers,
+)
 from tests.warned import warned_by
 
 RNG = np.random.default_rng(3)
@@ -86,7 +91,7 @@ def warnings_of_fit(model, **arguments) -> list[str]:
     return [each for each in texts if "whole batch" in each or "Could not check" in each]
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     ("reduce", "remedy"),
     [
@@ -108,7 +113,7 @@ def test_what_is_no_mean_over_examples_is_named_with_the_remedy(strategy, reduce
         model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize("reduce", [mean, global_masked_mean], ids=lambda each: each.__name__)
 def test_means_are_no_news_whatever_is_random(strategy, reduce):
     with strategy.scope():
@@ -134,7 +139,7 @@ def scaled_regularization(losses, outputs, x):
     return tf.reduce_mean(losses) + tf.nn.scale_regularization_loss(tf.reduce_mean(outputs**2))
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     "reduce",
     [
@@ -161,7 +166,7 @@ def counted_replicas(losses, outputs, x):
     return tf.reduce_mean(losses) * count / context.num_replicas_in_sync
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_who_asks_for_the_number_of_replicas_alone_hears_nothing(strategy):
     with strategy.scope():
         model = make_own_step(counted_replicas)
@@ -228,7 +233,7 @@ def fit_by_hand(strategy, update, *, is_built):
     return texts, are_equal
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
 @pytest.mark.parametrize("update", [own_descent, signs], ids=lambda each: each.__name__)
 def test_weights_that_a_replica_updates_by_itself_are_named(strategy, update, is_built):
@@ -239,7 +244,7 @@ def test_weights_that_a_replica_updates_by_itself_are_named(strategy, update, is
     assert "optimizer.apply(gradients, variables)" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     "update",
     [averaged_descent, there_and_back, averaged_weights],
@@ -283,7 +288,7 @@ def mean_of_batch(inputs):
     return tf.stack([kerasdist.global_mean(each) for each in tf.unstack(inputs, axis=1)])
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     ("mean_of", "number"),
     [(mean_of_replica, 1), (mean_of_replicas, 0), (mean_of_batch, 0)],
@@ -316,7 +321,7 @@ class SemiSupervised(keras.Model):
         return {"loss": loss}
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_two_batches_in_one_are_rehearsed_in_their_proportion(strategy):
     with strategy.scope():
         inputs = keras.Input((3,))
@@ -348,7 +353,7 @@ class Triplets(keras.Model):
         return {"loss": loss}
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(("reduce", "number"), [(tf.reduce_mean, 0), (tf.reduce_sum, 1)])
 def test_data_need_not_be_of_inputs_and_labels(strategy, reduce, number):
     with strategy.scope():
@@ -362,7 +367,7 @@ def test_data_need_not_be_of_inputs_and_labels(strategy, reduce, number):
     assert ["a sum over the examples" in text for text in texts] == [True] * number
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_loss_function_is_looked_at_too(strategy):
     def masked(y, predictions):
         mask = tf.cast(y[:, 0] > 0, y.dtype)
@@ -396,7 +401,7 @@ def regularized_by_the_mean():
     return [layers.Dense(5, activity_regularizer=penalty)]
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize("own", [centered, softmax_over_examples, regularized_by_the_mean])
 def test_functions_in_layers_of_keras_are_looked_at_too(strategy, own):
     with strategy.scope():
@@ -408,7 +413,7 @@ def test_functions_in_layers_of_keras_are_looked_at_too(strategy, own):
     assert "compares those of one replica only" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_operations_between_layers_are_looked_at_too(strategy):
     def fit(axis):
         with strategy.scope():
@@ -467,7 +472,7 @@ class DecaysBySign(keras.optimizers.SGD):
         super().update_step(gradient + 0.1 * keras.ops.sign(variable), variable, learning_rate)
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_an_optimizer_that_changes_the_gradient_of_a_replica_is_named(strategy):
     def fit(optimizer):
         with strategy.scope():
@@ -520,7 +525,7 @@ class Clips(keras.Model):
         return {"loss": loss}
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_step_that_changes_the_gradient_of_a_replica_is_told_what_sees_all(strategy):
     with strategy.scope():
         inputs = keras.Input((3,))
@@ -532,7 +537,7 @@ def test_a_step_that_changes_the_gradient_of_a_replica_is_told_what_sees_all(str
     assert "clip with `kerasdist.callbacks.GradientClipping`" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_is_finite_on_one_device_alone_is_no_sum(strategy):
     def of_first_examples(losses, outputs, x):
         mask = tf.cast(x[:, 0] == X[0, 0], losses.dtype)  # An example of the first replica.
@@ -547,7 +552,7 @@ def test_what_is_finite_on_one_device_alone_is_no_sum(strategy):
     assert "a sum over the examples" not in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_small_difference_is_said_with_its_digits(strategy):
     def with_a_small_sum(losses, outputs, x):
         return tf.reduce_mean(losses) + 0.0003 * tf.reduce_sum(losses)
@@ -603,7 +608,7 @@ class Draws(keras.Model):
         return super().train_step(data) | {"drawn": keras.random.uniform(())}
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_numbers_without_a_seed_are_those_of_the_programs(strategy):
     def fit(seed):
         keras.backend.clear_session()  # Keras' generator is made by the first number.
@@ -717,7 +722,7 @@ def make_own_loss(reduce, activation="tanh"):
     return model
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     ("reduce", "words"),
     [
@@ -759,7 +764,7 @@ class OwnMaskedLoss(keras.Sequential):
         return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_predictions_with_a_mask_are_rehearsed_with_the_net(strategy, has_mask):
     with strategy.scope():
@@ -772,7 +777,7 @@ def test_predictions_with_a_mask_are_rehearsed_with_the_net(strategy, has_mask):
     assert ("predictions" in found) != has_mask
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_cannot_be_rehearsed_is_said(strategy):
     class Demanding(keras.Model):
         def train_step(self, data):
@@ -789,7 +794,7 @@ def test_what_cannot_be_rehearsed_is_said(strategy):
     assert "gradient of one device: NotImplementedError: no operation by itself" in warning
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_an_error_without_words_is_said_too(strategy):
     class Asserts(keras.Model):
         def train_step(self, data):

@@ -9,7 +9,12 @@ from keras import layers, ops
 import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_worker_deployment, run_on_workers
+from tests.strategies import (
+    each_replicated_strategy,
+    each_worker_deployment,
+    on_two_replicas,
+    run_on_workers,
+)
 from tests.warned import warned_by
 
 RNG = np.random.default_rng(8)
@@ -102,7 +107,7 @@ def validate(model):
     model.fit(*data, batch_size=14, epochs=2, shuffle=False, verbose=0, validation_data=data)
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize("run", [evaluate, validate])
 def test_what_is_no_mean_is_named_once_with_the_remedy(strategy, run):
     (message,) = warnings_of(strategy, lambda: make_returns(no_means), run)
@@ -111,7 +116,7 @@ def test_what_is_no_mean_is_named_once_with_the_remedy(strategy, run):
     assert "tf.sqrt(kerasdist.global_mean(errors**2))" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     "options", [{"loss": divided}, {"others": [Spread()]}], ids=["a loss", "a layer"]
 )
@@ -124,14 +129,14 @@ def test_losses_and_layers_are_looked_at(strategy, options):
     assert "`evaluate` gives as 'loss' is not what it is on one device" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_the_step_that_trains_was_told_of_is_not_said_again(strategy):
     (message,) = warnings_of(strategy, lambda: make_net(Spread()), validate)
 
     assert "The gradient over" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 @pytest.mark.parametrize(
     "make",
     [
@@ -144,7 +149,7 @@ def test_means_and_results_of_metrics_are_no_news(strategy, make):
     assert warnings_of(strategy, make, evaluate) == []
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
     monkeypatch.delattr(rehearsal_adapter, "alike_draws")
 

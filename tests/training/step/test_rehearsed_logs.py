@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from tests.strategies import each_replicated_strategy
+from tests.strategies import on_two_replicas
 from tests.warned import warned_by
 
 RNG = np.random.default_rng(3)
@@ -55,7 +55,7 @@ def no_means(model, errors, gradients):
     }
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_is_no_mean_is_named_with_the_remedy(strategy):
     (message,) = warnings_of_fit(strategy, no_means)
 
@@ -76,19 +76,19 @@ def means(model, errors, gradients):
     }
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_means_and_constants_and_results_of_metrics_are_no_news(strategy):
     assert warnings_of_fit(strategy, means) == []
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_where_the_gradient_differs_it_alone_is_named(strategy):
     (message,) = warnings_of_fit(strategy, no_means, reduce=tf.reduce_sum)
 
     assert "The gradient over" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_value_for_each_example_is_named(strategy):
     def rows(model, errors, gradients):
         return {"all": errors[:, 0]}

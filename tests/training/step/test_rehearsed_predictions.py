@@ -9,7 +9,12 @@ from keras import layers, ops
 import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy, run_on_workers
+from tests.strategies import (
+    each_replicated_strategy,
+    each_strategy,
+    on_two_replicas,
+    run_on_workers,
+)
 from tests.warned import warned_by
 
 X = np.random.default_rng(5).normal(size=(28, 6)).astype("float32")
@@ -88,7 +93,7 @@ def warnings_of_predict(strategy, make) -> list[str]:
     return warned_by(lambda: [model.predict(X, batch_size=7, verbose=0) for _ in range(2)])
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_is_of_each_example_is_no_news(strategy):
     def make(dense, y):
         noise = keras.random.normal(ops.shape(y)), tf.random.uniform(())
@@ -97,7 +102,7 @@ def test_what_is_of_each_example_is_no_news(strategy):
     assert warnings_of_predict(strategy, lambda: Predicts(make)) == []
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_layers_that_mix_examples_are_looked_at(strategy):
     def make():
         return keras.Sequential([keras.Input((6,)), Spread(), layers.Dense(3)], name="mixes")
@@ -106,7 +111,7 @@ def test_layers_that_mix_examples_are_looked_at(strategy):
     assert "'mixes' predicts is not what one device does" in message
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
     monkeypatch.delattr(rehearsal_adapter, "alike_draws")
 
@@ -137,7 +142,7 @@ def test_it_leaves_no_trace(strategy):
     check_as_plain(strategy, Counts, predict)
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_what_cannot_be_rehearsed_is_said(strategy):
     def demanding(dense, y):
         if tf.executing_eagerly():

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests import strategies
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_strategy, on_two_replicas
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 METHODS = {
@@ -25,7 +25,7 @@ def make_model():
 
 
 @each_method
-@each_replicated_strategy
+@on_two_replicas
 def test_a_model_from_outside_the_scope(strategy, method):
     model = make_model()
     with strategy.scope():
@@ -75,7 +75,7 @@ def test_an_optimizer_from_another_strategys_scope():
 
 
 @each_method
-@each_replicated_strategy
+@on_two_replicas
 def test_a_metric_from_outside_the_scope(strategy, method):
     metric = keras.metrics.MeanAbsoluteError(name="outsider")
     with strategy.scope():
@@ -87,7 +87,7 @@ def test_a_metric_from_outside_the_scope(strategy, method):
 
 
 @pytest.mark.parametrize("method", [*METHODS, "predict", "predict_on_batch"])
-@each_replicated_strategy
+@on_two_replicas
 def test_layers_from_another_strategys_scope(strategy, method):
     other = strategies.get("one device")
     with other.scope():
@@ -124,7 +124,7 @@ def test_a_loop_for_one_device_runs_in_the_scope_of_one():
     assert repr(outcome) == repr(run_loop(contextlib.nullcontext()))
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_a_loop_for_one_device_is_one_error_in_the_scope_of_several(strategy):
     number = strategy.num_replicas_in_sync
 
@@ -132,7 +132,7 @@ def test_a_loop_for_one_device_is_one_error_in_the_scope_of_several(strategy):
         run_loop(strategy.scope())
 
 
-@each_replicated_strategy
+@on_two_replicas
 def test_gradients_applied_outside_of_the_replicas_are_one_error(strategy):
     with strategy.scope():
         optimizer, weight = keras.optimizers.SGD(0.1), keras.Variable([1.0])
@@ -251,7 +251,7 @@ def test_a_model_from_outside_shares_its_weights_with_one_around_it():
 
 
 @each_change
-@each_replicated_strategy
+@on_two_replicas
 def test_what_is_made_outside_after_training_is_one_error_on_several(strategy, change):
     with pytest.raises(RuntimeError, match=r"outside its strategy's scope.*`add`, `adapt`, `enab"):
         train_and_change(strategy.scope(), CHANGES[change])

@@ -10,7 +10,7 @@ from kerasdist.training.step import replica_step
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.update_callback import StepCallback
 from tests import strategies
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 X = np.arange(10, dtype="float32").reshape(5, 2) / 10
 BATCH = (X, X[:, :1])
@@ -26,7 +26,7 @@ def make_step(strategy, *, is_built=True, **arguments):
     )
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_examples_of_all_replicas_are_counted_from_the_restart_on(strategy):
     step = make_step(strategy)
 
@@ -38,7 +38,7 @@ def test_examples_of_all_replicas_are_counted_from_the_restart_on(strategy):
     assert int(step.num_examples) == 5
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_the_first_batch_after_each_restart_is_looked_at(strategy):
     step = make_step(strategy)
     broken = (X, np.full_like(BATCH[1], np.nan))
@@ -65,7 +65,7 @@ class Watch:
         self.are_long[-1] = True
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monkeypatch):
     watch, were_late = Watch(), []
     monkeypatch.setattr(strategy, "step_watch", watch, raising=False)

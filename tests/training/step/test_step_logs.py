@@ -10,7 +10,7 @@ import tensorflow as tf
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.update_callback import StepCallback
 from tests import strategies
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy
 
 
 class Double(StepCallback):
@@ -72,7 +72,7 @@ def _error_of_rows(strategy):
         return str(error)
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_the_logs_of_the_last_step_are_read(strategy):
     logs = make_logs(strategy)
 
@@ -82,7 +82,7 @@ def test_the_logs_of_the_last_step_are_read(strategy):
     assert logs.read() == logs.read_of_worker() == {"own": 3.0}
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_names_in_dicts_in_the_logs_are_told_once_they_are_read(strategy):
     logs = make_logs(strategy)
     assert logs.nesting == {}
@@ -93,7 +93,7 @@ def test_names_in_dicts_in_the_logs_are_told_once_they_are_read(strategy):
     assert logs.nesting == {"loss": None, "parts": {"a": None}}
 
 
-@each_strategy
+@each_kind_of_strategy
 def test_callbacks_change_what_is_read(strategy):
     logs = make_logs(strategy, callbacks=(Double(), Double()))
 
