@@ -213,13 +213,13 @@ def with_unused_variable():
     return model
 
 
-def normalized(synchronized=True):
-    """Returns a network with batch normalization."""
+def normalized():
+    """Returns a network with batch normalization over the global batch."""
     model = keras.Sequential(
         [
             keras.Input((6,)),
             keras.layers.Dense(8),
-            keras.layers.BatchNormalization(momentum=0.8, synchronized=synchronized),
+            keras.layers.BatchNormalization(momentum=0.8, synchronized=True),
             keras.layers.Activation("tanh"),
             keras.layers.Dense(1),
         ]

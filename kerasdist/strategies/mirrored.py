@@ -13,7 +13,9 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
 
     Args:
         devices: Device names, one replica each, such as ["GPU:0", "GPU:1"].
-        reason: Why it was chosen, for the plan.
+
+    Attributes:
+        reason: Why it was chosen, for the plan; `make_strategy` sets it.
 
     Example:
         strategy = MirroredStrategy(["GPU:0", "GPU:1"])
@@ -21,10 +23,11 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
             model = make_model()
     """
 
-    def __init__(self, devices, *, reason: str = ""):
+    reason = ""
+
+    def __init__(self, devices):
         tensorflow_adapter.separate_collectives(self)
         super().__init__(devices, cross_device_ops=_cross_device_ops(devices))
-        self.reason = reason
         routes.adapt(self)
 
 

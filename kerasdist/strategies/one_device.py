@@ -10,7 +10,9 @@ class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
 
     Args:
         device: Name of the device, such as "GPU:0".
-        reason: Why it was chosen, for the plan.
+
+    Attributes:
+        reason: Why it was chosen, for the plan; `make_strategy` sets it.
 
     Example:
         strategy = OneDeviceStrategy("CPU:0")
@@ -18,7 +20,8 @@ class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
             model = make_model()
     """
 
-    def __init__(self, device, *, reason: str = ""):
+    reason = ""
+
+    def __init__(self, device):
         super().__init__(device)
-        self.reason = reason
         routes.adapt(self)

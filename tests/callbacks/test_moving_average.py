@@ -124,7 +124,8 @@ def test_batch_statistics_are_averaged_once_more(strategy):
 @pytest.mark.filterwarnings("ignore:Batch normalization:UserWarning")
 @hand_loop.on_one_device_and_two_replicas
 def test_statistics_that_differ_on_the_replicas_are_averaged_as_their_mean(strategy):
-    model = hand_loop.make(strategy, lambda: models.normalized(synchronized=False))
+    model = hand_loop.make(strategy, models.normalized)
+    model.layers[1].synchronized = False
     average = MovingAverage(0.6, trainable=False)
     states = States(average)
     layer = model.layers[1]
