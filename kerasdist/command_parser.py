@@ -1,11 +1,12 @@
 """The parser of a command that has subcommands: it names what was meant."""
 
 import argparse
-import difflib
 import importlib.metadata
 import platform
 import re
 from typing import Any
+
+from kerasdist.suggestion import did_you_mean
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -33,7 +34,7 @@ class CommandParser(argparse.ArgumentParser):
         unknown = re.search("invalid choice: '(.*?)'", message)
         if unknown and self._commands:
             known = [*self._commands.choices, "--help", "--version"]
-            message += _did_you_mean(difflib.get_close_matches(unknown[1], known, 1, cutoff=0.7))
+            message += _with_help(did_you_mean(unknown[1], known, cutoff=0.7))
         super().error(message)
 
     def parse_known_args(self, args=None, namespace=None):
@@ -45,9 +46,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def _hint(self, unknown: str) -> str:
         if re.fullmatch("-[a-z][=0-9]*", unknown):  # As in -w 2, which other launchers have.
-            return _did_you_mean([flag for flag in self._counts if flag[2] == unknown[1]])
+            flags = [flag for flag in self._counts if flag[2] == unknown[1]]
+            return _with_help(did_you_mean(flags[0], flags)) if len(flags) == 1 else ""
         flags = [flag for flag in self._flags if flag.startswith("--")]
-        return _did_you_mean(difflib.get_close_matches(unknown.partition("=")[0], flags, n=1))
+        return _with_help(did_you_mean(unknown.partition("=")[0], flags))
 
 
 class PrintVersions(argparse.Action):
@@ -66,5 +68,5 @@ class PrintVersions(argparse.Action):
         parser.exit()
 
 
-def _did_you_mean(near: list[str]) -> str:
-    return f"\nDid you mean {near[0]}? --help explains all of them." if len(near) == 1 else ""
+def _with_help(question: str) -> str:
+    return f"\n{question.strip()} --help explains all of them." if question else ""

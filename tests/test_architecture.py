@@ -20,14 +20,15 @@ ROOT = Path(__file__).parents[1]
 # Which part of kerasdist may import which others. A part is a module or a folder.
 MAY_IMPORT = {
     "checks": set(),
-    "command_parser": set(),
+    "command_parser": {"suggestion"},
     "config": {"checks"},
     "environment": set(),
     "exit_codes": set(),
     "files": set(),
-    "cluster": {"checks"},
+    "cluster": {"checks", "suggestion"},
     "preflight": {"checks", "cluster", "environment", "terminal"},
     "schedules": {"checks"},
+    "suggestion": set(),
     "terminal": set(),
     "private": {"cluster"},
     "cluster_resolver": {"cluster"},
@@ -103,7 +104,7 @@ PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
     *("checks", "command_parser", "config", "environment", "exit_codes", "cluster"),
-    *("launch_note", "preflight", "terminal"),
+    *("launch_note", "preflight", "suggestion", "terminal"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

@@ -178,7 +178,7 @@ def test_a_flag_that_is_nearly_right_is_named_with_the_usage_of_its_command(
     assert (stopped.value.code, printed.out) == (2, "")
     assert printed.err.startswith(f"usage: python -m kerasdist {name} [")
     assert f"{name}: error: unrecognized arguments: {flag}" in printed.err
-    assert re.findall("Did you mean (.*?)[?]", printed.err) == ([near] if near else [])
+    assert re.findall('Did you mean "(.*?)"[?]', printed.err) == ([near] if near else [])
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_command_that_is_nearly_right_is_named(name, near, capsys):
 
     told = capsys.readouterr().err
     assert (stopped.value.code, f"invalid choice: '{name}'" in told) == (2, True)
-    assert re.findall("Did you mean (.*?)[?]", told) == ([near] if near else [])
+    assert re.findall('Did you mean "(.*?)"[?]', told) == ([near] if near else [])
 
 
 def test_version_names_what_a_report_should(capsys):

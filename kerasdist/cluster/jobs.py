@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kerasdist.cluster.address import check_address
-from kerasdist.cluster.suggestion import did_you_mean
 from kerasdist.cluster.task import Task
+from kerasdist.suggestion import did_you_mean
 
 # What TensorFlow's strategies accept in a cluster. An evaluator is a task beside the cluster.
 _JOBS = ("chief", "worker", "ps")

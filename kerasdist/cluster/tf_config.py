@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kerasdist.cluster.suggestion import did_you_mean
 from kerasdist.cluster.task import Task, read_index
+from kerasdist.suggestion import did_you_mean
 
 _TASK_FORM = '"task": {"type": "worker", "index": 0}'
 
