@@ -7,8 +7,12 @@ In a script, before `fit`:
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kerasdist.strategies.choice import Choice
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,11 +104,11 @@ def plan_deployment(
 
 
 def plan_training(
-    model,
+    model: "keras.Model",
     *,
     global_batch_size: int | None = None,
     num_examples: int | None = None,
-    callbacks: Sequence = (),
+    callbacks: "Sequence[keras.callbacks.Callback]" = (),
     files: Mapping[str, str] | None = None,
 ) -> Plan:
     """Returns the plan for a compiled model, as things really are in force.

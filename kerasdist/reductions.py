@@ -1,18 +1,25 @@
 """Sums and means over the global batch, for losses that a program reduces by itself.
 
-In a train_step or a loss function of one's own, a sum or a mean runs over the examples of one
-replica, and what comes of it counts as a mean over them. These run over all replicas:
+In a custom train_step or loss function, a sum or a mean runs over the examples of one replica,
+and the result counts as a mean over them. These functions reduce over all replicas:
 
     loss = kerasdist.global_mean(losses, weights=mask)
 """
 
+from typing import TYPE_CHECKING, Any
 
-def global_sum(values):
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+# They return a `tf.Tensor`. Its operators are unknown to type checkers, which would refuse to
+# multiply it.
+def global_sum(values: "tf.types.experimental.TensorLike") -> Any:
     """Returns the sum of all values of the global batch, over all replicas.
 
-    For a loss, or a number to be logged, that is a sum over the examples. It is differentiable: the
-    step's gradient is that of the sum. Outside a step of `fit`, and on one device, it is
-    `tf.reduce_sum`. Every replica must call it: it sends a message.
+    Use it for a loss, or a number to be logged, that is a sum over the examples. It is
+    differentiable: the step's gradient is that of the sum. Outside a step of `fit`, and on one
+    device, it is `tf.reduce_sum`. Every replica must call it, because it sends a message.
 
     Args:
         values: Floating-point tensor [examples of this replica, ...].
@@ -34,21 +41,25 @@ def global_sum(values):
     return global_loss.global_sum(values)
 
 
-def global_mean(values, weights=None):
+def global_mean(
+    values: "tf.types.experimental.TensorLike",
+    weights: "tf.types.experimental.TensorLike | None" = None,
+) -> Any:
     """Returns the weighted mean of all values of the global batch, over all replicas.
 
-    For a loss that is divided by something of its own, such as the number of words that are no
-    padding; a mean of the replicas' means would weigh them wrong. It is differentiable: the step's
-    gradient is that of the mean. Outside a step of `fit`, and on one device, it is
-    `sum(values * weights) / sum(weights)`. Every replica must call it: it sends two messages.
+    Use it for a loss that is divided by something else than the number of examples, such as the
+    number of words that are not padding: a mean of the replicas' means would weight them wrongly.
+    It is differentiable: the step's gradient is that of the mean. Outside a step of `fit`, and on
+    one device, it is `sum(values * weights) / sum(weights)`. Every replica must call it, because it
+    sends two messages.
 
     Args:
         values: Floating-point tensor [examples of this replica, ...].
-        weights: Tensor that broadcasts to `values`, such as a mask; None weighs all alike. No
-            gradient flows through their sum.
+        weights: Tensor that broadcasts to `values`, such as a mask; None weights all
+            equally. No gradient flows through their sum.
 
     Returns:
-        Scalar of the dtype of `values`, the same on every replica; 0 where the weights sum up to 0.
+        Scalar of the dtype of `values`, the same on every replica; 0 if the weights add up to 0.
 
     Example:
         ```python

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import textwrap
 import types
+import typing
 from pathlib import Path
 
 import pytest
 
 import kerasdist
 from kerasdist import testing
+from kerasdist.launcher import settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,8 +38,6 @@ PUBLIC_NAMES = [
     "plan_training",
     "warm_start",
 ]
-# A part of `Cluster`, whose example shows it.
-WITHOUT_EXAMPLE = {"Task"}
 
 
 def test_these_are_the_public_names():
@@ -59,7 +59,7 @@ def test_public_name_is_documented(name):
 
     assert docstring
     assert not docstring.startswith(f"{name}(")  # What a dataclass writes by itself.
-    assert "Example:" in docstring or name in WITHOUT_EXAMPLE
+    assert "Example:" in docstring
 
 
 def test_the_names_for_tests_of_programs_are_documented():
@@ -91,8 +91,16 @@ def test_examples_are_code_where_the_site_shows_them():
         value.__name__
         for value in [*(getattr(kerasdist, name) for name in PUBLIC_NAMES), *members]
         if "```python" not in (inspect.getdoc(value) or "").partition("Example:")[2]
-        and value.__name__ not in WITHOUT_EXAMPLE
     ]
+
+
+def test_the_settings_of_launch_have_one_type_for_checkers_and_for_readers():
+    hints = typing.get_type_hints(settings.SettingsOfLaunch)
+    shown = typing.get_type_hints(kerasdist.launch)
+    declared = typing.get_type_hints(settings.Settings)
+
+    assert hints == declared == {name: shown[name] for name in hints}
+    assert {"program", *hints} == set(inspect.signature(kerasdist.launch).parameters)
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)

@@ -113,7 +113,15 @@ class Cluster:
 
     @classmethod
     def local(cls) -> "Cluster":
-        """Returns the cluster of a process that is alone: worker 0 of 1."""
+        """Returns the cluster of a process that is alone: worker 0 of 1.
+
+        Give it to `make_strategy` to ignore TF_CONFIG and Slurm.
+
+        Example:
+            ```python
+            strategy = kerasdist.make_strategy(cluster=kerasdist.Cluster.local())
+            ```
+        """
         return cls(jobs={}, task=Task("worker", 0))
 
     @property

@@ -12,6 +12,12 @@ class Task:
     Args:
         job: "chief", "worker", "ps" or "evaluator".
         index: Position in its job, from 0.
+
+    Example:
+        ```python
+        cluster = kerasdist.Cluster.from_hosts(worker_hosts="a:2222,b:2222", task_id=1)
+        cluster.task == kerasdist.Task("worker", 1)  # True
+        ```
     """
 
     job: str
@@ -22,7 +28,7 @@ class Task:
 
 
 def read_index(index: object) -> int:
-    """Returns the index of a task, and raises a ValueError where it is no whole number."""
+    """Returns the index of a task, and raises a ValueError unless it is a whole number."""
     # Launchers written in shell give the index as text; TensorFlow takes it, so do we.
     try:
         if is_int(index) or isinstance(index, str):

@@ -6,14 +6,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar, overload
+from typing import TypeVar, Unpack, overload
 
 from kerasdist.exit_codes import SIGNALED, TIMED_OUT
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import LaunchResult
-from kerasdist.launcher.settings import DEFAULTS, Settings
+from kerasdist.launcher.settings import DEFAULTS, Settings, SettingsOfLaunch
 from kerasdist.launcher.supervisor import Supervisor, describe_end, describe_timeout
 
 Value = TypeVar("Value")
@@ -40,9 +40,9 @@ class LaunchError(RuntimeError):
 
 
 @overload
-def launch(program: Sequence[str], **settings: Any) -> LaunchResult: ...
+def launch(program: Sequence[str], **settings: Unpack[SettingsOfLaunch]) -> LaunchResult: ...
 @overload
-def launch(program: Callable[[], Value], **settings: Any) -> list[Value]: ...
+def launch(program: Callable[[], Value], **settings: Unpack[SettingsOfLaunch]) -> list[Value]: ...
 def launch(
     program,
     *,

@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
+from typing import TypedDict
 
 from kerasdist.checks import check_bool, check_int, check_secs
 from kerasdist.config import check_num_clones
@@ -61,6 +62,22 @@ class Settings:
     def has_chief(self) -> bool:
         """Whether there is a chief; with parameter servers there always is one."""
         return self.chief or self.num_ps > 0
+
+
+class SettingsOfLaunch(TypedDict, total=False):
+    """The keyword arguments of `kerasdist.launch`, for type checkers."""
+
+    num_workers: int
+    num_ps: int
+    chief: bool
+    evaluator: bool
+    num_clones: int
+    max_restarts: int
+    grace_secs: float
+    timeout_secs: float | None
+    frozen_timeout_secs: float
+    log_dir: str | os.PathLike[str] | None
+    network: str
 
 
 # `launch`, `run_cluster` and the command take their defaults from here.

@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kerasdist import environment, launch_note, tasks
@@ -26,9 +27,9 @@ def make_strategy(
     step_timeout_secs: float = 3600,
     chief_timeout_secs: float = 30,
     wait_for_chief: bool = False,
-    communication_options=None,
+    communication_options: "tf.distribute.experimental.CommunicationOptions | None" = None,
     steps_per_call: int | None = None,
-    variable_partitioner=None,
+    variable_partitioner: Callable[..., Sequence[int]] | None = None,
 ) -> "tf.distribute.Strategy":
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
