@@ -5,8 +5,9 @@
         --output_name=digits --output_dir=digits_records
 
 Reads what models.train reads and writes all its splits: as a folder of images
-(<split>/<class>/<number>.png) or as the TFRecords of slim (<name>_<split>_00000-of-00005.tfrecord,
-with labels.txt). Images are written as PNG, which loses nothing.
+(<split>/<class>/<number>.png) or as TFRecords in slim's format
+(<name>_<split>_00000-of-00005.tfrecord). labels.txt keeps the numbers of the classes. Images are
+written as PNG, which is lossless.
 """
 
 import functools
@@ -20,7 +21,7 @@ import tensorflow as tf
 from absl import flags
 
 from models import command, datasets, input_pipeline, labels
-from models.datasets import slim_records
+from models.datasets import image_folder, slim_records
 from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
@@ -58,8 +59,7 @@ def _convert(values: flags.FlagValues) -> int:
         shutil.rmtree(incomplete, ignore_errors=True)
         incomplete.mkdir(parents=True)
         counts = {split: _write(values, split, incomplete) for split in first.split_names}
-        if values.form == "tfrecords":
-            labels.write(incomplete / slim_records.LABELS, first.label_names)
+        labels.write(incomplete / labels.FILE, first.label_names)
         os.replace(incomplete, target)
     except OSError as error:
         raise UsageError(f"--output_dir {str(target)!r} cannot be written: {error}") from error
@@ -89,7 +89,7 @@ def _write(values: flags.FlagValues, split: str, folder: Path) -> int:
 
 
 def _write_folder(dataset: datasets.Dataset, folder: Path) -> int:
-    folders = [folder / name.replace("/", "_") for name in dataset.label_names]
+    folders = [folder / image_folder.name_of(label) for label in dataset.label_names]
     for each in folders:
         each.mkdir(parents=True)
     digits = len(str(dataset.num_examples))

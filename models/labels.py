@@ -1,4 +1,4 @@
-"""What the classes of a model are called: a file beside it, in slim's format.
+"""The names of the classes, in a file of slim's format beside a model or a dataset.
 
 0:tench
 1:goldfish
@@ -7,6 +7,8 @@
 from pathlib import Path
 
 from models.whole_file import whole_file
+
+FILE = "labels.txt"
 
 
 def write(path: Path, names: tuple[str, ...]) -> None:
@@ -17,13 +19,13 @@ def write(path: Path, names: tuple[str, ...]) -> None:
 
 
 def read(path: Path, *, num_classes: int) -> list[str]:
-    """Returns the names of the classes; their numbers where the file has none."""
+    """Returns the names of the classes; a class that the file does not name gets its number."""
     names = _names(path)
     return [names.get(number, str(number)) for number in range(num_classes)]
 
 
 def count(path: Path) -> int:
-    """Returns how many classes a file has; 0 where it is not there."""
+    """Returns how many classes a file has; 0 if there is no such file."""
     return max(_names(path), default=-1) + 1
 
 

@@ -54,6 +54,7 @@ from models import (
     saving,
 )
 from models.chief_first import chief_first
+from models.datasets import splits
 from models.fit import Run, fit
 from models.learning_curve import write_learning_curve
 from models.nets import auxiliary
@@ -220,8 +221,9 @@ def _load(values: flags.FlagValues) -> tuple[datasets.Dataset, datasets.Dataset 
 
 
 def _test_split(values: flags.FlagValues, train: datasets.Dataset) -> str | None:
-    """Returns the name of the split to test on, if there is one."""
-    unseen = (name for name in _TEST_SPLITS if not values.dataset_split_name.startswith(name))
+    """Returns the name of the split to test on, if there is one that is not trained on."""
+    seen = splits.names_in(values.dataset_split_name)
+    unseen = (name for name in _TEST_SPLITS if name not in seen)
     return next((name for name in unseen if name in train.split_names), None)
 
 

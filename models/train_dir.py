@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras
 
+from models import labels
 from models.usage_error import UsageError
 from models.whole_file import whole_file
 
@@ -49,7 +50,7 @@ class TrainDir:
     @property
     def labels(self) -> Path:
         """What the classes are called."""
-        return self.path / "labels.txt"
+        return self.path / labels.FILE
 
     @property
     def is_begun(self) -> bool:

@@ -3,21 +3,24 @@
 data/train/cats/1.jpg
 data/train/dogs/2.png
 data/test/cats/3.jpg
+data/labels.txt         "0:dogs", a line for each class; need not be there
 
-Without folders of splits (data/cats/1.jpg) all images are the split "train". The classes are
-numbered in the order of their names; all splits together have them.
+Without folders of splits (data/cats/1.jpg) all images are the split "train". Without labels.txt the
+classes are numbered in the order of their names, over all splits.
 """
 
 from pathlib import Path
 
 import tensorflow as tf
 
+from models import labels
 from models.datasets import splits
 from models.datasets.dataset import Dataset
 from models.usage_error import UsageError
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
 _CHANNELS = 3
+_MOST_SHOWN = 3  # Files that are skipped.
 
 
 def load(*, split: str | None, data_dir: str) -> Dataset:
@@ -28,35 +31,55 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
         data_dir: The folder.
 
     Raises:
-        UsageError: There is no such split, or there are no images.
+        UsageError: There is no such split, there are no images, or labels.txt lacks a class.
     """
     folders = _folders_of_splits(Path(data_dir))
     images = {name: list(_images(folder)) for name, folder in folders.items()}
-    names = sorted({path.parent.name for paths in images.values() for path in paths})
-    if not names:
+    found = sorted({path.parent.name for paths in images.values() for path in paths})
+    if not found:
         raise UsageError(
             f"--dataset_dir {str(data_dir)!r} has no images: <split>/<class>/<image> or "
             f"<class>/<image> is needed, with {', '.join(sorted(_IMAGES))}."
         )
-    _tell_of_others(folders, images)
+    names = _label_names(Path(data_dir) / labels.FILE, found)
+    numbers = {name_of(name): number for number, name in enumerate(names)}
+    _tell_what_is_skipped(folders, images)
     sizes = {name: len(paths) for name, paths in images.items()}
     paths = [
         path
         for part in splits.parts("folder", split or next(iter(sizes)), sizes)
         for path in images[part.split][part.begin : part.end]
     ]
-    labels = [names.index(path.parent.name) for path in paths]
-    files = tf.data.Dataset.from_tensor_slices(
-        ([str(path) for path in paths], tf.constant(labels, tf.int64))
-    )
+    classes = tf.constant([numbers[path.parent.name] for path in paths], tf.int64)
+    files = tf.data.Dataset.from_tensor_slices(([str(path) for path in paths], classes))
     return Dataset(
         examples=files.map(lambda path, label: (_read(path), label), tf.data.AUTOTUNE),
         num_examples=len(paths),
-        label_names=tuple(names),
+        label_names=names,
         channels=_CHANNELS,
         split_names=tuple(sizes),
         damage=lambda: _first_damage(paths),
     )
+
+
+def name_of(label: str) -> str:
+    """Returns the name of the folder that holds the images of a class."""
+    return label.replace("/", "_")
+
+
+def _label_names(path: Path, found: list[str]) -> tuple[str, ...]:
+    """Returns the names in a labels.txt, which has to name the classes found; else these."""
+    num_classes = labels.count(path)
+    if not num_classes:
+        return tuple(found)
+    names = labels.read(path, num_classes=num_classes)
+    unknown = sorted(set(found) - set(map(name_of, names)))
+    if unknown:
+        raise UsageError(
+            f"{path} does not name the class {unknown[0]!r}. Add it, or remove the file to number "
+            "the classes in the order of their names."
+        )
+    return tuple(names)
 
 
 def _folders_of_splits(root: Path) -> dict[str, Path]:
@@ -71,17 +94,18 @@ def _images(folder: Path):
             yield path
 
 
-def _tell_of_others(folders, images) -> None:
+def _tell_what_is_skipped(folders, images) -> None:
     found = {path for paths in images.values() for path in paths}
     others = [
         path
         for folder in folders.values()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path not in found
+        if path.is_file() and path not in found and path.name != labels.FILE
     ]
     if others:
-        shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
-        print(f"Not read, since they are no images of a class: {len(others)} files ({shown}).")
+        more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
+        shown = ", ".join(map(str, others[:_MOST_SHOWN]))
+        print(f"Skipped, because they are not images of a class: {shown}{more}.")
 
 
 def _read(path) -> tf.Tensor:

@@ -30,7 +30,6 @@ _FILES = {
     "visualwakewords": r"(?P<split>\w+)\.record-\d+-of-(?P<count>\d+)",
 }
 _NUM_CLASSES = {"cifar10": 10, "flowers": 5, "imagenet": 1001, "mnist": 10, "visualwakewords": 2}
-LABELS = "labels.txt"
 _LENGTH = struct.Struct("<Q")  # Of a record: before it stand this and 4 bytes, behind it 4 more.
 _AROUND = 4
 
@@ -108,7 +107,7 @@ def _damages(files, parts, decode) -> Iterator[str]:
 
 
 def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
-    path = data_dir / LABELS
+    path = data_dir / labels.FILE
     num_classes = labels.count(path) or _NUM_CLASSES.get(name)
     if not num_classes:
         raise UsageError(

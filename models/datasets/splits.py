@@ -16,6 +16,11 @@ class Part(NamedTuple):
     end: int
 
 
+def names_in(split: str) -> list[str]:
+    """Returns the splits that `split` reads: ["train", "test"] for "train[:80%]+test"."""
+    return [part.partition("[")[0] for part in split.split("+")]
+
+
 def parts(name: str, split: str, sizes: Mapping[str, int]) -> list[Part]:
     """Returns what `split` names.
 
@@ -27,13 +32,11 @@ def parts(name: str, split: str, sizes: Mapping[str, int]) -> list[Part]:
     Raises:
         UsageError: There is no such split, it cannot be read, or it is empty.
     """
-    # "train[:80%]+test" names two splits.
-    for each in split.split("+"):
-        if each.partition("[")[0] not in sizes:
-            valid = ", ".join(f"{key} ({size} examples)" for key, size in sizes.items())
-            raise UsageError(
-                f"Unknown --dataset_split_name {split!r} of {name!r}. Valid splits: {valid}."
-            )
+    if not sizes.keys() >= set(names_in(split)):
+        valid = ", ".join(f"{key} ({size} examples)" for key, size in sizes.items())
+        raise UsageError(
+            f"Unknown --dataset_split_name {split!r} of {name!r}. Valid splits: {valid}."
+        )
     infos = {
         key: tfds.core.SplitInfo(name=key, shard_lengths=[size], num_bytes=0)
         for key, size in sizes.items()

@@ -242,6 +242,15 @@ def test_the_command_that_is_proposed_measures_a_split_that_there_is(split, tmp_
     assert f"split {split or 'train'}:" in capsys.readouterr().out
 
 
+def test_a_split_that_is_trained_on_is_not_tested_on(argv, capsys):
+    assert train.main([*argv, "--dataset_split_name=train[:20]+test[:20]"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "val_loss" not in printed
+    assert "Test accuracy" not in printed
+    assert "--dataset_split_name=train[:20]+test[:20]" in next_command(printed)
+
+
 def kill_at(step, argv, *, checkpoints):
     """Runs the trainer in a process that kills itself after a step, and after a checkpoint."""
     program = f"""

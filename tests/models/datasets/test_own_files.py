@@ -1,11 +1,13 @@
 """Data that people bring along: slim's TFRecords, and plain folders of images."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import convert, datasets, evaluate, nets, train
+from models import convert, datasets, evaluate, labels, nets, train
 from models.datasets import slim_records
 from models.usage_error import UsageError
 
@@ -61,13 +63,49 @@ def test_a_folder_holds_what_the_dataset_holds(data_dir, folder):
     assert examples == content(theirs)
 
 
+def test_a_folder_keeps_the_numbers_of_the_classes(tmp_path):
+    names = (*map(str, range(11)), "maple/elm")  # By their names, "10" comes before "2".
+    source, target = tmp_path / "records", tmp_path / "folder"
+    source.mkdir()
+    labels.write(source / "labels.txt", names)
+    images = [np.full((2, 2, 3), label, "uint8") for label in range(12)]
+    slim_records.write(
+        source / "trees_train.tfrecord",
+        (
+            slim_records.Encoded(tf.io.encode_png(image).numpy(), 2, 2, label)
+            for label, image in enumerate(images)
+        ),
+    )
+    flags = ["--dataset_name=trees", f"--dataset_dir={source}", f"--output_dir={target}"]
+    assert convert.main(flags) == 0
+
+    dataset = datasets.load("folder", split=None, data_dir=target)
+
+    assert dataset.label_names == names
+    assert [(int(label), int(image[0, 0, 0])) for image, label in dataset.examples] == [
+        (int(label), int(label)) for _, label in dataset.examples
+    ]
+
+
+def test_a_class_that_the_file_of_labels_does_not_have_is_refused(folder, tmp_path, capsys):
+    root = shutil.copytree(folder / "test", tmp_path / "folder")
+    labels.write(root / "labels.txt", tuple("012345678"))
+
+    with pytest.raises(UsageError, match=r"labels\.txt does not name the class '9'\. Add it, or"):
+        datasets.load("folder", split=None, data_dir=root)
+
+    labels.write(root / "labels.txt", (*"0123456789", "none"))
+    assert datasets.load("folder", split=None, data_dir=root).num_classes == 11
+    assert "labels.txt" not in capsys.readouterr().out
+
+
 def test_a_folder_without_splits_is_one_and_slices_are_parts_of_it(folder, capsys):
     (folder / "test/3/notes.txt").write_text("not an image")
     dataset = datasets.load("folder", split="train[10:20]+train[:5]", data_dir=folder / "test")
 
     assert dataset.split_names == ("train",)
     assert dataset.num_examples == len(list(dataset.examples)) == 15
-    assert "no images of a class: 1 files (" in capsys.readouterr().out
+    assert f"not images of a class: {folder}/test/3/notes.txt.\n" in capsys.readouterr().out
 
 
 def test_slices_of_records(records):
