@@ -1,45 +1,49 @@
 """How fast training is, now and then, and whether the data is what it waits for."""
 
-import keras
-import tensorflow as tf
+import warnings
+from typing import Any
 
+from kerasdist.callbacks.forward_flops import forward_flops, specs_of
 from kerasdist.checks import check_int, check_positive
-from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.report import log_lines
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
+from kerasdist.training.step import replica_step
 from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.update_callback import StepCallback
 
-# From here on a line says that training waits for its data.
+# From this share on, a line says that training waits for its data.
 _MUCH_INPUT = 0.3
 
 
 class Throughput(StepCallback):
     """Logs a line like `step 120, loss = 0.41 (5312 examples/s; 24.1 ms/step)` every few steps.
 
-    On several workers the chief logs the rate of all and the mean per worker, and the others log
-    that mean. The loss is that of the last global batch, or beside parameter servers the mean of
-    the epoch. Steps are those of the optimizer. The step that TensorFlow compiles, validation and
-    steps that a `ProfilerTrace` records do not count. The logs of an epoch get its mean rate over
-    all workers as "examples_per_second". At the end the chief says what limited the training: the
-    input, the computation, messages, the program between the steps, or one slow worker.
+    On several workers the chief logs the rate of all workers and the mean per worker, and the
+    others log that mean. The loss is that of the last global batch, or with parameter servers the
+    mean of the epoch. Steps are those of the optimizer. The step that TensorFlow compiles,
+    validation, and steps that a `ProfilerTrace` records do not count. The logs of an epoch get its
+    mean rate over all workers as "examples_per_second". At the end the chief says what limited the
+    training: the input, the computation, messages, the program between the steps, or one slow
+    worker.
 
-    The lines go to the logger "kerasdist" of Python's logging.
+    The lines go to the logger "kerasdist" of Python's logging, at level INFO.
 
     Args:
         every_steps: Steps between two lines.
         peak_flops: What one device can compute, in floating-point operations per second. The line
-            then ends with the share of it that is used ("MFU"): three times the operations of a
-            forward pass, for its gradient costs two more.
+            then ends with the share of it that is used ("MFU"). A step is counted as three forward
+            passes per example (the backward pass costs about two), with inputs of the sizes that
+            the model or else its first batch has. If these are unknown there is a warning instead.
 
     Attributes:
         last: The `Rate` of the last line; None before it.
 
     Raises:
-        TypeError, ValueError: `every_steps` is no int from 1 on, or `peak_flops` not positive.
+        TypeError, ValueError: `every_steps` is not an int of at least 1, or `peak_flops` is not a
+            positive number.
 
     Example:
         ```python
@@ -60,7 +64,15 @@ class Throughput(StepCallback):
 
     def prepare(self, model):
         self._losses = LossSums(model.distribute_strategy)
-        self._flops = _forward_flops(model) if self.peak_flops else None
+        self._specs: Any = None  # Of the inputs of the first batch.
+        self._flops: float | None = None
+        self._has_counted = self.peak_flops is None
+
+    def update(self, gradients_and_variables, apply):
+        step = replica_step.current()
+        if not self._has_counted and self._specs is None and step is not None:
+            self._specs = specs_of(step.data)
+        apply(gradients_and_variables)
 
     def observe_part(self, losses):
         if not traits.keeps_own_pace(self.model.distribute_strategy):
@@ -74,6 +86,9 @@ class Throughput(StepCallback):
         self._meters = (self._meter, self._epoch)
 
     def on_train_batch_end(self, batch, logs=None):
+        if not self._has_counted:  # Now, in the first step: its time does not count.
+            self._has_counted = True
+            self._count_flops()
         for meter in self._meters:
             meter.advance(batch)
         if not self._counter.advance(batch):
@@ -102,6 +117,16 @@ class Throughput(StepCallback):
         if limit and peers.is_chief(self.model.distribute_strategy):
             log_lines.say(self.model.distribute_strategy, limit)
 
+    def _count_flops(self):
+        try:
+            self._flops = forward_flops(self.model, self._specs)
+        except ValueError as error:
+            warnings.warn(
+                f"Throughput logs no MFU of model '{self.model.name}': {error}. Leave out "
+                "`peak_flops`, or give the model inputs of fixed sizes.",
+                stacklevel=2,
+            )
+
     def describe(self):
         return f"log the throughput every {self.every_steps} steps"
 
@@ -111,7 +136,7 @@ class Throughput(StepCallback):
         Args:
             step: Of the optimizer.
             rate: Since the line before.
-            loss: Of the last global batch; None where nobody knows it.
+            loss: Of the last global batch; None if it is unknown.
         """
         strategy = self.model.distribute_strategy
         parts = [f"{_rates(strategy, rate)}; {rate.ms_per_step:.1f} ms/step"]
@@ -135,22 +160,6 @@ def _rates(strategy, rate) -> str:
 
 
 def num_workers_of(strategy) -> int:
-    """Returns the workers that train: peers, or those beside parameter servers."""
+    """Returns how many workers train: peers, or those of parameter servers."""
     served = getattr(strategy, "served_cluster", None)
     return served.num_workers if served else peers.count(strategy)
-
-
-def _forward_flops(model: keras.Model) -> float | None:
-    """Returns the floating-point operations of a forward pass with one example; None if unknown."""
-    shapes = getattr(model, "inputs", None)
-    if not shapes:
-        return None
-    specs = [
-        tf.TensorSpec([1, *(size or 1 for size in each.shape[1:])], each.dtype) for each in shapes
-    ]
-    with tensorflow_adapter.outside_scopes():
-        graph = tf.function(lambda *inputs: model(list(inputs) if len(inputs) > 1 else inputs[0]))
-        graph = graph.get_concrete_function(*specs).graph
-    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
-    options["output"] = "none"
-    return tf.compat.v1.profiler.profile(graph, options=options).total_float_ops

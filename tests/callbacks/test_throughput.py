@@ -5,6 +5,7 @@ import re
 import time
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -85,6 +86,57 @@ def test_how_much_of_the_device_is_used(caplog):
     expected = 3 * num_flops * throughput.last.examples_per_second / 1e9
     (said,) = re.findall(r"MFU ([\d.]+)%", lines(caplog)[-2])
     assert float(said) / 100 == pytest.approx(expected, rel=0.2, abs=0.001)
+
+
+class Whole(keras.Model):
+    """A model whose inputs only its data tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = keras.layers.Conv2D(8, 3, padding="same", activation="relu")
+
+    def call(self, inputs):
+        return keras.ops.mean(self.convolution(inputs), axis=(1, 2))
+
+
+def of_any_size():
+    inputs = keras.Input((None, None, 3))
+    return keras.Model(inputs, Whole()(inputs))
+
+
+@pytest.mark.parametrize("make", [of_any_size, Whole])
+def test_sizes_that_the_model_does_not_know_are_those_of_the_data(make, caplog):
+    model = compiled(make)
+    throughput = Throughput(every_steps=2, peak_flops=1e6)
+    model.fit(IMAGES, LABELS, batch_size=4, verbose=0, callbacks=[throughput])
+
+    # The convolution, its bias and relu; TensorFlow does not count the mean.
+    num_flops = 32 * 32 * 8 * (2 * 3 * 3 * 3 + 1 + 1)
+    assert throughput.last is not None
+    expected = 3 * num_flops * throughput.last.examples_per_second / (1e6 * 2)
+    (said,) = re.findall(r"MFU ([\d.]+)%", lines(caplog)[-2])
+    assert float(said) / 100 == pytest.approx(expected, rel=0.01)
+
+
+def test_sizes_that_nobody_knows_are_told_instead_of_a_wrong_share(caplog):
+    spec = (tf.TensorSpec([None, None, None, 3]), tf.TensorSpec([None, 8]))
+    data = tf.data.Dataset.from_generator(lambda: [(IMAGES, LABELS)] * 2, output_signature=spec)
+    with pytest.warns(UserWarning, match="no MFU of model .*: its inputs have no fixed sizes"):
+        model = compiled(of_any_size)
+        model.fit(data, shuffle=False, verbose=0, callbacks=[Throughput(1, peak_flops=1e6)])
+
+    assert lines(caplog)
+    assert not any("MFU" in line for line in lines(caplog))
+
+
+IMAGES, LABELS = np.ones((8, 32, 32, 3), "float32"), np.zeros((8, 8), "float32")
+
+
+def compiled(make):
+    with strategies.get("2 replicas").scope():
+        model = make()
+        model.compile("sgd", "mse")
+    return model
 
 
 def test_a_program_without_logging_sees_the_lines(capsys, monkeypatch):
