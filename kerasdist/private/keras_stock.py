@@ -66,6 +66,12 @@ def has_stock_losses(model) -> bool:
     return not any(loss is None or is_own_loss(loss) for loss in losses)
 
 
+def has_unreduced_losses(model) -> bool:
+    """Whether a loss that `model` is compiled with gives a number for each example."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    return any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses)
+
+
 def is_own_loss(loss) -> bool:
     """Whether a loss is the user's: a class, or a function, also as Keras wraps it."""
     if loss is None or isinstance(loss, str):
@@ -155,6 +161,7 @@ def evaluates_each_example_alone(model) -> bool:
         returns_stock_metrics(model, "test_step")
         and type(model).compute_loss is keras_routes.BaseTrainer.compute_loss
         and has_stock_losses(model)
+        and not has_unreduced_losses(model)
         and _calls_each_example_alone(model)
     )
 

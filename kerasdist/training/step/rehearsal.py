@@ -126,7 +126,12 @@ def is_due(model) -> bool:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return False
-    return keras_stock.has_own_parts(model) or not keras_stock.has_stock_losses(model)
+    return (
+        keras_stock.has_own_parts(model)
+        or not keras_stock.has_stock_losses(model)
+        # Beside another loss or a regularizer, which Keras adds to the number of each example.
+        or keras_stock.has_unreduced_losses(model)
+    )
 
 
 def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> None:
