@@ -6,3 +6,9 @@ Its commands:
     python -m models.train --help
     python -m models.evaluate --help
 """
+
+import os
+
+# Hides what TensorFlow logs for information, also between the lines about a training; warnings and
+# errors stay. TensorFlow reads it when it is imported, so no command could set it later.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -12,6 +12,7 @@ from kerasdist.checkpoints.folder import Saved
 # In place of the step of a checkpoint.
 MISSING, UNREADABLE = -1, -2
 _NUM_SHOWN = 6
+_MOST_EPOCHS = 10**9  # Who asks for more asks for as many as there is time for.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +138,8 @@ def describe_resume(saved: Saved, training: Training, *, has_data_state: bool) -
     """Returns what is said of a training that goes on."""
     record = saved.record
     data = "The data of this epoch" if has_data_state else "All data"
+    of_epochs = f" of {training.epochs}" if training.epochs <= _MOST_EPOCHS else ""
     return (
-        f"Resumed from {saved.path}: step {saved.step}, epoch {record['epoch'] + 1} of "
-        f"{training.epochs}, after {record['step']} of its steps. {data} is read again up to that "
-        "step."
+        f"Resumed from {saved.path}: step {saved.step}, epoch {record['epoch'] + 1}{of_epochs}, "
+        f"after {record['step']} of its steps. {data} is read again up to that step."
     )

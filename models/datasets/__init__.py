@@ -6,10 +6,11 @@ A new dataset of our own is an import and a row; its builder says its SPLIT_SIZE
 folder of images, and a name whose files in slim's form are in the folder is read from these.
 """
 
-import contextlib
 import functools
+import io
 import shutil
 from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,8 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
         return slim_records.load(name, files, split=split, data_dir=data_dir)
     builder = _make_builder(name, data_dir)
     _check_features(name, builder)
-    if not builder.is_prepared():
+    # It warns if there is no folder, too.
+    if not (Path(builder.data_dir).is_dir() and builder.is_prepared()):
         # A builder of our own knows its splits before it has written them.
         if split and name in BUILDERS:
             splits.parts(name, split, BUILDERS[name].SPLIT_SIZES)
@@ -64,7 +66,13 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     chosen = split or next(iter(sizes))
     splits.parts(name, chosen, sizes)
     return Dataset(
-        examples=builder.as_dataset(split=chosen, as_supervised=True),
+        examples=builder.as_dataset(
+            split=chosen,
+            as_supervised=True,
+            # Of a small dataset it would keep the decoded images in memory, and TensorFlow would
+            # warn when only a part is read, as for the picture of samples.
+            read_config=tfds.ReadConfig(try_autocache=False),
+        ),
         num_examples=builder.info.splits[chosen].num_examples,
         label_names=tuple(builder.info.features["label"].names),
         channels=builder.info.features["image"].shape[-1],
@@ -112,14 +120,25 @@ def _prepare(name: str, builder: tfds.core.DatasetBuilder, data_dir: Path) -> No
         )
     print(f"Writing the dataset {name!r} into {builder.data_dir} (only this once).")
     try:
-        with _without_leftovers(data_dir):
+        with _without_leftovers(data_dir), _quiet() if name in BUILDERS else nullcontext():
             builder.download_and_prepare(file_format="tfrecord")
     # AssertionError is how tensorflow-datasets asks for files that have to be fetched by hand.
     except (OSError, AssertionError, tfds.download.DownloadError) as error:
         raise UsageError(f"Could not get --dataset_name {name!r}: {error}") from error
 
 
-@contextlib.contextmanager
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Hides what tensorflow-datasets prints: it would speak of a download where there is none."""
+    tfds.disable_progress_bar()
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        tfds.enable_progress_bar()
+
+
+@contextmanager
 def _without_leftovers(data_dir: Path) -> Generator[None]:
     """Removes, after an error, the folders that were not there before."""
     before = set(data_dir.iterdir())

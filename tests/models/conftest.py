@@ -1,8 +1,16 @@
 """Fixtures of the application's tests."""
 
+import os
+
 import pytest
 
-from models import datasets
+before = os.environ.copy()
+
+from models import datasets  # noqa: E402
+
+# What `models` sets is for its own commands, and not for those that other tests start.
+if "TF_CPP_MIN_LOG_LEVEL" not in before:
+    del os.environ["TF_CPP_MIN_LOG_LEVEL"]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from models import datasets
 from models.datasets.digits import Digits
@@ -28,13 +29,20 @@ def test_images_are_enlarged_and_use_the_whole_range(data_dir):
     np.testing.assert_array_equal(images[:, 2], images[:, 4])  # One pixel is three high.
 
 
-def test_the_files_are_written_once(data_dir, capsys):
-    datasets.load("digits", split="train", data_dir=data_dir)
-    capsys.readouterr()
+def test_the_files_are_written_once_and_nothing_is_said_of_a_download(tmp_path, capfd, caplog):
+    tf.constant(0)  # TensorFlow starts, and says so.
+    capfd.readouterr()
 
-    datasets.load("digits", split="train", data_dir=data_dir)
+    datasets.load("digits", split="train", data_dir=tmp_path)
+    printed = capfd.readouterr()
+    told = f"Writing the dataset 'digits' into {tmp_path}/digits/1.0.0 (only this once).\n"
+    assert (printed.out, printed.err, caplog.text) == (told, "", "")
 
-    assert capsys.readouterr().out == ""
+    dataset = datasets.load("digits", split="train", data_dir=tmp_path)
+    next(iter(dataset.examples))  # A part of it alone.
+
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "")
 
 
 def test_a_run_that_was_interrupted_while_writing_does_not_break_the_next(tmp_path, monkeypatch):
