@@ -87,7 +87,8 @@ def check_one_of(*, may_be_none: bool = False, **values: object) -> None:
     """
     num_given = sum(value is not None for value in values.values())
     if num_given > 1 or not (num_given or may_be_none):
-        names = " and ".join(f"`{name}`" for name in values)
+        *others, last = (f"`{name}`" for name in values)
+        names = f"{', '.join(others)} and {last}"
         received = ", ".join(f"{name}={value!r}" for name, value in values.items())
         raise ValueError(f"Give one of {names}. Received: {received}.")
 

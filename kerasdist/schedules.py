@@ -1,12 +1,14 @@
 """Learning rates over the steps: what Keras' own schedules lack.
 
 Keras has the decays themselves: ExponentialDecay(staircase=True), PolynomialDecay, and a plain
-number for a fixed rate. Here are the number of steps they decay in, and a warm-up before them.
+number for a fixed rate. Here are the number of steps in which they decay, and a warm-up.
 
     steps = decay_steps(num_examples=1_281_167, num_epochs=2, batch_size=32)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.045, steps, 0.94, staircase=True)
     optimizer = keras.optimizers.SGD(WarmUp(schedule, num_steps=500, scale=8))
 """
+
+from typing import Any
 
 import keras
 
@@ -28,7 +30,7 @@ def decay_steps(
         int(num_examples * num_epochs / batch_size) / replicas_to_aggregate.
 
     Raises:
-        TypeError, ValueError: One is no number, or not positive.
+        TypeError, ValueError: One is not a number, or not positive.
 
     Example:
         ```python
@@ -51,8 +53,8 @@ def decay_steps(
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """Raises the learning rate linearly before another schedule, and scales it by the replicas.
 
-    A global batch that is n times larger wants a learning rate n times larger, which is too much
-    for the first steps: the rate goes from the one for a single replica to `scale` times it.
+    A global batch that is n times larger needs a learning rate n times larger, which is too much
+    for the first steps. So the rate rises from that of a single replica to `scale` times it.
 
     Args:
         schedule: The rate for a single replica: a number or a schedule. It counts steps from the
@@ -61,7 +63,8 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         scale: Factor after the warm-up; the number of replicas, for linear scaling.
 
     Raises:
-        TypeError, ValueError: `num_steps` is no int from 0 on, or `scale` no positive number.
+        TypeError, ValueError: `num_steps` is not an int or is negative, or `scale` is not a
+            positive number.
 
     Example:
         ```python
@@ -71,7 +74,13 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2.
     """
 
-    def __init__(self, schedule, *, num_steps: int, scale: float = 1.0):
+    def __init__(
+        self,
+        schedule: float | keras.optimizers.schedules.LearningRateSchedule,
+        *,
+        num_steps: int,
+        scale: float = 1.0,
+    ):
         check_int("num_steps", num_steps, at_least=0)
         check_positive("scale", scale)
         self.schedule = schedule
@@ -79,7 +88,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = scale
 
     def __call__(self, step):
-        rate = self.schedule(step) if callable(self.schedule) else self.schedule
+        rate: Any = self.schedule(step) if callable(self.schedule) else self.schedule
         if self.num_steps == 0:
             return rate * self.scale
         progress = keras.ops.minimum(keras.ops.cast(step, "float32") / self.num_steps, 1.0)

@@ -100,6 +100,8 @@ def test_one_of_two_arguments_is_to_be_given(values):
     received = f"steps={values['steps']}, secs={values['secs']}"
     with pytest.raises(ValueError, match=f"^Give one of `steps` and `secs`. Received: {received}"):
         checks.check_one_of(**values)
+    with pytest.raises(ValueError, match=r"^Give one of `a`, `b` and `c`\. Received: a=1, b=2, c="):
+        checks.check_one_of(a=1, b=2, c=None)
 
 
 def test_it_may_be_that_none_is_given():

@@ -1,4 +1,4 @@
-"""Callbacks that look at some of the steps."""
+"""Callbacks that see some of the steps."""
 
 import time
 from collections.abc import Callable
@@ -15,19 +15,20 @@ class Every(Wrapper):
     """Lets a callback see the end of a training step now and then; all its other hooks are called.
 
     Logs cost nothing in the steps between. With `steps_per_execution` it sees the end of the call
-    that holds the step.
+    that contains the step.
 
     Args:
         callback: A Keras callback.
         steps: After how many steps, counted over all epochs of a `fit`.
-        secs: After how many seconds since the last time, and since `fit` has begun. Several workers
-            do not agree on it to the step: let it be of a callback that they need not run together.
+        secs: After how many seconds since the last time, or since the beginning of `fit`. Workers
+            may run it at different steps, so do not use it for a callback that all workers must run
+            together.
         clock: Returns seconds.
 
     Raises:
-        TypeError, ValueError: None or both of `steps` and `secs` are given; `steps` is no int from
-            1 on, or `secs` no number from 0 on; `callback` is no Keras callback, or one that is
-            part of the update.
+        TypeError, ValueError: None or both of `steps` and `secs` are given; `steps` is not an int
+            of at least 1; `secs` is not a number, or is negative; `callback` is not a Keras
+            callback, or it is part of the update.
 
     Example:
         ```python

@@ -1,4 +1,4 @@
-"""What a replica knows of a step that is not finite."""
+"""What a replica knows about a step that is not finite."""
 
 import contextlib
 from typing import Any
@@ -10,7 +10,7 @@ from kerasdist.training.step import step_variables
 
 
 class Evidence:
-    """What one replica knew of a step that was not finite, kept on the device.
+    """What one replica knew about a step that was not finite, kept on the device.
 
     Args:
         strategy: A strategy of ours.
@@ -40,7 +40,7 @@ class Evidence:
         return self._step >= 0
 
     def keep(self, step, flags, indices, sizes, losses: dict, values, data) -> None:
-        """Keeps what is known of the first such step, and counts them all. Traced."""
+        """Keeps what is known about the first such step, and counts them all. Traced."""
         leaves = tf.nest.flatten(data, expand_composites=True)
         leaves = [leaf for leaf in leaves if leaf is not None]
         if self._leaves is None:
@@ -68,7 +68,7 @@ class Evidence:
 
     @property
     def step(self) -> int:
-        """Which update it would have been, from 1; -1 where there is none."""
+        """Which update it would have been, from 1; -1 if there is none."""
         return int(self._step.numpy())
 
     @property

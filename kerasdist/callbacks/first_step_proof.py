@@ -19,7 +19,7 @@ _WIDTH = 100
 
 
 class FirstStepProof(keras.callbacks.Callback):
-    """Computes the first step of a `fit` also as one device would, and prints whether it is equal.
+    """Computes the first step of a `fit` as one device would, too, and prints whether it is equal.
 
     Use it on the machines that a program trains on; `python -m kerasdist doctor` examines more
     steps, against plain Keras, on any machine. The first batch is computed twice before training
@@ -31,7 +31,7 @@ class FirstStepProof(keras.callbacks.Callback):
     device.
 
     Attributes:
-        comparison: What was found; None before the first step, and where it cannot be compared.
+        comparison: What was found; None before the first step, and if it cannot be compared.
 
     Raises:
         RuntimeError: In `fit`: the model was created outside of our strategies' scopes.
@@ -119,10 +119,10 @@ def _step(model, logs) -> Step:
 
 
 def _why_not(model, taken) -> str:
-    """Returns why the first step of a model cannot be compared; "" where it can."""
+    """Returns why the first step of a model cannot be compared; "" if it can."""
     strategy = model.distribute_strategy
     if traits.keeps_own_pace(strategy):
-        return "beside parameter servers no step has one right result"
+        return "with parameter servers no step has a single right result"
     if strategy.num_replicas_in_sync == 1:
         return "there is one replica"
     if not keras_adapter.is_built(model):

@@ -16,24 +16,24 @@ from kerasdist.training.step.update_callback import UpdateCallback
 class GradientAccumulation(UpdateCallback):
     """Updates the weights once for every `steps` batches, as with batches that much larger.
 
-    Every batch counts with what its loss is divided by: the number of examples; with a mask, or
-    with `reduction="mean_with_sample_weight"`, the sum of the mask or weights. Losses with
-    `reduction="sum"` or None are added up, and so are, with a warning, regularizers beside them:
-    divide their factors by `steps`. A batch counts with its number of examples also where that is
-    not exact: where several losses have different divisors, with a warning, and with a train_step
-    or compute_loss of your own.
+    Each batch is weighted by the divisor of its loss: the number of examples or, with a mask or
+    `reduction="mean_with_sample_weight"`, the sum of the mask or weights. Losses with
+    `reduction="sum"` or None are added up. So are regularizers next to them, with a warning: divide
+    their factors by `steps`. In two cases the result is only approximate, because each batch is
+    weighted by its number of examples: if several losses have different divisors (with a warning),
+    and with a train_step or compute_loss of your own.
 
     `optimizer.iterations`, learning-rate schedules and moving averages count updates, not batches.
     Callbacks before it in the list act on the gradient of each batch, those after it on the
-    accumulated one. A group that is not full at the end of an epoch goes on in the next; what is
-    left at the end of `fit` stays for the next `fit` of the model with this callback.
+    accumulated one. A group that is not full at the end of an epoch continues in the next epoch;
+    what is left at the end of `fit` is kept for the next `fit` of the model with this callback.
 
     Args:
         steps: Batches per update.
 
     Raises:
-        TypeError, ValueError: `steps` is no int from 2 on; when `fit` begins: the optimizer
-            accumulates by itself, or there are parameter servers.
+        TypeError, ValueError: `steps` is not an int of at least 2. When `fit` begins: the optimizer
+            accumulates gradients itself, or there are parameter servers.
 
     Example:
         ```python
@@ -57,9 +57,9 @@ class GradientAccumulation(UpdateCallback):
     def prepare(self, model):
         if traits.keeps_own_pace(model.distribute_strategy):
             raise ValueError(
-                "GradientAccumulation cannot act with parameter servers: workers that train the "
-                "same variables would apply what another has half added. Leave it out, and use "
-                "larger batches."
+                "GradientAccumulation is not supported with parameter servers: workers that train "
+                "the same variables would apply what another has added only in part. Leave it out, "
+                "and use larger batches."
             )
         for optimizer in keras_optimizers.optimizers_of(model):
             if optimizer.gradient_accumulation_steps:
@@ -123,7 +123,7 @@ class GradientAccumulation(UpdateCallback):
         return f"accumulate {self.steps} batches"
 
     def _divisor(self):
-        """Returns what the loss of the batch was divided by: float32 scalar, None for a sum."""
+        """Returns what the loss of the batch was divided by: float32 scalar; None for a sum."""
         divisors = replica_step.divisors() if self._knows_divisors else []
         if len(divisors) > 1:
             self._warn_once(

@@ -2,10 +2,11 @@
 
 import warnings
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks import gradients
-from kerasdist.checks import check_positive
+from kerasdist.checks import check_one_of, check_positive
 from kerasdist.training.step.update_callback import UpdateCallback
 
 
@@ -23,10 +24,10 @@ class GradientClipping(UpdateCallback):
         value: Largest absolute value of any element (Keras' `clipvalue`).
 
     Raises:
-        TypeError, ValueError: None or several are given, or one that is not a positive number.
+        TypeError, ValueError: None or several are given, or one is not a positive number.
         FloatingPointError: In `fit`: a gradient is not finite, so that clipping it would make the
             weights NaN. No weight is changed by that step. XLA drops this check: with
-            `jit_compile=True` there is a warning instead, when `fit` begins.
+            `jit_compile=True` there is a warning instead when `fit` begins.
 
     Example:
         ```python
@@ -34,23 +35,26 @@ class GradientClipping(UpdateCallback):
         ```
     """
 
-    def __init__(self, *, norm=None, global_norm=None, value=None):
+    def __init__(
+        self,
+        *,
+        norm: float | np.floating | None = None,
+        global_norm: float | np.floating | None = None,
+        value: float | np.floating | None = None,
+    ):
         super().__init__()
-        given = {"norm": norm, "global_norm": global_norm, "value": value}
-        given = {name: limit for name, limit in given.items() if limit is not None}
-        if len(given) != 1:
-            raise ValueError(
-                "GradientClipping takes exactly one of `norm`, `global_norm`, `value`. Received: "
-                f"{given or 'none of them'}."
-            )
-        ((self.mode, self.limit),) = given.items()
+        limits = {"norm": norm, "global_norm": global_norm, "value": value}
+        check_one_of(norm=norm, global_norm=global_norm, value=value)
+        self.mode, self.limit = next(
+            (mode, limit) for mode, limit in limits.items() if limit is not None
+        )
         check_positive(self.mode, self.limit, finite=True)
 
     def prepare(self, model):
         if model.jit_compile and model.distribute_strategy.num_replicas_in_sync == 1:
             warnings.warn(
                 "`jit_compile=True`: XLA drops GradientClipping's check that gradients are finite. "
-                "Add keras.callbacks.TerminateOnNaN() to stop where they are not.",
+                "Add keras.callbacks.TerminateOnNaN() to stop if they are not.",
                 stacklevel=2,
             )
 

@@ -21,14 +21,14 @@ class GradientMultipliers(UpdateCallback):
     Args:
         multipliers: Factors by regular expressions that match the whole of `variable.path`. Keras'
             variables cannot be keys of a dict; a list of pairs (variable or expression, factor)
-            does the same. A variable takes the first key that matches; one that none matches stays
-            as it is. A factor is a number, a `keras.optimizers.schedules.LearningRateSchedule` or a
-            function of the step (`optimizer.iterations`, int64 scalar) that returns a scalar. 0
+            does the same. A variable takes the first key that matches, and keeps its gradient if
+            none does. A factor is a number, a `keras.optimizers.schedules.LearningRateSchedule`, or
+            a function of the step (`optimizer.iterations`, int64 scalar) that returns a scalar. 0
             freezes a variable, though weight decay and momentum still act on it.
 
     Raises:
-        TypeError, ValueError: The map is empty or neither a dict nor pairs, or a key or factor has
-            a wrong type.
+        TypeError, ValueError: `multipliers` is empty, or neither a dict nor pairs, or a key or
+            factor has the wrong type.
         ValueError: When `fit` begins: a key matches no trainable variable. At the first step: a
             variable with a factor has no gradient.
 

@@ -1,7 +1,7 @@
 """Arithmetic on gradients: multiply and clip. Sparse gradients stay sparse.
 
 The functions take and return gradients as `tf.GradientTape` gives them: tensors, IndexedSlices for
-what an Embedding gathers, or None where the loss does not depend on a variable.
+what an Embedding gathers, or None if the loss does not depend on a variable.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def _factors(values):
 
 
 def clip_by_norm(gradients, norm) -> list:
-    """Returns each gradient, shortened to L2 norm `norm` where it is longer.
+    """Returns each gradient, shortened to L2 norm `norm` if it is longer.
 
     Rows of a sparse gradient that stand for the same index are added up first, as the update does.
 
@@ -87,7 +87,7 @@ def _are_all_none(gradients) -> bool:
 
 
 def _square_sums(gradients):
-    """Returns the sum of squares of each gradient that is there: float32 scalars."""
+    """Returns the sum of squares of each gradient that is not None: float32 scalars."""
     present = [gradient for gradient in gradients if gradient is not None]
     return [_square_sum(*_factors(values_of(gradient))) for gradient in present]
 
@@ -99,7 +99,7 @@ def _square_sum(values, factor):
 
 
 def _finite(norms):
-    """Returns `norms`; fails where one is infinite or NaN, before what is computed from it."""
+    """Returns `norms`; fails if one is infinite or NaN, before anything is computed from it."""
     return tf.debugging.check_numerics(norms, _NOT_FINITE)
 
 

@@ -15,7 +15,7 @@ class LossAverages(StepCallback):
 
     The log "loss" becomes the moving average, and "loss (raw)" the loss of the last global batch;
     so do the losses of the outputs of a model that has several. Both are what progress bars,
-    summaries and the other callbacks see, where Keras logs the mean since the start of the epoch.
+    summaries and other callbacks see, in place of Keras' mean since the start of the epoch.
 
     Averages go on in the next `fit` of the same model.
 
@@ -62,7 +62,7 @@ class LossAverages(StepCallback):
         self._state = {}
 
     def on_train_begin(self, logs=None):
-        for name in self._state:  # It was set, and goes on: no other model is to begin with it.
+        for name in self._state:  # They go on from it; no other model must begin with it.
             self._restored.pop(name, None)
 
     def observe(self, losses):

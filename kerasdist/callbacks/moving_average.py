@@ -23,8 +23,8 @@ class MovingAverage(StepCallback):
     After each update n the average moves to `decay * average + (1 - decay) * variable`, with the
     decay min(decay, (1 + n) / (10 + n)), so that it follows quickly at first. Averages start at the
     values that the variables have when the first `fit` begins, and live on in the callback: give
-    the same one to the next `fit`. Those of layers that are unfrozen later start then; where layers
-    are frozen, they go on towards what the weights are.
+    the same one to the next `fit`. The average of a layer that is unfrozen later starts at that
+    moment; that of a frozen layer converges to its weights.
 
     Args:
         decay: Largest decay per update, from 0 to less than 1.
@@ -32,12 +32,13 @@ class MovingAverage(StepCallback):
         every_steps: Updates between two moves of the average; each move takes one decay, so choose
             a smaller one for a larger number.
         trainable: Whether trainable variables are averaged.
-        batch_statistics: Whether the moving statistics of BatchNormalization are averaged once
-            more, as the Inception trainers did.
+        batch_statistics: Whether the moving statistics of BatchNormalization are averaged a second
+            time, as the Inception trainers did.
         validate: Whether validation during `fit` uses the averages.
 
     Raises:
-        TypeError, ValueError: A value of the wrong type or out of its range; nothing to average.
+        TypeError, ValueError: A value has the wrong type or is out of range, or there is nothing to
+            average.
 
     Example:
         ```python
@@ -83,10 +84,10 @@ class MovingAverage(StepCallback):
         self._is_applied = False
 
     @contextlib.contextmanager
-    def applied(self, model) -> Generator[None]:
+    def applied(self, model: keras.Model) -> Generator[None]:
         """Puts the averages into `model`, and takes them out again whatever happens inside.
 
-        Weights and averages change places, which needs no third copy of them.
+        Weights and averages swap places, so no third copy of them is needed.
 
         Args:
             model: The model of the `fit` that this callback was given to.
@@ -139,7 +140,7 @@ class MovingAverage(StepCallback):
                 f"'{model.name}'."
             )
         self._trained = _ids_of(model.trainable_variables)
-        # Layers may be frozen and unfrozen meanwhile.
+        # Layers may have been frozen or unfrozen since the last `fit`.
         variables = held + [each for each in variables if id(each) not in _ids_of(held)]
         self._averages += [
             (variable, self._make_average(variable, name))
@@ -148,7 +149,7 @@ class MovingAverage(StepCallback):
 
     def after_update(self, variables):
         updated = {id(variable) for variable in variables}
-        # Where a step makes several updates, statistics move once.
+        # If a step makes several updates, statistics move only once.
         is_first = replica_step.is_first_update()
         moving = [
             pair

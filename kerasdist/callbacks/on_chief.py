@@ -7,16 +7,15 @@ from kerasdist.training.report.wrapper import Wrapper
 class OnChief(Wrapper):
     """Runs a callback on the chief alone, such as one that writes files.
 
-    Keras' own that write (ModelCheckpoint, TensorBoard, CSVLogger, BackupAndRestore) need it not;
-    subclasses of them need it where they write files by themselves.
-    On one machine, and beside parameter servers, it changes nothing. The callback must not do what
-    all workers do together, such as `evaluate`.
+    Keras' own ModelCheckpoint, TensorBoard, CSVLogger and BackupAndRestore do not need it; a
+    subclass of them does if it writes files itself. On one machine, and with parameter servers, it
+    changes nothing. The callback must not do what all workers do together, such as `evaluate`.
 
     Args:
         callback: A Keras callback.
 
     Raises:
-        TypeError: `callback` is no Keras callback, or one that is part of the update.
+        TypeError: `callback` is not a Keras callback, or it is part of the update.
 
     Example:
         ```python

@@ -16,7 +16,7 @@ from kerasdist.lifetime.remote_recordings import RemoteRecordings
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
 from kerasdist.training import peers, running_call, traits
-from kerasdist.training.report import log_lines
+from kerasdist.training.report import log_lines, report_file
 from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import scope_checks
@@ -32,27 +32,26 @@ class ProfilerTrace(keras.callbacks.Callback):
     | `tf_trace-<step>.json` | the trace in Chrome's format: open it at ui.perfetto.dev |
     | `plugins/profile/step-<step>/<task>.xplane.pb` | for TensorBoard with `pip install xprof` |
 
-    In a cluster the first is in a folder named after its task, such as `worker-0`; beside parameter
-    servers the chief writes those of all tasks. `python -m kerasdist trace FILE` says where the
-    time went. Steps are those of the optimizer: `at_steps=[60]` records the update after which it
-    has made 60. Where a call has several steps, the call with that step is recorded. Between the
-    windows it costs next to nothing, and recorded steps do not count for `Throughput`.
+    In a cluster the first is in a folder named after its task, such as `worker-0`; with parameter
+    servers the chief writes the traces of all tasks. `python -m kerasdist trace FILE` says where
+    the time went. Steps are those of the optimizer: `at_steps=[60]` records the update after which
+    it has made 60. If a call has several steps, the whole call with that step is recorded. Between
+    the windows it costs next to nothing, and recorded steps do not count for `Throughput`.
 
     Args:
         log_dir: Folder of the run.
-        at_steps: The first steps of the windows, rising, from 1 on.
+        at_steps: The first steps of the windows, in rising order, each at least 1.
         every_steps: A window at every multiple of this instead.
         num_steps: Steps of a window.
-        tasks: "chief", or "all" tasks of a job. Beside parameter servers the work is done by the
-            others.
+        tasks: "chief", or "all" tasks of a job. With parameter servers, the others do the work.
 
     Attributes:
         files: The traces in Chrome's format that this task has written.
 
     Raises:
         TypeError, ValueError: None or both of `at_steps` and `every_steps` are given; `at_steps`
-            are no rising ints, `every_steps` or `num_steps` no int from 1 on, `tasks` neither
-            "chief" nor "all", or `log_dir` no path of a folder.
+            are not rising ints of at least 1, `every_steps` or `num_steps` is not an int of at
+            least 1, `tasks` is neither "chief" nor "all", or `log_dir` is not the path of a folder.
 
     Example:
         ```python
@@ -130,8 +129,9 @@ class ProfilerTrace(keras.callbacks.Callback):
             self._recorder.start()
         except tf.errors.OpError as error:
             warnings.warn(
-                f"Step {self._first} is not traced, for another trace is running in this process "
-                f"(of another ProfilerTrace, or TensorBoard(profile_batch=...)): {error.message}.",
+                f"Step {self._first} is not traced because another trace is running in this "
+                "process (of another ProfilerTrace, or TensorBoard(profile_batch=...)): "
+                f"{error.message}.",
                 stacklevel=2,
             )
             self._plan(self._first)
@@ -169,7 +169,8 @@ class ProfilerTrace(keras.callbacks.Callback):
     def _warn_of(self, problems):
         for task, problem in problems.items():
             warnings.warn(
-                f"There is no trace of {task}: {problem}. It is asked no more in this `fit`.",
+                f"There is no trace of {task}: {problem}. No further traces of it are requested "
+                "during this `fit`.",
                 stacklevel=2,
             )
 
@@ -179,8 +180,8 @@ class ProfilerTrace(keras.callbacks.Callback):
         path = os.path.join(folder, f"tf_trace-{self._first}.json")
         xplane = f"plugins/profile/step-{self._first:08d}/{name}.xplane.pb"
         found = spans.as_chrome(list(spans.of_profile(profile)))
-        _write(os.path.join(self.log_dir, xplane), profile)
-        _write(path, json.dumps(found).encode())
+        report_file.write(os.path.join(self.log_dir, xplane), profile)
+        report_file.write(path, json.dumps(found).encode())
         if not self.files:
             strategy = self.model.distribute_strategy
             log_lines.say(strategy, f"The trace of step {self._first}: {viewer.ways_to_look(path)}")
@@ -195,9 +196,3 @@ def _checked(at_steps) -> tuple[int, ...]:
             f"`at_steps` must be rising ints from 1 on. Received: at_steps={list(steps)}."
         )
     return steps
-
-
-def _write(path: str, content: bytes):
-    tf.io.gfile.makedirs(os.path.dirname(path))
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(content)

@@ -1,10 +1,9 @@
 """What one step did, recorded on the device now and then and read by the chief afterwards.
 
 Steps at which nobody looks are compiled without it. In the others (a call of `steps_per_execution`
-has several, and workers beside parameter servers do not know which number theirs gets) it stands
-behind a condition. It is made by the first replica of the chief alone, for the gradients of the
-global batch and the updated weights are the same on all of them; of a layer's output it sees its
-own share.
+has several, and workers of parameter servers do not know which number theirs gets) it is behind a
+condition. Only the first replica of the chief records: the gradients of the global batch and the
+updated weights are the same on all of them. Of a layer's output it sees its own share.
 """
 
 import dataclasses
@@ -63,7 +62,7 @@ class StepRecord:
             self._step.assign(-1)
 
     def read(self) -> "Record | None":
-        """Returns the record that was planned; None where there is none yet."""
+        """Returns the record that was planned; None if there is none yet."""
         step = int(self._step.numpy())
         if step < 0:
             return None
@@ -142,7 +141,7 @@ class StepRecord:
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
         rows = [statistics.row_of(values_of(gradient)) for _, gradient, _ in wanted]
         _set(self._of_gradients, [index for index, _, _ in wanted], rows)
-        norms: dict = {}  # Of what no callback has changed there is one.
+        norms: dict = {}  # A gradient that no callback has changed is measured once.
         for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
             for _, gradient, _ in present:
                 norms.setdefault(id(gradient), statistics.norm_of(values_of(gradient)))

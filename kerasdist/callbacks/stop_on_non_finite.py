@@ -1,4 +1,4 @@
-"""Steps that are not finite: no harm, and what was the cause."""
+"""Steps that are not finite: they do no harm, and their cause is named."""
 
 import contextlib
 import io
@@ -15,26 +15,27 @@ from kerasdist.callbacks.evidence import Evidence
 from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers
+from kerasdist.training.report import report_file
 from kerasdist.training.step import layer_outputs, rare, replica_step, step_variables, whole_step
 from kerasdist.training.step.gradient_aggregation import values_of
 from kerasdist.training.step.update_callback import StepCallback
 
-# How many of the largest gradients before are named.
+# How many of the largest earlier gradients are named.
 _NUM_LARGEST = 3
 
 
 class StopOnNonFinite(StepCallback):
     """Leaves out the update of a step whose loss or gradient is infinite or NaN, and says why.
 
-    A gradient is finite where its L2 norm is, in float32.
+    A gradient is finite if its L2 norm is, in float32.
 
     Weights, optimizer, moving statistics and metrics stay as the step before has left them. The
     message names the step, the worker and replica, what went wrong first (an input, a layer, a loss
-    or the gradient of a variable), and the largest gradients of the step before. The batch that did
-    it is kept. The infinite gradients of a `LossScaleOptimizer` are left to it.
+    or the gradient of a variable), and the largest gradients of the step before. The batch that
+    caused it is kept. Infinite gradients of a `LossScaleOptimizer` are left to the optimizer.
 
     It acts before all other callbacks, wherever it is in the list. It costs one sum over the
-    gradients in each step, and on devices that are not the CPU a wait for it.
+    gradients in each step and, on accelerators, a wait for its result.
 
     Args:
         action: "raise" raises the error; "stop" ends `fit` as `model.stop_training` does; "restore"
@@ -43,14 +44,14 @@ class StopOnNonFinite(StepCallback):
         directory: Where to write the batch as `non-finite-step-<n>.npz`, or None.
 
     Attributes:
-        batch: What the replica got that was not finite, as arrays in the structure of the data;
-            None before, on workers whose replicas were finite, and with `jit_compile=True` on one
-            device.
-        step: Which update of the optimizer it would have been, from 1; None before.
+        batch: The batch of the replica that was not finite, as arrays in the structure of the data;
+            None before that, on workers whose replicas were finite, and with `jit_compile=True` on
+            one device.
+        step: Which update of the optimizer it would have been, from 1; None before that.
 
     Raises:
-        TypeError, ValueError: `action` is none of these, `max_restores` no int from 1 on, or
-            `directory` no path of a folder.
+        TypeError, ValueError: `action` is none of these, `max_restores` is not an int of at least
+            1, or `directory` is not the path of a folder.
         FloatingPointError: In `fit`, after such a step.
 
     Example:
@@ -86,7 +87,7 @@ class StopOnNonFinite(StepCallback):
             Evidence(strategy, len(self._index)) for _ in peers.local_replicas(strategy)
         ]
         self._num_restores = 0
-        # XLA cannot keep what has another size in every call.
+        # XLA cannot keep what may have a different size in each call.
         self._keeps_batch = not model.jit_compile or strategy.num_replicas_in_sync > 1
 
     def riders(self, gradients):
@@ -142,7 +143,7 @@ class StopOnNonFinite(StepCallback):
             self._act()
 
     def on_train_end(self, logs=None):
-        # Of workers that went on meanwhile, which is told once where training stops.
+        # Of workers that went on meanwhile. If training stops, it is said only once.
         is_news = self.step is None or self.action == "restore"
         if is_news and self._evidence[0].step >= 0:
             self._act()
@@ -187,11 +188,9 @@ class StopOnNonFinite(StepCallback):
             return
         path = os.path.join(self.directory, f"non-finite-step-{self.step}.npz")
         content = io.BytesIO()
-        np.savez(content, *_arrays_in(self.batch))
+        np.savez(content, *map(_without_objects, _arrays_in(self.batch)))
         try:
-            tf.io.gfile.makedirs(self.directory)
-            with tf.io.gfile.GFile(path, "wb") as file:
-                file.write(content.getvalue())
+            report_file.write(path, content.getvalue())
         except (OSError, tf.errors.OpError) as error:
             warnings.warn(f"The batch cannot be written to {path!r}: {error}.", stacklevel=2)
 
@@ -238,7 +237,7 @@ class StopOnNonFinite(StepCallback):
 
 
 def _inputs_in(batch):
-    """Returns the inputs of a batch; all of it where a train_step takes it apart in its own way."""
+    """Returns the inputs of a batch; all of it if only the train_step knows what they are."""
     try:
         x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
     except ValueError:
@@ -264,13 +263,18 @@ def _is_finite(structure) -> bool:
 
 
 def _arrays_in(structure) -> list[np.ndarray]:
-    """Returns the arrays in a structure; of ragged and sparse tensors those that they are of."""
+    """Returns the arrays in a structure; of ragged and sparse tensors, their components."""
     leaves = tf.nest.flatten(structure, expand_composites=True)
     return [np.asarray(leaf) for leaf in leaves if leaf is not None]
 
 
+def _without_objects(array: np.ndarray) -> np.ndarray:
+    """Returns an array that numpy writes, and reads, without pickle: strings get one length."""
+    return array.astype(np.bytes_) if array.dtype == object else array
+
+
 def _first_layer(model, x):
-    """Returns the first layer whose output is not finite for an input; None where none is."""
+    """Returns the first layer whose output is not finite for an input, or None."""
     found = []
 
     def note(layer, output):
@@ -280,7 +284,7 @@ def _first_layer(model, x):
 
     layers = list(layer_outputs.by_name(model).values())
     with (
-        contextlib.suppress(Exception),  # What came of the layers before it is known.
+        contextlib.suppress(Exception),  # The outputs of earlier layers are known all the same.
         tensorflow_adapter.outside_scopes(),
         whole_step.state_kept(model),
         layer_outputs.watched(layers, note),

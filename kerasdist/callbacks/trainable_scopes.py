@@ -23,8 +23,8 @@ class TrainableScopes(StepCallback):
             `update_ops=[]`.
 
     Raises:
-        TypeError, ValueError: `scopes` is empty or of a wrong type, or `freeze_batch_statistics`
-            no bool; when `fit` begins: a scope matches no trainable variable.
+        TypeError, ValueError: `scopes` is empty or of the wrong type, or `freeze_batch_statistics`
+            is not a bool. When `fit` begins: a scope matches no trainable variable.
 
     Example:
         ```python
@@ -55,7 +55,7 @@ class TrainableScopes(StepCallback):
             patterns.check_matches_something("scopes", scope, model.trainable_variables)
         if self.freeze_batch_statistics and not keras_adapter.batch_normalizations_of(model):
             raise ValueError(
-                f"`freeze_batch_statistics=True`, and model '{model.name}' has no "
+                f"`freeze_batch_statistics=True`, but model '{model.name}' has no "
                 "BatchNormalization layer. Leave the argument out."
             )
 

@@ -118,8 +118,8 @@ def test_a_limit_may_be_a_number_of_numpy():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, ValueError, "none of them"),
-        ({"norm": 1.0, "value": 2.0}, ValueError, "{'norm': 1.0, 'value': 2.0}"),
+        ({}, ValueError, "norm=None, global_norm=None, value=None"),
+        ({"norm": 1.0, "value": 2.0}, ValueError, "norm=1.0, global_norm=None, value=2.0"),
         ({"norm": -1.0}, ValueError, "norm=-1.0"),
         ({"global_norm": 0}, ValueError, "global_norm=0"),
         ({"value": float("inf")}, ValueError, "value=inf"),

@@ -93,7 +93,7 @@ def test_a_second_trace_at_once_is_left_out_with_a_warning(tmp_path):
     first = ProfilerTrace(tmp_path / "a", at_steps=[3], num_steps=4)
     second = ProfilerTrace(tmp_path / "b", at_steps=[4, 9])
 
-    with pytest.warns(UserWarning, match="Step 4 is not traced, for another trace is running"):
+    with pytest.warns(UserWarning, match="Step 4 is not traced because another trace is running"):
         hand_loop.fit(model, [first, second])
 
     assert [Path(path).name for path in second.files] == ["tf_trace-9.json"]
