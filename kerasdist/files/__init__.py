@@ -1,1 +1,1 @@
-"""Files that a full disk or a kill does not tear."""
+"""Files that neither a full disk nor a kill leaves half written."""

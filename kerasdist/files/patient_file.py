@@ -1,4 +1,4 @@
-"""A file that HDF5 can write to also where the disk is full."""
+"""A file that HDF5 can write to even if the disk is full."""
 
 import io
 import os
@@ -6,17 +6,17 @@ from typing import Any
 
 
 class PatientFile(io.BytesIO):
-    """A file on the disk that says only at the end what went wrong.
+    """A file on the disk that raises only at the end what went wrong.
 
     HDF5 does not survive a write that fails: when it closes the file, the process ends with a
-    segmentation fault. So what the disk does not take is kept in memory, and the end of the `with`
+    segmentation fault. So what the disk cannot hold is kept in memory, and the end of the `with`
     raises.
 
     Args:
-        path: Of the file; what was there is replaced.
+        path: Of the file; an old one is replaced.
 
     Raises:
-        OSError: It cannot be made; at the end: the disk has not taken all of it.
+        OSError: It cannot be made, or, at the end, the disk could not hold all of it.
 
     Example:
         with PatientFile("model.weights.h5") as file:
@@ -30,11 +30,11 @@ class PatientFile(io.BytesIO):
         self._error: OSError | None = None
 
     def __str__(self) -> str:
-        return self._path  # Keras looks at how it ends.
+        return self._path  # Keras looks at the suffix.
 
     def __exit__(self, exc_type, exc_val, exc_tb):
         if exc_type is not None and self._error is None:
-            # Keras leaves its HDF5 file open after an error; it ends when it is forgotten.
+            # Keras leaves its HDF5 file open after an error; it writes more when it is collected.
             self._take_into_memory(OSError("Given up."), self.tell())
         self._disk.close()
         if exc_type is not None:
@@ -77,7 +77,7 @@ class PatientFile(io.BytesIO):
                 return self._disk.truncate(size)
             except OSError as error:
                 self._take_into_memory(error, position)
-        if size is not None and size > len(self.getbuffer()):  # BytesIO only makes it shorter.
+        if size is not None and size > len(self.getbuffer()):  # BytesIO can only shrink.
             position = super().tell()
             super().seek(size - 1)
             super().write(b"\0")
@@ -86,7 +86,7 @@ class PatientFile(io.BytesIO):
         return super().truncate(size)
 
     def flush(self) -> None:
-        pass  # Nothing is held back.
+        pass  # Nothing is buffered.
 
     def _take_into_memory(self, error: OSError, position: int):
         self._disk.seek(0)

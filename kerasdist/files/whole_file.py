@@ -1,4 +1,4 @@
-"""A file that is the old one or the new one, whole, whenever its writer is killed.
+"""A file that is either the old one or the new one, whole, whenever its writer is killed.
 
 with whole_file("model.keras") as unfinished:
     model.save(unfinished)
@@ -9,23 +9,22 @@ import os
 import shutil
 from collections.abc import Generator
 
-# Of a name, which can have 255 characters.
+# Bytes of a name, which can have 255: not characters, of which some take four.
 _KEPT = 200
 
 
 @contextlib.contextmanager
 def whole_file(path: str) -> Generator[str]:
-    """Yields the path to write to, in the same folder; at the end it becomes `path`.
+    """Yields a path in the same folder to write to; at the end that file becomes `path`.
 
-    After an exception what was there is still there. What a kill has left is overwritten by the
-    next one.
+    After an exception the old file is still there. What a kill leaves is overwritten the next time.
 
     Args:
-        path: Where the file will be; behind a link, what the link points to.
+        path: Where the file will be; if it is a link, the file that it points to is replaced.
     """
     target = os.path.realpath(path)
-    # The end stays, also where a link points to another one: writers choose the format by it.
-    name = os.path.basename(path)[-_KEPT:]
+    # The end of the name stays, not that of a link's target: writers choose the format by it.
+    name = os.path.basename(path).encode(errors="ignore")[-_KEPT:].decode(errors="ignore")
     unfinished = os.path.join(os.path.dirname(target), f".writing-{name}")
     try:
         yield unfinished

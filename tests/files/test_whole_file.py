@@ -73,10 +73,12 @@ def test_a_link_to_a_name_of_another_kind_keeps_the_suffix(tmp_path):
     assert target.read_text() == "new"
 
 
-def test_the_longest_name_that_there_can_be(tmp_path):
-    path = tmp_path / f"{'x' * 249}.keras"
+@pytest.mark.parametrize("name", ["x" * 249, "字" * 83], ids=["of one byte", "of three bytes"])
+def test_the_longest_name_that_there_can_be(name, tmp_path):
+    path = tmp_path / f"{name}.keras"
 
     with whole_file(str(path)) as unfinished:
+        assert unfinished.endswith(".keras")
         write(unfinished, "new")
 
     assert path.read_text() == "new"
