@@ -1,5 +1,6 @@
 """`python -m kerasdist inspect`: what checkpoints hold, and how they differ."""
 
+import shutil
 import subprocess
 import sys
 
@@ -28,6 +29,27 @@ def test_what_a_checkpoint_holds(run, capsys):
     assert f"keras {keras.__version__}" in lines[0]
     assert lines[3].split() == ["head/0", "float32", "[8,", "1]", "32"]
     assert lines[-1] == "4 arrays, 260 bytes"
+
+
+def test_a_copy_of_one_checkpoint(run, capsys, monkeypatch):
+    shutil.copytree(run / "step-00000012", run / "best")
+    monkeypatch.chdir(run / "best")
+
+    for path in ("../best", "."):
+        assert main(["inspect", path]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(f"{path}: step 12, epoch 1 and 5 steps")
+        assert lines[-1] == "4 arrays, 260 bytes"
+
+
+def test_what_is_said_is_of_the_checkpoint_that_is_read(run, capsys):
+    (run / "step-00000014" / "state.npz").write_bytes(b"")
+
+    with pytest.warns(UserWarning, match="The checkpoint of step 14 cannot be read") as told:
+        assert main(["inspect", str(run)]) == 0
+
+    assert len(told) == 1  # Nothing is trained.
+    assert "step-00000012: step 12, epoch 1 and" in capsys.readouterr().out
 
 
 def test_how_two_differ(run, capsys):

@@ -220,7 +220,7 @@ def test_patterns_rename_and_values_are_cast_and_reshaped(tmp_path):
 
     with pytest.raises(ValueError, match=r"stem/kernel: \(6, 4\) in the model, \(1, 6, 4\)"):
         kerasdist.warm_start(model, source, rename=[(r"^tower/(.*)", r"\1")])
-    kerasdist.warm_start(model, source, rename=[(r"^tower/(.*)", r"\1")], reshape=True)
+    kerasdist.warm_start(model, source, rename=[[r"^tower/(.*)", r"\1"]], reshape=True)
 
     np.testing.assert_array_equal(model.get_weights()[0], source["tower/stem/kernel"][0])
 
@@ -281,6 +281,12 @@ def test_training_goes_on_with_the_slots_and_averages_of_the_optimizer():
         ({"exclude": ["("]}, ValueError, "no regular expression"),
         ({"include": [3]}, TypeError, "`include` must hold regular expressions. Received: 3 of"),
         ({"rename": {"sten": "stem"}}, ValueError, "`rename` holds 'sten'.* Closest names: stem"),
+        ({"rename": [("(", "x")]}, ValueError, r"`rename` holds '\(', which is no regular"),
+        ({"rename": [("stem", r"\1")]}, ValueError, "replaces 'stem' by .* not a replacement"),
+        ({"rename": [("stem",)]}, TypeError, r"list of pairs.* Received: \('stem',\)"),
+        ({"rename": ["ab"]}, TypeError, "list of pairs.* Received: 'ab'"),
+        ({"rename": {"stem": 3}}, TypeError, r"Received: \{'stem': 3\}"),
+        ({"rename": "stem"}, TypeError, "Received: 'stem'"),
         ({"averages": True}, ValueError, "the dict has no averages"),
     ],
 )
@@ -308,6 +314,18 @@ def test_files_that_cannot_be_read(name, tmp_path):
         path.write_bytes(b"half a fi")
 
     with pytest.raises(ValueError, match=name):
+        kerasdist.warm_start(make_model(), path)
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint of step")
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    path = as_checkpoint(trained(), tmp_path)
+    (step,) = path.iterdir()
+    (step / "state.npz").write_bytes(b"")
+
+    with pytest.raises(ValueError, match=r"cannot be read: .*state.npz is not what was written"):
+        kerasdist.warm_start(make_model(), step)
+    with pytest.raises(ValueError, match=f"{path}' cannot be read: none of its checkpoints"):
         kerasdist.warm_start(make_model(), path)
 
 

@@ -41,13 +41,13 @@ from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from kerasdist.training.step.update_callback import UpdateCallback
 
-# How many `fit` of a model have ended, by folder: they are told from those of the same script that
-# is started again.
+# How many `fit` of a model have ended, by folder: a script that is started again makes the same
+# ones in the same order.
 _num_fits = weakref.WeakKeyDictionary()
 
-# What tf.data keeps of an iterator, among the arrays of a checkpoint: compressed, uint8.
+# The name of the array that holds tf.data's state of an iterator: compressed, uint8.
 _DATA_STATE = "data/iterator"
-# In the names of logs of which the largest is the best.
+# In the names of logs whose largest value is the best.
 _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
 
 
@@ -58,53 +58,56 @@ class Checkpoint(UpdateCallback):
     (`EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`, and those of kerasdist), the history,
     and the place in the data. When `fit` begins and the folder holds one, training goes on there:
     in the middle of an epoch, with the same history at its end. Give the program a seed
-    (`keras.utils.set_random_seed`): what comes next is then drawn as it would have been. For that
-    the epoch is read again up to the place; and so are those before it, but for datasets without
-    Python code, random operations, or `shuffle` of more than 200,000, in epochs without
-    `steps_per_epoch`.
+    (`keras.utils.set_random_seed`), so that what comes next is drawn as it would have been.
 
-    A model that is trained by several `fit` in a row gives each the same folder: where a later one
-    has begun, the earlier ones train nothing. The numbers of the checkpoints go on rising, also
-    where the model is compiled in between and the optimizer counts from 0. A finished training is
-    said to be finished, and leaves model, history and callbacks as it did. With more `epochs` or
-    data it goes on; an epoch in which the data ran out goes on as well.
+    To get to its place, `fit` reads the data of the epoch again up to there. It also reads the
+    earlier epochs again, unless the dataset has no Python code, no random operation except a
+    `shuffle` of at most 200,000 elements, and is read once per epoch, without `steps_per_epoch`.
 
-    The chief writes. A checkpoint is complete or absent, whenever its writer is killed, and one
-    that is damaged is passed over with a warning; one that cannot be read for another reason, such
-    as its permissions, is an error. The weights load with stock Keras:
+    If a model is trained by several `fit` in a row, give each of them the same folder: those that
+    are over train nothing. The numbers of the checkpoints keep rising even if the model is compiled
+    in between and the optimizer counts from 0. If the training is finished, a line says so, and
+    model, history and callbacks are as it left them. With more `epochs` or data it goes on, also in
+    an epoch in which the data ran out.
+
+    The chief writes. A checkpoint is complete or absent, whenever its writer is killed. A damaged
+    one is skipped with a warning; one that cannot be read for another reason, such as its
+    permissions, is an error. The weights load with stock Keras:
     `model.load_weights("<directory>/step-00000120/model.weights.h5")`.
 
     Args:
-        directory: Folder of the run; any that `tf.io.gfile` knows.
+        directory: Folder of the run; any path that `tf.io.gfile` supports.
         every_steps: Updates of the optimizer between two checkpoints. Without it and `every_secs`
             there is one after each epoch. There is always one at the end.
-        every_secs: Seconds between two checkpoints instead; workers agree on the step. They are
-            written beside the training, which stops for a copy in memory of weights and optimizer
-            alone. A kill in the middle of the writing costs the steps since the one before.
+        every_secs: Seconds between two checkpoints instead; workers agree on the step. The files
+            are written while training goes on; it stops only to copy weights and optimizer in
+            memory. A kill during the writing costs the steps since the checkpoint before.
         keep: How many to keep, the newest.
-        keep_best: How many to keep besides, those after the epochs with the best `monitor`. There
-            is then a checkpoint after each epoch.
+        keep_best: How many checkpoints to keep in addition: those of the epochs with the best
+            `monitor`. There is then a checkpoint after each epoch.
         monitor: The log of an epoch that says which are best, such as "val_loss".
-        mode: "min" or "max", what is best; "auto" takes "max" for names with "acc", "auc",
-            "precision", "recall", "f1" or "iou" in them.
-        weights_if_changed: What to do where the model trains with another optimizer, with another
-            batch size (of arrays, or where a dataset has its `batch`), or its layers have changed:
-            False raises an error that lists the differences; True takes the weights alone, which
-            must fit, and trains from the first epoch.
-        save_on_term: Whether TERM, as of a scheduler that takes the machine back, is answered with
-            a checkpoint after the step that runs, the same on all workers, and exit code 143.
-        on_error: "warn" goes on training where the disk does not take a checkpoint, and tries again
-            with the next; "raise" stops.
+        mode: "min" or "max", what is best; "auto" takes "max" for names that contain "acc", "auc",
+            "precision", "recall", "f1" or "iou".
+        weights_if_changed: What to do if the model has other layers, or trains with another
+            optimizer or batch size (of arrays, or of a dataset that ends with `batch`): False
+            raises an error that lists the differences; True takes only the weights, which must fit,
+            and trains from the first epoch.
+        save_on_term: Whether SIGTERM, as sent by a scheduler that takes the machine back, is
+            answered with a checkpoint after the running step, the same on all workers, and exit
+            code 143.
+        on_error: What to do if a checkpoint cannot be written: "warn" goes on training, and tries
+            again with the next one; "raise" stops.
 
     Attributes:
         resumed_from: The checkpoint that the last `fit` went on from; None for a fresh start.
-        best: The checkpoint with the best `monitor` that the folder holds; None where none has it.
+        best: The checkpoint with the best `monitor` in the folder; None if none has a value of it.
 
     Raises:
         TypeError, ValueError: Both of `every_steps` and `every_secs` are given; `every_steps` or
-            `keep` is no int from 1 on, `keep_best` none from 0 on, `every_secs` no number from 0
-            on, `monitor` no str, `weights_if_changed` or `save_on_term` no bool; `mode` or
-            `on_error` is none of these, or `directory` no path of a folder.
+            `keep` is not an int of at least 1; `keep_best` is not an int, or negative; `every_secs`
+            is not a number, or negative; `monitor` is not a str; `weights_if_changed` or
+            `save_on_term` is not a bool; `mode` or `on_error` is not one of these; or `directory`
+            is not the path of a folder.
         Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
             model, optimizer or batch size.
         OSError: When `fit` begins: a checkpoint that may be whole cannot be read.
@@ -118,7 +121,7 @@ class Checkpoint(UpdateCallback):
     class MismatchError(ValueError):
         """The checkpoint is of another model, optimizer or batch size."""
 
-    # The others count from the step at which training goes on, and change what is saved.
+    # It saves and restores before other callbacks hear of a step: they change what is saved.
     encloses_training = True
 
     def __init__(
@@ -162,7 +165,7 @@ class Checkpoint(UpdateCallback):
         self._run = uuid.uuid4().hex[:12]
 
     @property
-    def best(self):  # Documented in the class.
+    def best(self) -> str | None:  # Documented in the class.
         ranked = self._folder.ranked(self.monitor, self.mode)
         return self._folder.path_of(ranked[0]) if ranked else None
 
@@ -175,21 +178,30 @@ class Checkpoint(UpdateCallback):
         self._training.keeps_data_state = True
         self._callbacks = self._training.callbacks
         self._batch_size = self._training.batch_size  # Validation comes with one of its own.
+        self._forget_last_fit()
+        if self.save_on_term:
+            self._termination.watch()
+            running_call.at_end(self.model, self._termination.unwatch)
+        saved = self._agreed_newest()
+        self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
+        self._num_updates = updates_of(self.model)
+        self._last_step_function: Any = self.model.train_function
+        running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
+        self._writer = self._make_writer()
+        running_call.at_end(self.model, self._writer.wait)
+        self._counter = self._make_counter()
+
+    def _forget_last_fit(self):
         self._pending: Saved | None = None
         self._begun: Saved | None = None  # The same, if it is of the middle of its epoch.
         self._first_epoch: int | None = None
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
         self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
-        if self.save_on_term:
-            self._termination.watch()
-            running_call.at_end(self.model, self._termination.unwatch)
         self.resumed_from = None
         self._has_other_optimizer = False
-        saved = self._agreed_newest()
-        self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
-        self._num_updates = updates_of(self.model)
-        self._last_step_function: Any = self.model.train_function
-        self._writer = Writer(
+
+    def _make_writer(self) -> Writer:
+        return Writer(
             self._folder,
             keep=self.keep,
             keep_best=self.keep_best,
@@ -197,36 +209,39 @@ class Checkpoint(UpdateCallback):
             mode=self.mode,
             raises=self.on_error == "raise",
         )
-        running_call.at_end(self.model, self._writer.wait)
-        running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
-        is_timed = self.every_steps is not None or self.every_secs is not None
-        self._counter = (
-            UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
-            if is_timed
-            else None
-        )
+
+    def _make_counter(self) -> UpdateCounter | None:
+        if self.every_steps is None and self.every_secs is None:
+            return None
+        return UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._num_steps, self._cut = epoch, 0, None
         if self._first_epoch is None:
             self._first_epoch = epoch
         self._num_resumed = None
+        is_saved = True
         if self._pending is not None:
             saved, self._pending = self._pending, None
             self._go_on(saved)
         elif self._is_due or (self._counter is None and self._num_epochs_here):
             self._save(epoch, 0, beside=self.every_secs is not None)
+        else:
+            is_saved = False
         self._num_epochs_here += 1
         self._num_logged = histories.lengths_of(self._history)
-        # In the middle of an epoch after its next step: what is saved is of an epoch that begins.
+        # After the next step in the middle of an epoch: what is saved is of an epoch that begins.
         if self._num_resumed is None and self._has_to_leave():
-            self._leave(epoch, 0)
+            if not is_saved:
+                self._save(epoch, 0)
+            self._leave()
 
     def on_epoch_begun(self, epoch):
-        """Hears that `on_epoch_begin` of all callbacks is over.
+        """Is called after `on_epoch_begin` of all callbacks.
 
-        A checkpoint of the middle of an epoch has what they had changed, which they have changed
-        once more by now: a learning rate that is halved in each epoch would be halved twice.
+        A checkpoint of the middle of an epoch holds what they changed as it began, and by now they
+        have changed it once more: a learning rate that is halved in each epoch would be halved
+        twice.
         """
         if self._begun is not None:
             self._restore(self._begun)
@@ -247,7 +262,7 @@ class Checkpoint(UpdateCallback):
         if value is None and not self._has_missed:
             warnings.warn(
                 f"Checkpoint(keep_best={self.keep_best}) finds no {self.monitor!r} among the logs "
-                f"of the epoch, which are: {', '.join(logs or ())}. It keeps the newest alone.",
+                f"of the epoch, which are: {', '.join(logs or ())}. It keeps only the newest.",
                 stacklevel=2,
             )
             self._has_missed = True
@@ -259,12 +274,13 @@ class Checkpoint(UpdateCallback):
 
     def on_train_batch_end(self, batch, logs=None):
         self._num_steps = batch + 1
-        # It is written before the next step: then all callbacks have seen this one.
+        # Written before the next step, when all callbacks have seen this one.
         if self._counter is not None and self._counter.advance(batch):
             self._is_due = True
         is_last = batch + 1 == (self.params or {}).get("steps")
         if not is_last and self._has_to_leave():
-            self._leave(self._epoch, batch + 1)
+            self._save(self._epoch, batch + 1)
+            self._leave()
 
     def on_train_end(self, logs=None):
         keras_adapter.begin_at(self.model, None)
@@ -277,16 +293,16 @@ class Checkpoint(UpdateCallback):
             self._save(self._epoch + 1, 0, is_finished=True)
 
     def _end_as_before(self, saved: Saved):
-        """Leaves what the finished training has left, after all others, which may change it."""
+        """Restores what the finished training left, after what other callbacks do at its end."""
         self._restore_weights(saved)
-        if saved.record["fit"] == self._fit:  # A later one has had callbacks of its own.
+        if saved.record["fit"] == self._fit:  # A later one had callbacks of its own.
             callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
         histories.extend(self._history, saved.record["history"])
 
     def _note_cut(self):
-        """Keeps what an epoch in which the data has run out needs to go on, if there is more later.
+        """Keeps what an epoch in which the data ran out needs to go on if there is more later.
 
-        The validation then makes the metrics new.
+        The validation that follows resets the metrics.
         """
         strategy, num_expected = self.model.distribute_strategy, (self.params or {}).get("steps")
         if traits.keeps_own_pace(strategy):
@@ -299,14 +315,14 @@ class Checkpoint(UpdateCallback):
 
     @property
     def _step_function(self):
-        """The one that runs; the last one where a callback has compiled the model after a step."""
+        """The one that runs, or the last one if a callback has compiled the model since."""
         self._last_step_function = self.model.train_function or self._last_step_function
         return self._last_step_function
 
     # Leaving.
 
     def _has_to_leave(self) -> bool:
-        """Whether a task was told to end; the same on all workers."""
+        """Whether a task has received SIGTERM; the same on all workers."""
         strategy = self.model.distribute_strategy
         if peers.count(strategy) == 1:
             return self._termination.is_asked_for
@@ -318,8 +334,8 @@ class Checkpoint(UpdateCallback):
             return False
         return bool(peers.sum_over(strategy, self._termination.is_asked_for) > 0)
 
-    def _leave(self, epoch: int, step: int):
-        self._save(epoch, step)
+    def _leave(self):
+        self._writer.wait()
         self._say(
             f"Received SIGTERM: checkpoint saved in {self.directory}. Start the same command to "
             "resume."
@@ -333,17 +349,22 @@ class Checkpoint(UpdateCallback):
         saved = error = None
         try:
             saved = self._folder.newest()
-        except OSError as caught:  # Which the others may not have.
+        except OSError as caught:  # Others may be able to read it.
             error = caught
         step = resume.UNREADABLE if error else saved.step if saved else resume.MISSING
         steps = peers.gather(self.model.distribute_strategy, np.array([step]))
         if error:
             raise error
         resume.check_agreement(self.directory, [int(each) for each in steps[:, 0]])
+        if saved is None and self._folder.steps():
+            warnings.warn(
+                f"No checkpoint in {self.directory!r} can be read: training starts over.",
+                stacklevel=2,
+            )
         return saved
 
     def _begin(self, saved: Saved | None) -> bool:
-        """Resumes a checkpoint where it is one of this `fit`; returns whether it does."""
+        """Resumes a checkpoint if it is one of this `fit`; returns whether it is."""
         if saved is None:
             return False
         training = resume.Training(
@@ -365,10 +386,9 @@ class Checkpoint(UpdateCallback):
         return True
 
     def _num_left_behind(self, resumed: Saved | None) -> int:
-        """Returns the updates before those that the optimizer counts.
+        """Returns how many updates there were before those that the optimizer counts.
 
-        One that begins anew, as after another `compile`, begins with none. Its checkpoints are the
-        newest all the same.
+        After another `compile` it counts from 0, but its checkpoints must be the newest.
         """
         if resumed:
             return resumed.step - resumed.record["updates"]
@@ -379,7 +399,7 @@ class Checkpoint(UpdateCallback):
         if not self.weights_if_changed:
             raise self.MismatchError(
                 f"{saved.path} is of another training: {differences}. Restore the model, optimizer "
-                "and batch size, use another folder, or take the weights alone with "
+                "and batch size, use another folder, or take only the weights with "
                 "weights_if_changed=True."
             )
         with keras_optimizers.without_optimizers(self.model):
@@ -416,7 +436,7 @@ class Checkpoint(UpdateCallback):
         if any(name.startswith("global seed/") for name in saved.arrays):
             keras_adapter.make_global_seed_generator()
         named = variables.variables_of(self.model)
-        if saved.record["step"] == 0:  # An epoch begins: its metrics are new.
+        if saved.record["step"] == 0:  # An epoch begins, and its metrics with it.
             named = {name: each for name, each in named.items() if not name.startswith("metric/")}
         variables.write(self.model.distribute_strategy, named, saved.arrays)
 
@@ -429,21 +449,21 @@ class Checkpoint(UpdateCallback):
             variables.write(self.model.distribute_strategy, named, saved.arrays)
 
     def _go_on(self, saved):
-        """Restores in the epoch of a checkpoint, before other callbacks hear that it begins."""
+        """Restores when the epoch of a checkpoint begins, before other callbacks hear of it."""
         record = saved.record
         self._num_steps = record["step"]
         self._num_resumed = self._num_steps or None
         self._restore(saved)
         histories.extend(self._history, record["history"], lengths=record.get("num_logged"))
         self._begun = saved if self._num_resumed else None
-        # A later `fit` begins with the epoch that it is told.
+        # A later `fit` begins with its own `initial_epoch`.
         keras_adapter.begin_at(self.model, None)
 
     def _restore(self, saved):
-        """Restores also what `fit`, reading the data and the callbacks have changed meanwhile."""
+        """Restores also what `fit`, the data and the callbacks have changed since it began."""
         self._restore_weights(saved)
         callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
-        if saved.record["step"]:  # Which can turn out to be the last one of its epoch.
+        if saved.record["step"]:  # It may turn out to be the last one of its epoch.
             results = self.model.get_metrics_result().items()
             self._logs_before = {name: float(each) for name, each in results if np.ndim(each) == 0}
 
@@ -454,9 +474,9 @@ class Checkpoint(UpdateCallback):
         is_cut = is_finished and self._cut is not None
         if traits.keeps_own_pace(strategy) and not is_cut:
             num_done = self._step_function.finish()
-            if step and num_done is None:  # The epoch is over, which `fit` has yet to see.
+            if step and num_done is None:  # The epoch is over, which `fit` has not seen yet.
                 return
-            step = num_done if step else 0  # Workers are ahead of it.
+            step = num_done if step else 0  # Workers are ahead of `fit`.
         self._is_due = False
         arrays = self._read_variables()
         if is_cut:
@@ -469,22 +489,19 @@ class Checkpoint(UpdateCallback):
             arrays[_DATA_STATE] = np.frombuffer(zlib.compress(state[1], level=1), np.uint8)
         states, of_callbacks = callback_states.read(self._callbacks)
         record = {
-            "epoch": epoch,
-            "step": step,
-            **self._record(),
+            **self._record(epoch, step, is_finished=is_finished),
             "num_iterators": state and state[0],
-            "is_finished": is_finished,
-            # Those of before an epoch that goes on: its own come again.
-            "num_logged": self._num_logged if is_cut else None,
             "callbacks": states,
-            "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},
         }
         write = self._writer.write_beside if beside else self._writer.write
         number = self._num_before + self._num_updates
         write(number, record, arrays | of_callbacks, self.model.save_weights)
 
     def _read_variables(self) -> dict[str, np.ndarray]:
-        """Returns what Keras does not save. All workers: replicas have values of their own."""
+        """Returns what Keras does not save; all workers must call it.
+
+        Each replica may have values of its own.
+        """
         apart = variables.weights_apart(self.model)
         named = apart | variables.variables_of(self.model)
         return variables.read(self.model.distribute_strategy, named)
@@ -495,9 +512,16 @@ class Checkpoint(UpdateCallback):
             self._num_before += self._num_updates
         self._num_updates = updates
 
-    def _record(self) -> dict[str, Any]:
-        """Returns what a checkpoint says of the training, wherever it is."""
+    def _record(self, epoch: int, step: int, *, is_finished: bool) -> dict[str, Any]:
+        """Returns where the training is, and what it is."""
+        is_cut = is_finished and self._cut is not None
         return {
+            "epoch": epoch,
+            "step": step,
+            "is_finished": is_finished,
+            # Those from before an epoch that goes on: its own come again.
+            "num_logged": self._num_logged if is_cut else None,
+            "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},
             "run": self._run,
             "fit": self._fit,
             "first_epoch": self._first_epoch,

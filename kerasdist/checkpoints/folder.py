@@ -5,8 +5,9 @@
                               checkpoint.json    where the training is, and the sums of the others
 
 A checkpoint is written under another name, forced to the disk, and renamed. Behind "://", where
-folders may not be renamed, its record is written last and removed first: without, there is none.
-Nothing in it is code.
+folders may not be renamed, its record is written last and removed first: without it there is no
+checkpoint. An old one of the same step stays under a third name until the new one is there. Nothing
+in a checkpoint is code.
 """
 
 import contextlib
@@ -30,9 +31,11 @@ from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,})")
 _UNFINISHED = ".unfinished-"
-# What reading a checkpoint raises that is damaged, or that another process is removing.
+# Before the name of a checkpoint that one of the same step replaces: after a kill it may be alone.
+_REPLACED = ".replaced-"
+# What reading raises if a checkpoint is damaged, or is being removed by another process.
 _DAMAGE = (
     *(ValueError, KeyError, TypeError, FileNotFoundError),
     *(tf.errors.NotFoundError, tf.errors.DataLossError),
@@ -49,15 +52,20 @@ class Saved:
 
     Attributes:
         path: Its folder.
-        step: Its number.
         record: Where the training is, and what it is; see `callbacks.Checkpoint`.
-        arrays: The state but for weights and optimizer, by name.
+        arrays: The state by name, without weights and optimizer.
     """
 
     path: str
-    step: int
     record: dict[str, Any]
     arrays: dict[str, np.ndarray]
+
+    @property
+    def step(self) -> int:
+        """Its number; only a checkpoint in the folder of its run has one."""
+        found = _NAME.fullmatch(os.path.basename(self.path))
+        assert found, self.path
+        return int(found[1])
 
     @contextlib.contextmanager
     def weights(self):
@@ -76,19 +84,19 @@ class Folder:
     """The checkpoints of a run.
 
     Args:
-        path: Where they are; any that `tf.io.gfile` knows.
+        path: Where they are; any path that `tf.io.gfile` supports.
     """
 
     def __init__(self, path: str):
         self.path = path
 
     def steps(self) -> list[int]:
-        """Returns the steps of the checkpoints that are there, rising."""
+        """Returns the steps of the checkpoints in the folder, in ascending order."""
         if not tf.io.gfile.isdir(self.path):
             return []
         names = (name.rstrip("/") for name in tf.io.gfile.listdir(self.path))
         found = (_NAME.fullmatch(name) for name in names)
-        steps = sorted(int(each[1]) for each in found if each)
+        steps = sorted({int(each[1]) for each in found if each})
         if _is_local(self.path):
             return steps
         records = {step: os.path.join(self.path_of(step), RECORD) for step in steps}
@@ -97,21 +105,20 @@ class Folder:
     def write(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
     ) -> None:
-        """Writes a checkpoint, in the place of one of the same step.
+        """Writes a checkpoint; it replaces one of the same step.
 
         Args:
             step: Its number.
             record: What JSON can hold.
             arrays: By name.
-            save_weights: Keras', called with a file.
+            save_weights: Keras' function, called with a file.
 
         Raises:
-            OSError, tf.errors.OpError: It cannot be written; all that was there is still there.
+            OSError, tf.errors.OpError: It cannot be written. Nothing that was there is lost.
         """
-        target = self.path_of(step)
         tf.io.gfile.makedirs(self.path)
         local = (
-            os.path.join(self.path, f"{_UNFINISHED}{os.path.basename(target)}-{os.getpid()}")
+            os.path.join(self.path, f"{_UNFINISHED}{_names_of(step)[0]}-{os.getpid()}")
             if _is_local(self.path)
             else tempfile.mkdtemp(prefix="kerasdist_")
         )
@@ -129,67 +136,37 @@ class Folder:
                 json.dump({**record, "crc32": _sum_of_record(record)}, file, indent=1)
             for name in (WEIGHTS, STATE, RECORD):
                 force_to_disk(os.path.join(local, name))
-            self._publish(local, target)
+            self._publish(local, step)
         finally:
             shutil.rmtree(local, ignore_errors=True)
 
     def read(self, step: int) -> Saved:
-        """Returns the checkpoint of a step.
-
-        Raises:
-            CorruptCheckpointError: It is not what was written, or not there any more.
-            OSError: It may be whole, and cannot be read at this moment or by this user.
-        """
-        path = self.path_of(step)
-        try:
-            with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
-                record = json.loads(file.read())
-            if record.pop("crc32") != _sum_of_record(record):
-                raise ValueError(f"{RECORD} is not what was written")
-            for name, expected in record["files"].items():
-                _check(os.path.join(path, name), expected)
-            with (
-                tf.io.gfile.GFile(os.path.join(path, STATE), "rb") as file,
-                np.load(file, allow_pickle=False) as arrays,
-            ):
-                arrays = {**arrays, **_viewed(arrays, record.get("dtypes", {}))}
-                return Saved(path=path, step=step, record=record, arrays=arrays)
-        except _DAMAGE as error:
-            raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
-        except (OSError, tf.errors.OpError) as error:
-            raise OSError(
-                f"{path} cannot be read, and may be whole: {getattr(error, 'message', error)}. Let "
-                "this process read it, name another folder, or remove this checkpoint."
-            ) from error
+        """Returns the checkpoint of a step; see `read`."""
+        return read(self.path_of(step))
 
     def newest(self) -> Saved | None:
-        """Returns the newest checkpoint that is whole; None where there is none.
+        """Returns the newest checkpoint that is whole; None if there is none.
 
-        Those that are damaged are warned of.
+        It warns of each one that is damaged.
 
         Raises:
-            OSError: One cannot be read that may be whole. To pass it over would in the end remove
-                it, as the training that begins without it makes newer ones.
+            OSError: One that may be whole cannot be read. If it were skipped, the training would
+                begin without it, make newer ones, and in the end remove it.
         """
-        steps = self.steps()
-        for step in reversed(steps):
+        for step in reversed(self.steps()):
             try:
                 return self.read(step)
             except CorruptCheckpointError as error:
                 warnings.warn(
                     f"The checkpoint of step {step} cannot be read: {error}", stacklevel=2
                 )
-        if steps:
-            warnings.warn(
-                f"No readable checkpoint in {self.path}: training begins anew.", stacklevel=2
-            )
         return None
 
     def ranked(self, monitor: str, mode: str) -> list[int]:
-        """Returns the steps of the checkpoints that are known to be good, the best first.
+        """Returns the steps of the checkpoints that have a value of `monitor`, the best first.
 
         Args:
-            monitor: Under which name it was noted how good one is.
+            monitor: The name of the value.
             mode: "min" or "max", what is best.
         """
         values = self._monitored(monitor)
@@ -197,15 +174,17 @@ class Folder:
         return sorted(values, key=lambda step: (sign * values[step], step))
 
     def keep(self, steps: set[int]) -> None:
-        """Removes all checkpoints but those of some steps, and what killed writers have left."""
+        """Removes all checkpoints except those of `steps`, and what killed writers have left."""
+        kept = {self.path_of(step) for step in steps}
         for name in (each.rstrip("/") for each in tf.io.gfile.listdir(self.path)):
-            found = _NAME.fullmatch(name)
-            if name.startswith(_UNFINISHED) or (found and int(found[1]) not in steps):
-                _remove(os.path.join(self.path, name))
+            path = os.path.join(self.path, name)
+            if name.startswith(_UNFINISHED) or (_NAME.fullmatch(name) and path not in kept):
+                _remove(path)
 
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
-        return os.path.join(self.path, f"step-{step:08d}")
+        path, replaced = (os.path.join(self.path, each) for each in _names_of(step))
+        return replaced if not _is_there(path) and _is_there(replaced) else path
 
     def _monitored(self, name: str) -> dict[int, float]:
         """Returns by the steps of the checkpoints what was noted under a name; not of all."""
@@ -218,20 +197,49 @@ class Folder:
                     values[step] = value
         return values
 
-    def _publish(self, local, target):
-        if tf.io.gfile.exists(target):  # After a resume from an older one, the same step again.
-            _remove(target)
+    def _publish(self, local: str, step: int):
+        path, replaced = (os.path.join(self.path, each) for each in _names_of(step))
+        if _is_there(path):  # The same step again, as after a resume from an older one.
+            _remove(replaced)
+            _put(path, replaced)
+        _remove(path)
+        _put(local, path)
+        _remove(replaced)
         if _is_local(self.path):
-            os.rename(local, target)
             force_to_disk(self.path)
-            return
-        tf.io.gfile.makedirs(target)
-        for name in (WEIGHTS, STATE, RECORD):
-            tf.io.gfile.copy(os.path.join(local, name), os.path.join(target, name), True)
+
+
+def read(path: str) -> Saved:
+    """Returns the checkpoint in a folder of any name.
+
+    Raises:
+        CorruptCheckpointError: It is not what was written, or no longer there.
+        OSError: It may be whole, but cannot be read at this moment or by this user.
+    """
+    try:
+        with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
+            record = json.loads(file.read())
+        if record.pop("crc32") != _sum_of_record(record):
+            raise ValueError(f"{RECORD} is not what was written")
+        for name, expected in record["files"].items():
+            _check(os.path.join(path, name), expected)
+        with (
+            tf.io.gfile.GFile(os.path.join(path, STATE), "rb") as file,
+            np.load(file, allow_pickle=False) as arrays,
+        ):
+            arrays = {**arrays, **_viewed(arrays, record.get("dtypes", {}))}
+            return Saved(path=path, record=record, arrays=arrays)
+    except _DAMAGE as error:
+        raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
+    except (OSError, tf.errors.OpError) as error:
+        raise OSError(
+            f"{path} cannot be read, but may be whole: {getattr(error, 'message', error)}. Let "
+            "this process read it, use another folder, or remove this checkpoint."
+        ) from error
 
 
 def saver_of_copy(save_weights: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Returns what saves, to a file that it is called with, the weights of this moment."""
+    """Returns a function that writes the weights of this moment to a file."""
     copy = _InMemory()
     save_weights(copy)
     return lambda file: file.write(copy.getbuffer())
@@ -239,11 +247,11 @@ def saver_of_copy(save_weights: Callable[[Any], None]) -> Callable[[Any], None]:
 
 class _InMemory(io.BytesIO):
     def __str__(self) -> str:
-        return WEIGHTS  # Keras looks at how it ends.
+        return WEIGHTS  # Keras looks at the suffix.
 
 
 def _foreign_dtypes(arrays: Mapping) -> dict[str, str]:
-    """Returns by name the dtypes, as bfloat16, of which NumPy's files keep the size alone."""
+    """Returns by name the dtypes, such as bfloat16, of which NumPy's files keep only the size."""
     return {name: each.dtype.name for name, each in arrays.items() if each.dtype.kind == "V"}
 
 
@@ -258,21 +266,42 @@ def _is_local(path: str) -> bool:
     return "://" not in path
 
 
-def _remove(path: str):
-    if not _is_local(path):
-        record = os.path.join(path, RECORD)
-        if tf.io.gfile.exists(record):
-            tf.io.gfile.remove(record)
-        tf.io.gfile.rmtree(path)
+def _names_of(step: int) -> tuple[str, str]:
+    """Returns the name of a checkpoint, and the one that it has while another replaces it."""
+    name = f"step-{step:08d}"
+    return name, f"{_REPLACED}{name}"
+
+
+def _is_there(path: str) -> bool:
+    return tf.io.gfile.exists(path if _is_local(path) else os.path.join(path, RECORD))
+
+
+def _put(path: str, target: str):
+    """Gives a checkpoint another path; where that takes a copy, the first one stays."""
+    if _is_local(target):
+        os.rename(path, target)
         return
-    # Renamed first: a folder that is removed half is no checkpoint.
-    hidden = os.path.join(os.path.dirname(path), f"{_UNFINISHED}removed-{os.path.basename(path)}")
-    if os.path.basename(path).startswith(_UNFINISHED):
-        hidden = path
-    else:
-        tf.io.gfile.rename(path, hidden, overwrite=True)
-    if tf.io.gfile.exists(hidden):
-        tf.io.gfile.rmtree(hidden)
+    tf.io.gfile.makedirs(target)
+    for name in (WEIGHTS, STATE, RECORD):
+        source = os.path.join(path, name)
+        if tf.io.gfile.exists(source):  # A damaged one may lack it.
+            tf.io.gfile.copy(source, os.path.join(target, name), overwrite=True)
+
+
+def _remove(path: str):
+    """Removes a checkpoint, or what is left of one, if it is there."""
+    if not tf.io.gfile.exists(path):
+        return
+    folder, name = os.path.split(path)
+    record = os.path.join(path, RECORD)
+    if not _is_local(path) and tf.io.gfile.exists(record):
+        tf.io.gfile.remove(record)
+    elif _is_local(path) and not name.startswith(_UNFINISHED):
+        # Renamed first: a folder that is half removed is no checkpoint.
+        path = os.path.join(folder, f"{_UNFINISHED}removed-{name}")
+        _remove(path)
+        os.rename(os.path.join(folder, name), path)
+    tf.io.gfile.rmtree(path)
 
 
 def _sum_of(path: str) -> dict[str, int]:
@@ -291,6 +320,6 @@ def _check(path: str, expected):
     found = _sum_of(path)
     if found != expected:
         raise ValueError(
-            f"{os.path.basename(path)} is not what was written ({found['bytes']} bytes with sum "
-            f"{found['crc32']}, written were {expected['bytes']} with {expected['crc32']})"
+            f"{os.path.basename(path)} is not what was written: {found['bytes']} bytes with sum "
+            f"{found['crc32']} instead of {expected['bytes']} bytes with sum {expected['crc32']}"
         )

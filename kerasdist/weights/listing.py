@@ -1,13 +1,8 @@
 """What a checkpoint holds, as text, and how two differ."""
 
-import json
-import os
-
 import numpy as np
 
-from kerasdist.checkpoints import Folder
-from kerasdist.checkpoints.folder import RECORD
-from kerasdist.weights.sources import Value, read
+from kerasdist.weights.sources import Source, Value, read
 
 
 def listing(path: str) -> str:
@@ -16,7 +11,8 @@ def listing(path: str) -> str:
     Raises:
         ValueError: It cannot be read.
     """
-    values = read(path)
+    source = read(path)
+    values = source.values
     rows = [
         (value.name, value.dtype, str(list(value.shape)), f"{_bytes(value):,}") for value in values
     ]
@@ -26,7 +22,7 @@ def listing(path: str) -> str:
         for row in rows
     ]
     total = sum(map(_bytes, values))
-    return "\n".join([*_about(path), *lines, f"{len(values)} arrays, {total:,} bytes"])
+    return "\n".join([_about(path, source), *lines, f"{len(values)} arrays, {total:,} bytes"])
 
 
 def comparison(first: str, second: str) -> str:
@@ -35,7 +31,7 @@ def comparison(first: str, second: str) -> str:
     Raises:
         ValueError: One cannot be read.
     """
-    ours, theirs = ({value.name: value for value in read(path)} for path in (first, second))
+    ours, theirs = ({value.name: value for value in read(path).values} for path in (first, second))
     lines = []
     for name in dict.fromkeys([*ours, *theirs]):
         if name not in theirs:
@@ -48,19 +44,15 @@ def comparison(first: str, second: str) -> str:
     return "\n".join([*lines, f"{num_equal} arrays are equal, {len(lines)} differ"])
 
 
-def _about(path) -> list[str]:
-    if steps := Folder(path).steps():
-        path = Folder(path).path_of(steps[-1])
-    record = os.path.join(path, RECORD)
-    if not os.path.isfile(record):
-        return [str(path)]
-    with open(record) as file:
-        about = json.load(file)
+def _about(path: str, source: Source) -> str:
+    if source.checkpoint is None:
+        return path
+    about = source.checkpoint.record
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return [
-        f"{path}: step {about['updates']}, epoch {about['epoch']} and {about['step']} steps of the "
-        f"next, written {about['written']} with {versions}"
-    ]
+    return (
+        f"{source.checkpoint.path}: step {about['updates']}, epoch {about['epoch']} and "
+        f"{about['step']} steps of the next, written {about['written']} with {versions}"
+    )
 
 
 def _difference(ours: Value, theirs: Value) -> str:
@@ -69,7 +61,7 @@ def _difference(ours: Value, theirs: Value) -> str:
     first, second = (np.asarray(each.load(), "float64") for each in (ours, theirs))
     if np.array_equal(first, second, equal_nan=True):
         return ""
-    # NaN on one side is no number that could be compared.
+    # NaN on one side alone is the largest difference.
     difference = np.nan_to_num(np.abs(first - second), nan=np.inf)
     return f"differs by {difference.max():.3g} at most"
 

@@ -1,10 +1,10 @@
-"""Which value of a source is for which variable of a model."""
+"""Which value of a source belongs to which variable of a model."""
 
 import itertools
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from kerasdist import patterns
 from kerasdist.private import keras_optimizers
 from kerasdist.terminal import say
 from kerasdist.training import peers
+from kerasdist.weights.renaming import Rule, renamed
 from kerasdist.weights.sources import Value
 from kerasdist.weights.warm_start import WarmStart
 
@@ -26,11 +27,11 @@ _OF_SLIM = {
 
 
 def checked_patterns(argument: str, expressions) -> tuple[str, ...] | None:
-    """Returns a list of regular expressions as a tuple; None stays.
+    """Returns a list of regular expressions as a tuple; None stays None.
 
     Raises:
         TypeError: It is a str, or holds something else.
-        ValueError: One is no regular expression.
+        ValueError: One is not a regular expression.
     """
     if expressions is None:
         return None
@@ -51,7 +52,7 @@ def restore(
     name,
     include: tuple[str, ...] | None,
     exclude: tuple[str, ...] | None,
-    rename,
+    rules: list[Rule],
     ignore_missing: bool,
     reshape: bool,
 ) -> WarmStart:
@@ -62,30 +63,34 @@ def restore(
             "Input, call it once, or `model.build(input_shape)`."
         )
     wanted = _wanted(model, include, exclude)
-    found = _found(model, wanted, _renamed(values, rename))
+    found = _found(model, wanted, renamed(values, rules))
     missing = [variable.path for variable in wanted if id(variable) not in found]
     _check(wanted, found, missing, name, ignore_missing=ignore_missing, reshape=reshape)
-    arrays = [
-        (variable, found[id(variable)].load()) for variable in wanted if id(variable) in found
-    ]
-    for variable, array in arrays:
-        variable.assign(array.reshape(variable.shape).astype(_numpy_dtype(variable)))
-        keras_optimizers.begin_average_with(getattr(model, "optimizer", None), variable)
-    used = {id(value.load) for value in found.values()}
-    kept = {id(variable) for variable in wanted}
-    report = WarmStart(
-        source=os.fspath(name),
-        restored={
-            variable.path: found[id(variable)].name for variable in wanted if id(variable) in found
-        },
-        left_alone=tuple(each.path for each in model.weights if id(each) not in kept),
-        missing=tuple(missing),
-        unused=tuple(value.name for value in values if id(value.load) not in used),
-    )
+    _assign(model, [(each, found[id(each)]) for each in wanted if id(each) in found])
+    report = _report(model, values, wanted, found, source=os.fspath(name))
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is None or peers.is_chief(strategy):
         say(str(report))
     return report
+
+
+def _assign(model, pairs: list[tuple[keras.Variable, Value]]):
+    arrays = [(variable, value.load()) for variable, value in pairs]  # Fails before it changes.
+    for variable, array in arrays:
+        variable.assign(array.reshape(variable.shape).astype(_numpy_dtype(variable)))
+        keras_optimizers.begin_average_with(getattr(model, "optimizer", None), variable)
+
+
+def _report(model, values, wanted, found: dict[int, Value], *, source: str) -> WarmStart:
+    used = {id(value.load) for value in found.values()}
+    meant = {id(variable) for variable in wanted}
+    return WarmStart(
+        source=source,
+        restored={each.path: found[id(each)].name for each in wanted if id(each) in found},
+        left_alone=tuple(each.path for each in model.weights if id(each) not in meant),
+        missing=tuple(each.path for each in wanted if id(each) not in found),
+        unused=tuple(value.name for value in values if id(value.load) not in used),
+    )
 
 
 def _wanted(model, include, exclude) -> list[keras.Variable]:
@@ -122,72 +127,44 @@ def _paths(variable, model) -> list[str]:
     return list(dict.fromkeys([variable.path, variable.path.removeprefix(f"{model.name}/")]))
 
 
-def _renamed(values, rename) -> list[tuple[Value, str]]:
-    """Returns values with the names that they have for the model."""
-    if rename is None:
-        return [(value, value.name) for value in values]
-    rules = list(rename.items()) if isinstance(rename, Mapping) else list(rename)
-    if isinstance(rename, Mapping):
-        rules = [
-            # Also behind the name of the model, which is in some sources.
-            (rf"^([^/]+/)?{re.escape(old.rstrip('/'))}(?=/|$)", rf"\g<1>{new.rstrip('/')}")
-            for old, new in rules
-        ]
-    renamed, used = [], set()
-    for value in values:
-        name = value.name
-        for rule in rules:
-            changed = re.sub(rule[0], rule[1], name)
-            if changed != name or re.search(rule[0], name):
-                used.add(rule)
-                name = changed
-                break
-        renamed.append((value, name))
-    for rule, original in zip(rules, rename, strict=True):
-        if rule not in used:
-            old = original if isinstance(original, str) else original[0]
-            raise ValueError(
-                f"`rename` holds {old!r}, which matches no name in the source. Closest names: "
-                f"{patterns.closest(old, [value.name for value in values])}."
-            )
-    return renamed
-
-
-def _found(model, wanted, renamed) -> dict[int, Value]:
-    """Returns the value for each variable, by its id, where there is one."""
+def _found(model, wanted, pairs: list[tuple[Value, str]]) -> dict[int, Value]:
+    """Returns the value for each variable, by its id, if there is one."""
     by_name: dict[str, Value] = {}
-    for value, name in renamed:
+    for value, name in pairs:
         for each in (name, *_as_keras(name)):
             by_name.setdefault(each, value)
     by_rest = {name.partition("/")[2]: value for name, value in by_name.items() if "/" in name}
-    places = _places(model) if any(value.place for value, _ in renamed) else {}
-    is_same = {place: tuple(each.shape) for place, (each, _) in places.items()} == {
-        value.place: value.shape for value, _ in renamed if value.place
-    }
-    by_place = {value.place: value for value, name in renamed if name == value.name and is_same}
+    places = _places(model) if any(value.place for value, _ in pairs) else {}
+    by_place = _by_place(places, pairs)
     names_in_file: dict[int, list[str]] = {}
     for place, (variable, readable) in places.items():
         names_in_file.setdefault(id(variable), []).extend([readable, place])
     found = {}
     for variable in wanted:
+        paths, rest = _paths(variable, model), _without_first(variable)
         in_file = names_in_file.get(id(variable), [])
-        value = next(
-            (
-                mapping[name]
-                for mapping, names in (
-                    (by_name, [*_paths(variable, model), *in_file]),
-                    (by_place, in_file),
-                    (by_name, _without_first(variable)),
-                    (by_rest, [*_paths(variable, model), *_without_first(variable)]),
-                )
-                for name in names
-                if name in mapping
-            ),
-            None,
+        candidates = (
+            *(by_name.get(name) for name in (*paths, *in_file)),
+            *(by_place.get(name) for name in in_file),
+            *(by_name.get(name) for name in rest),
+            *(by_rest.get(name) for name in (*paths, *rest)),
         )
+        value = next((each for each in candidates if each is not None), None)
         if value is not None:
             found[id(variable)] = value
     return found
+
+
+def _by_place(places, pairs: list[tuple[Value, str]]) -> dict[str, Value]:
+    """Returns values by their places, if the file is one of a model with the same places.
+
+    What was renamed is meant by its name.
+    """
+    shapes_here = {place: tuple(variable.shape) for place, (variable, _) in places.items()}
+    shapes_there = {value.place: value.shape for value, _ in pairs if value.place}
+    if shapes_here != shapes_there:
+        return {}
+    return {value.place: value for value, name in pairs if name == value.name}
 
 
 def _as_keras(name: str) -> list[str]:
@@ -203,7 +180,7 @@ def _without_first(variable) -> list[str]:
 def _places(model) -> dict[str, tuple[keras.Variable, str]]:
     """Returns the variable, and its name with those of layers, for each place in Keras' files.
 
-    The model is saved, with numbers in the place of its values.
+    The model is saved with a number for each variable in place of its values.
     """
     from kerasdist.weights import sources
 
@@ -217,7 +194,7 @@ def _places(model) -> dict[str, tuple[keras.Variable, str]]:
         path = os.path.join(folder, "numbers.weights.h5")
         with keras_optimizers.saving_instead(model, number_of):
             model.save_weights(path)
-        found = sources.read(path)
+        found = sources.read(path).values
     return {
         value.place: (variables[int(value.load())], value.name)
         for value in found
@@ -229,8 +206,8 @@ def _check(wanted, found, missing, name, *, ignore_missing, reshape):
     if not found:
         raise ValueError(
             f"Nothing in {name!r} is for a variable of the model, so nothing would be restored. "
-            f"The variables are {_some(each.path for each in wanted) or 'all left out'}. Say with "
-            "`rename` which names are theirs."
+            f"The variables are {_some(each.path for each in wanted) or 'all left out'}. Use "
+            "`rename` to say which names are theirs."
         )
     wrong = [
         f"{variable.path}: {tuple(variable.shape)} in the model, {value.shape} in the source"
@@ -246,7 +223,7 @@ def _check(wanted, found, missing, name, *, ignore_missing, reshape):
     if missing and not ignore_missing:
         raise ValueError(
             f"{name!r} lacks {_some(missing)}. Leave them out with `exclude`, name them with "
-            "`rename`, or let them be with ignore_missing=True."
+            "`rename`, or keep their present values with ignore_missing=True."
         )
 
 

@@ -12,13 +12,18 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints import Folder
+from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, folder
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
 from kerasdist.weights import place
 
 _AVERAGE = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+# What reading a file raises that is damaged, is of another kind, or may not be read.
+_UNREADABLE = (
+    *(OSError, KeyError, zipfile.BadZipFile),
+    *(tf.errors.OpError, CorruptCheckpointError),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +45,25 @@ class Value:
     load: Callable[[], np.ndarray]
 
 
-def read(source: Any, *, averages: bool = False) -> list[Value]:
-    """Returns the values of a source; see `warm_start`.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What was read.
+
+    Attributes:
+        values: The weights.
+        checkpoint: That of `callbacks.Checkpoint` which holds them, if it is one.
+    """
+
+    values: list[Value]
+    checkpoint: Saved | None = None
+
+
+def read(source: Any, *, averages: bool = False) -> Source:
+    """Returns what is in a source; see `warm_start`.
 
     Args:
         source: A path, or a dict of arrays.
-        averages: Whether moving averages take the places of the weights that they are of.
+        averages: Whether moving averages take the places of the weights that they belong to.
 
     Raises:
         TypeError: It is neither.
@@ -53,7 +71,7 @@ def read(source: Any, *, averages: bool = False) -> list[Value]:
     """
     if isinstance(source, Mapping):
         values = [_of_array(str(name), array) for name, array in source.items()]
-        return _with_averages(values, "the dict") if averages else _without_averages(values)
+        return Source(values=_chosen(values, "the dict", averages))
     if not isinstance(source, str | os.PathLike):
         raise TypeError(
             f"`source` must be a path or a dict of arrays. Received: {source!r} of type "
@@ -61,19 +79,26 @@ def read(source: Any, *, averages: bool = False) -> list[Value]:
         )
     path = os.fspath(source).rstrip("/")
     try:
-        return _read_path(path, averages)
-    except (OSError, KeyError, zipfile.BadZipFile, tf.errors.OpError) as error:
+        place.check(path)
+        checkpoint = _checkpoint_at(path)
+        values = _of_checkpoint(checkpoint, averages) if checkpoint else _of_path(path, averages)
+    except _UNREADABLE as error:
         reason = getattr(error, "message", None) or error
         raise ValueError(f"The weights in {path!r} cannot be read: {reason}.") from error
+    return Source(values=values, checkpoint=checkpoint)
 
 
-def _read_path(path, averages) -> list[Value]:
-    place.check(path)
+def _checkpoint_at(path: str) -> Saved | None:
+    """Returns the checkpoint of `callbacks.Checkpoint` at a path: itself, or the newest in it."""
     if tf.io.gfile.exists(os.path.join(path, RECORD)):
-        folder, name = os.path.split(path)
-        return _of_checkpoint(Folder(folder), int(name.removeprefix("step-")), averages)
-    if saved := Folder(path).newest():
-        return _of_checkpoint(Folder(path), saved.step, averages)
+        return folder.read(path)
+    newest = Folder(path).newest()
+    if newest is None and Folder(path).steps():
+        raise CorruptCheckpointError("none of its checkpoints is whole")
+    return newest
+
+
+def _of_path(path: str, averages: bool) -> list[Value]:
     if path.endswith((".keras", ".h5", ".hdf5")):
         values = _of_keras_file(path)
         return _with_averages(values, path) if averages else values
@@ -82,12 +107,10 @@ def _read_path(path, averages) -> list[Value]:
         prefix = tf.train.latest_checkpoint(path) or path
     if not tf.io.gfile.exists(f"{prefix}.index"):
         raise place.nothing_at(path)
-    values = list(_of_tensorflow(prefix))
-    return _with_averages(values, path) if averages else _without_averages(values)
+    return _chosen(list(_of_tensorflow(prefix)), path, averages)
 
 
-def _of_checkpoint(folder: Folder, step: int, averages: bool) -> list[Value]:
-    saved = folder.read(step)
+def _of_checkpoint(saved: Saved, averages: bool) -> list[Value]:
     with saved.weights() as path:
         values = list(_of_h5(_content(path)))
     if not averages:
@@ -101,8 +124,8 @@ def _of_checkpoint(folder: Folder, step: int, averages: bool) -> list[Value]:
     ]
     if not found:
         raise ValueError(
-            f"{saved.path} has no averages: no callbacks.MovingAverage was there. Leave out "
-            "averages=True."
+            f"{saved.path} has no averages: it was written without callbacks.MovingAverage. Leave "
+            "out averages=True."
         )
     return [*found, *values]
 
@@ -185,6 +208,10 @@ def _of_tensorflow(prefix: str) -> Iterator[Value]:
                 dtype=dtypes[key].name,
                 load=lambda key=key: reader.get_tensor(key),
             )
+
+
+def _chosen(values, source, averages: bool) -> list[Value]:
+    return _with_averages(values, source) if averages else _without_averages(values)
 
 
 def _with_averages(values, source) -> list[Value]:

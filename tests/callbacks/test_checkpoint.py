@@ -565,7 +565,7 @@ def test_a_training_whose_checkpoints_are_all_damaged_begins_anew_and_says_so(tm
         train(strategy, arrays, [Checkpoint(tmp_path, every_steps=4), Interrupt(5)])
     damage_checkpoint(tmp_path, 4)
 
-    with pytest.warns(UserWarning, match=f"No readable checkpoint in {tmp_path}: training begins"):
+    with pytest.warns(UserWarning, match=f"No checkpoint in '{tmp_path}' can be read: training"):
         found = train(strategy, arrays, [Checkpoint(tmp_path)])
 
     assert_equal(found, uninterrupted(strategy, arrays), strategy)
@@ -580,7 +580,7 @@ def test_a_checkpoint_that_may_not_be_read_is_an_error_and_stays(name, tmp_path)
 
     with (
         permissions.respected(),
-        pytest.raises(OSError, match=r"step-00000007 cannot be read, and may be whole: .*denied"),
+        pytest.raises(OSError, match=r"step-00000007 cannot be read, but may be whole: .*denied"),
     ):
         train(strategy, arrays, [Checkpoint(tmp_path, keep=1)])
 
@@ -926,6 +926,25 @@ def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
     found = train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100)])
 
     assert_equal(found, expected, strategy)
+
+
+def test_term_between_two_epochs_saves_nothing_twice(monkeypatch, tmp_path):
+    def tell(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    strategy = strategies.get("one device")
+    steps, write = [], Folder.write
+    monkeypatch.setattr(Folder, "write", lambda *given: (steps.append(given[1]), write(*given)))
+    # After the first epoch, and when the second one goes on.
+    for hook in ("on_epoch_end", "on_train_begin"):
+        callbacks = [Checkpoint(tmp_path), keras.callbacks.LambdaCallback(**{hook: tell})]
+        with pytest.raises(SystemExit):
+            train(strategy, shuffled_dataset, callbacks)
+        assert steps == [7]
+
+    found = train(strategy, shuffled_dataset, [Checkpoint(tmp_path)])
+
+    assert_equal(found, uninterrupted(strategy, shuffled_dataset), strategy)
 
 
 def test_term_is_left_to_the_program_without_save_on_term(tmp_path):

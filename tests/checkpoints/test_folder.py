@@ -1,0 +1,93 @@
+"""A folder of checkpoints holds one of each step, whenever its writer is killed."""
+
+import itertools
+import os
+import uuid
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.checkpoints import CorruptCheckpointError, Folder
+from kerasdist.checkpoints.folder import read
+
+
+class Killed(BaseException):
+    """The writer is killed."""
+
+
+def write(folder, step, number):
+    """Writes a checkpoint with a number, by which it is known again."""
+    folder.write(step, {}, {"number": np.array(number)}, lambda file: file.write(b"weights"))
+
+
+def number_in(folder):
+    return folder.newest().arrays["number"]
+
+
+def killed_after(monkeypatch, num_operations):
+    """Lets a writer change names and copy files so many times."""
+    left = itertools.count(num_operations, -1)
+
+    def limited(operation):
+        def run(*arguments, **options):
+            if next(left) <= 0:
+                raise Killed
+            return operation(*arguments, **options)
+
+        return run
+
+    for module, names in (
+        (os, ("rename",)),
+        (tf.io.gfile, ("rename", "rmtree", "copy", "remove", "makedirs")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, limited(getattr(module, name)))
+
+
+@pytest.mark.parametrize("place", ["disk", "elsewhere"])
+def test_one_that_is_replaced_is_there_whenever_the_writer_is_killed(place, monkeypatch, tmp_path):
+    for num_operations in itertools.count(1):
+        root = tmp_path if place == "disk" else f"ram://{uuid.uuid4().hex}"
+        folder = Folder(f"{root}/{num_operations}")
+        write(folder, 3, 1)
+        with monkeypatch.context() as patched:
+            killed_after(patched, num_operations)
+            try:
+                write(folder, 3, 2)
+                break
+            except Killed:
+                pass
+
+        assert folder.steps() == [3]
+        assert number_in(folder) in (1, 2)
+        write(folder, 4, 3)
+        folder.keep({3, 4})
+        assert folder.steps() == [3, 4]
+        write(folder, 4, 4)
+        assert number_in(folder) == 4
+    assert num_operations > 4
+    assert number_in(folder) == 2
+    assert [name.rstrip("/") for name in tf.io.gfile.listdir(folder.path)] == ["step-00000003"]
+
+
+def test_one_that_was_being_replaced_is_removed_in_its_turn(monkeypatch, tmp_path):
+    folder = Folder(str(tmp_path))
+    write(folder, 3, 1)
+    os.rename(tmp_path / "step-00000003", tmp_path / ".replaced-step-00000003")
+    assert folder.path_of(3) == str(tmp_path / ".replaced-step-00000003")
+
+    write(folder, 4, 2)
+    folder.keep({4})
+
+    assert os.listdir(tmp_path) == ["step-00000004"]
+
+
+def test_a_copy_of_another_name_can_be_read(tmp_path):
+    folder = Folder(str(tmp_path))
+    write(folder, 3, 1)
+    os.rename(folder.path_of(3), tmp_path / "copy")
+
+    assert read(str(tmp_path / "copy")).arrays["number"] == 1
+    with pytest.raises(CorruptCheckpointError, match="step-00000003"):
+        folder.read(3)
