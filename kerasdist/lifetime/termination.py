@@ -1,7 +1,21 @@
-"""TERM, noted and answered later, where it can be answered well."""
+"""TERM, noted and answered later, where it can be answered well.
 
+Python calls a handler between two of its own instructions: never, in a step that TensorFlow does
+not come back from, such as one that waits for data. A second TERM therefore ends the process from
+a thread, which hears of signals by the file descriptor that Python's C code writes them to.
+"""
+
+import os
 import signal
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterable
+
+from kerasdist.exit_codes import SIGNALED
+
+# One TERM for a group of processes can come twice: a launcher passes on its own.
+_APART_SECS = 3.0
 
 
 class Termination:
@@ -15,6 +29,7 @@ class Termination:
         self.is_asked_for = False
         self._before = None
         self._is_watching = False
+        self._write_end: int | None = None
 
     def watch(self) -> None:
         """Begins to note TERM; only the main thread of a program can."""
@@ -23,12 +38,60 @@ class Termination:
             return
         self._before = signal.signal(signal.SIGTERM, self._note)
         self._is_watching = True
+        self._listen()
 
     def unwatch(self) -> None:
         """Lets TERM do again what it did before."""
-        if self._is_watching:
-            signal.signal(signal.SIGTERM, self._before)
-            self._is_watching = False
+        if not self._is_watching:
+            return
+        signal.signal(signal.SIGTERM, self._before)
+        self._is_watching = False
+        if self._write_end is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._write_end)  # The thread reads that this was all, and ends.
+            self._write_end = None
 
     def _note(self, *_):
         self.is_asked_for = True
+
+    def _listen(self) -> None:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        if before != -1:  # Of an event loop, as notebooks have: a kernel is ended in other ways.
+            signal.set_wakeup_fd(before)
+            os.close(read_end)
+            os.close(write_end)
+            return
+        self._write_end = write_end
+        threading.Thread(target=_end_at_second, args=(read_end,), daemon=True).start()
+
+
+def _end_at_second(read_end: int) -> None:
+    with open(read_end, "rb", buffering=0) as pipe:
+        if is_repeated(iter(lambda: pipe.read(1), b""), time.monotonic):
+            print(
+                "Received SIGTERM again: this process ends now, in the middle of a step and "
+                "without a checkpoint of it.",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(SIGNALED + signal.SIGTERM)
+
+
+def is_repeated(signals: Iterable[bytes], clock: Callable[[], float]) -> bool:
+    """Returns whether SIGTERM comes again, some seconds after the first one.
+
+    Args:
+        signals: The number of each signal, as a byte, when it comes.
+        clock: Returns seconds.
+    """
+    first = None
+    for number in signals:
+        if number[0] != signal.SIGTERM:
+            continue
+        if first is None:
+            first = clock()
+        elif clock() - first >= _APART_SECS:
+            return True
+    return False
