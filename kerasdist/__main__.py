@@ -13,9 +13,13 @@ from kerasdist.cluster import Cluster
 from kerasdist.command_parser import CommandParser, PrintVersions
 from kerasdist.config import DeploymentConfig
 from kerasdist.exit_codes import SIGNALED, USAGE
+from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
+from kerasdist.usage_error import UsageError, arguments_checked
+
+_DEVICES = Path("/dev")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         return parsed.command(parsed)
-    except (ValueError, TypeError) as error:
+    except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
 
@@ -52,8 +56,8 @@ def _add_plan(commands):
         "--global_batch_size",
         type=int,
         metavar="N",
-        help="examples of one step over all clones, which is `batch_size` of `fit`; beside "
-        "parameter servers over those of one worker",
+        help="examples of one step over all clones, which is `batch_size` of `fit`; with "
+        "parameter servers, over the clones of one worker",
     )
     parser.add_argument(
         "--num_examples", type=int, metavar="N", help="examples of an epoch, over all workers"
@@ -74,21 +78,19 @@ def _add_deployment(parser):
 
 
 def _print_plan(parsed) -> int:
-    global_batch_size = _at_least_one("--global_batch_size", parsed.global_batch_size)
-    num_examples = _at_least_one("--num_examples", parsed.num_examples)
-    config = _config(parsed)
-    cluster = Cluster.from_env()
-    # To count GPUs loads TensorFlow, which takes seconds.
+    numbers = {name: getattr(parsed, name) for name in ("global_batch_size", "num_examples")}
+    with arguments_checked():
+        for name, number in numbers.items():
+            if number is not None:
+                check_int(f"--{name}", number, at_least=1)
+        config, cluster = _config(parsed), Cluster.from_env()
+    # Counting GPUs loads TensorFlow, which takes seconds.
     asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
-    choice = choose(config, cluster, num_gpus=count_gpus() if asks_for_gpus else 0)
-    print(plan_deployment(choice, global_batch_size=global_batch_size, num_examples=num_examples))
+    num_gpus = count_gpus() if asks_for_gpus else 0
+    with arguments_checked():
+        choice = choose(config, cluster, num_gpus=num_gpus)
+    print(plan_deployment(choice, **numbers))
     return 0
-
-
-def _at_least_one(flag, value):
-    if value is not None:
-        check_int(flag, value, at_least=1)
-    return value
 
 
 def _config(parsed) -> DeploymentConfig | None:
@@ -106,13 +108,13 @@ def _config(parsed) -> DeploymentConfig | None:
     return DeploymentConfig(**given) if given else None
 
 
-def _may_have_gpus(devices: Path = Path("/dev")) -> bool:
-    """Returns False where the system has no device that TensorFlow could take for a GPU."""
+def _may_have_gpus() -> bool:
+    """Returns False if the system has no device that TensorFlow could take for a GPU."""
     if sys.platform != "linux":
         return True
     # NVIDIA's, those of its small boards, AMD's, and what Windows lends to its Linux.
     kinds = ("nvidia*", "nvhost*", "kfd", "dxg")
-    return any(any(devices.glob(kind)) for kind in kinds)
+    return any(any(_DEVICES.glob(kind)) for kind in kinds)
 
 
 def _add_doctor(commands):
@@ -123,10 +125,10 @@ def _add_doctor(commands):
         description="With a program after --, runs it on one device (plain Keras) and on the "
         "deployment that it asks for, compares weights and logs after each of its first training "
         "steps, and prints where they first differ and why. The program needs no change. It runs "
-        "in this directory and is ended after these steps: what it writes before them, or at the "
-        "end of a shorter epoch, is really written. Without a program, trains small models on one "
+        "in this directory and is ended after these steps: what it writes before that is really "
+        "written. Without a program, trains small models on one "
         "device and on two replicas, with stock Keras and with kerasdist, and prints where the "
-        "weights differ, in some minutes. The exit code is 0 where kerasdist is equal, 1 where it "
+        "weights differ, in some minutes. The exit code is 0 if kerasdist is equal, 1 if it "
         "differs or the program fails, 2 for wrong arguments.",
     )
     number = {"type": int, "metavar": "N"}
@@ -138,7 +140,7 @@ def _add_doctor(commands):
     parser.add_argument(
         "--alike",
         action="store_true",
-        help="let all examples draw the same random numbers, and batch statistics be global",
+        help="make all examples draw the same random numbers, and batch statistics global",
     )
     parser.add_argument("--only", metavar="TEXT", help="run only rows whose title contains TEXT")
     parser.add_argument(
@@ -150,7 +152,7 @@ def _add_doctor(commands):
 
 
 def _run_doctor(parsed) -> int:
-    # What fails is said in words; stock Keras does in many rows.
+    # Failures are reported in words; stock Keras fails in many rows.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     of_table = {"only": parsed.only, "quick": parsed.quick, "markdown": parsed.markdown}
     of_program = {name: getattr(parsed, name) for name in ("steps", "clones", "workers", "alike")}
@@ -174,7 +176,7 @@ def _run_doctor(parsed) -> int:
 def _refuse(options, reason):
     for name, value in options.items():
         if value is not None and value is not False:  # 0 is a value.
-            raise ValueError(f"`--{name}` {reason}. Received: {name}={value}.")
+            raise UsageError(f"`--{name}` {reason}. Received: {name}={value}.")
 
 
 def _add_trace(commands):
@@ -203,7 +205,8 @@ def _trace(parsed) -> int:
     from kerasdist import trace
     from kerasdist.trace.report import report
 
-    check_int("--top", parsed.top, at_least=1)
+    with arguments_checked():
+        check_int("--top", parsed.top, at_least=1)
     print(report(trace.read(parsed.file), num_top=parsed.top, kind=parsed.count))
     return 0
 
@@ -226,15 +229,18 @@ def _add_inspect(commands):
 
 def _inspect(parsed) -> int:
     if len(parsed.checkpoints) > 2:
-        raise ValueError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
+        raise UsageError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
     from kerasdist.weights import place
 
-    for path in parsed.checkpoints:
-        place.check(path.rstrip("/") or path)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # The list is all that there is to say.
+    with arguments_checked():
+        for path in parsed.checkpoints:
+            place.check(path.rstrip("/") or path)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Only the list is to be printed.
     from kerasdist.weights.listing import comparison, listing
 
-    print((listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints))
+    with arguments_checked():
+        text = (listing if len(parsed.checkpoints) == 1 else comparison)(*parsed.checkpoints)
+    print(text)
     return 0
 
 
@@ -256,12 +262,42 @@ def _add_show(commands):
 
 def _show(parsed) -> int:
     for run in parsed.runs:
-        if not run.is_dir():  # Said before TensorFlow is loaded, which takes seconds.
-            raise ValueError(f"There is no folder {run}. Name that of a run's event files.")
+        if not run.is_dir():  # Checked before TensorFlow is loaded, which takes seconds.
+            raise UsageError(f"There is no folder {run}. Name that of a run's event files.")
     from kerasdist.show import show
 
     print(show(parsed.runs, parsed.output))
     return 0
+
+
+_COUNT = {"type": int, "metavar": "N"}
+_SECS = {"type": float, "metavar": "SECS"}
+# By the setting of the launcher that each is for.
+_LAUNCH_FLAGS: dict[str, tuple[str, str, dict]] = {
+    "num_workers": ("--workers", "workers", _COUNT),
+    "num_ps": ("--ps", "parameter servers, with a chief", _COUNT),
+    "chief": ("--chief", "a chief in addition to the workers", {"action": "store_true"}),
+    "evaluator": ("--evaluator", "an evaluator as well", {"action": "store_true"}),
+    "num_clones": ("--clones", "replicas of each worker", _COUNT),
+    "max_restarts": (
+        "--max-restarts",
+        "restarts of the whole cluster; with --ps, of a lost worker too",
+        _COUNT,
+    ),
+    "grace_secs": ("--grace-secs", "time to end after TERM, before KILL", _SECS),
+    "timeout_secs": ("--timeout-secs", "time for everything", _SECS),
+    "frozen_timeout_secs": ("--frozen-timeout-secs", "time a task may be halted", _SECS),
+    "log_dir": (
+        "--log-dir",
+        "one file per task; otherwise kerasdist_logs/<run id>",
+        {"metavar": "DIR"},
+    ),
+    "network": (
+        "--network",
+        "isolated: the cluster reaches no other machine, and none reaches it",
+        {"choices": launcher.NETWORKS},
+    ),
+}
 
 
 def _add_launch(commands):
@@ -273,35 +309,10 @@ def _add_launch(commands):
         "for each. The exit code is that of the task that failed first; docs/clusters.md lists "
         "them.",
     )
-    count = {"type": int, "metavar": "N"}
-    secs = {"type": float, "metavar": "SECS"}
-
-    def add(flag, name, text, **options):
+    for name, (flag, text, options) in _LAUNCH_FLAGS.items():
         default = getattr(launcher.DEFAULTS, name)
-        told = f" (default: {default})" if default else ""
-        parser.add_argument(flag, dest=name, default=default, help=text + told, **options)
-
-    add("--workers", "num_workers", "workers", **count)
-    add("--ps", "num_ps", "parameter servers, with a chief", **count)
-    add("--chief", "chief", "a chief beside the workers", action="store_true")
-    add("--evaluator", "evaluator", "an evaluator as well", action="store_true")
-    add("--clones", "num_clones", "replicas of each worker", **count)
-    add(
-        "--max-restarts",
-        "max_restarts",
-        "restarts of the whole cluster; with --ps, of a lost worker too",
-        **count,
-    )
-    add("--grace-secs", "grace_secs", "time to end after TERM, before KILL", **secs)
-    add("--timeout-secs", "timeout_secs", "time for everything", **secs)
-    add("--frozen-timeout-secs", "frozen_timeout_secs", "time a task may be halted", **secs)
-    add("--log-dir", "log_dir", "one file per task; else kerasdist_logs/<run id>", metavar="DIR")
-    add(
-        "--network",
-        "network",
-        "isolated: no other machine is reached, or reaches the cluster",
-        choices=launcher.NETWORKS,
-    )
+        text += f" (default: {default})" if default else ""
+        parser.add_argument(flag, dest=name, default=default, help=text, **options)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the command, after --")
     parser.set_defaults(command=_launch)
 
@@ -309,10 +320,13 @@ def _add_launch(commands):
 def _launch(parsed) -> int:
     names = [field.name for field in dataclasses.fields(launcher.Settings)]
     settings = {name: getattr(parsed, name) for name in names}
+    with arguments_checked():
+        launcher.Settings(**settings)
+        program = checked(_command_of(parsed))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # By a script that starts it with `&`.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return launcher.launch(_command_of(parsed), **settings).exit_code
+        return launcher.launch(program, **settings).exit_code
     except KeyboardInterrupt:
         return SIGNALED + signal.SIGINT
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kerasdist.training.report import worker_share
 from kerasdist.training.report.limit import limit_of
+from kerasdist.usage_error import UsageError
 
 Curves = dict[str, dict[int, float]]
 
@@ -27,13 +28,13 @@ def show(runs: Sequence[Path], output: Path) -> str:
         output: The PNG.
 
     Raises:
-        ValueError: A folder has no numbers in it, no run has any that are drawn, or matplotlib is
+        UsageError: A folder has no numbers in it, no run has any that are drawn, or matplotlib is
             missing.
     """
     curves = {_name_of(run, runs): read(run) for run in runs}
     panels = _panels(curves)
     if not panels:
-        raise ValueError(
+        raise UsageError(
             f"There are no losses, rates or epoch logs to draw in {', '.join(map(str, runs))}. "
             "Name the log_dir of callbacks.Summaries or TensorBoard."
         )
@@ -47,7 +48,7 @@ def read(run: Path) -> Curves:
     """Returns the numbers in the event files of a run: by role and tag, the value of each step.
 
     Raises:
-        ValueError: There are none.
+        UsageError: There are none.
     """
     curves: Curves = collections.defaultdict(dict)
     for path in sorted(run.rglob("events.out.tfevents.*")) if run.is_dir() else []:
@@ -55,7 +56,7 @@ def read(run: Path) -> Curves:
         for tag, step, value in _numbers(path):
             curves[tag if role == "." else f"{role}/{tag}"][step] = value
     if not curves:
-        raise ValueError(
+        raise UsageError(
             f"There are no numbers in {run}. Name the folder that event files are written to, such "
             "as the log_dir of callbacks.Summaries."
         )
@@ -115,7 +116,7 @@ def _draw(panels: list[tuple[str, dict]], output: Path):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(
+        raise UsageError(
             "`show` draws with matplotlib, which is not here: pip install 'kerasdist[plot]'."
         ) from None
     figure = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "schedules": {"checks"},
     "suggestion": set(),
     "terminal": set(),
+    "usage_error": set(),
     "private": {"cluster"},
     "cluster_resolver": {"cluster"},
     "lifetime": {
@@ -51,17 +52,19 @@ MAY_IMPORT = {
         *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
         *("lifetime", "preflight", "private", "tasks", "training"),
     },
-    "trace": {"private"},
+    "trace": {"private", "usage_error"},
     "checkpoints": {"files", "private", "training"},
     "patterns": set(),
     "weights": {"checkpoints", "patterns", "private", "terminal", "training"},
-    "show": {"training"},
+    "show": {"training", "usage_error"},
     "callbacks": {
         *("checkpoints", "checks", "doctor", "exit_codes", "lifetime", "patterns", "plan"),
         *("private", "tasks", "terminal", "trace", "training"),
     },
     "launch_note": {"environment"},
-    "launcher": {"checks", "cluster", "config", "environment", "exit_codes", "launch_note"},
+    "launcher": {
+        *("checks", "cluster", "config", "environment", "exit_codes", "launch_note", "usage_error"),
+    },
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "training"},
@@ -69,7 +72,7 @@ MAY_IMPORT = {
     "parity": {"differences"},
     "doctor": {
         *("__init__", "checks", "config", "cluster", "differences", "launcher", "parity", "plan"),
-        *("private", "strategies", "training"),
+        *("private", "strategies", "training", "usage_error"),
     },
     "__init__": {
         *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
@@ -77,7 +80,7 @@ MAY_IMPORT = {
     },
     "__main__": {
         *("checks", "command_parser", "config", "cluster", "doctor", "exit_codes", "launcher"),
-        *("plan", "show", "strategies", "trace", "weights"),
+        *("plan", "show", "strategies", "trace", "usage_error", "weights"),
     },
 }
 # The same of `kerasdist.training`: its folders, and the files beside them.

@@ -81,10 +81,22 @@ def test_gpus_are_counted_where_the_machine_may_have_some(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("device", "expected"), [("null", False), ("nvidia0", True), ("kfd", True), ("dxg", True)]
 )
-def test_a_machine_may_have_gpus_where_there_is_a_device_of_that_name(device, expected, tmp_path):
+def test_a_machine_may_have_gpus_where_there_is_a_device_of_that_name(
+    device, expected, tmp_path, monkeypatch
+):
     (tmp_path / device).touch()
+    monkeypatch.setattr(command, "_DEVICES", tmp_path)
 
-    assert may_have_gpus(tmp_path) == expected or sys.platform != "linux"
+    assert may_have_gpus() == expected or sys.platform != "linux"
+
+
+def test_an_error_of_ours_is_no_mistake_in_the_arguments(monkeypatch):
+    def plan(*_, **__):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(command, "plan_deployment", plan)
+    with pytest.raises(ValueError, match=r"^a bug$"):
+        command.main(["plan"])
 
 
 def test_cluster_comes_from_tf_config(monkeypatch, capsys):

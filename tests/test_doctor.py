@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from kerasdist import __main__ as command
-from kerasdist.doctor import table
+from kerasdist.doctor import entry, table
 from kerasdist.parity import CASES
 from tests import doctor_programs as programs
 
@@ -97,6 +97,21 @@ def test_an_error_on_one_device_ends_the_examination(doctor):
     assert code == 1
     assert "The program failed on one device, with plain Keras" in text
     assert text.count("RuntimeError: of the program") == 1
+
+
+def test_a_traceback_begins_with_the_program_also_when_it_is_named_like_runpy(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (script := tmp_path / "train_runpy.py").write_text("(lambda: int('mine'))()")
+    with pytest.raises(ValueError, match="mine") as raised:
+        entry._run([str(script)])
+    trace = raised.value.__traceback__
+    assert trace is not None
+
+    frames = entry._frames_of_program(raised.value.with_traceback(trace.tb_next))
+    assert frames.tb_frame.f_code.co_name == "<module>"
 
 
 def test_another_python_is_named(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What runs in the place of the user's program: the probe, and then the program itself.
+"""What runs in place of the user's program: the probe, and then the program itself.
 
     python -m kerasdist.doctor.entry '{"folder": ...}' train.py --epochs 3
 
@@ -57,7 +57,7 @@ def _frames_of_program(error):
 
 
 def _is_ours(filename) -> bool:
-    return filename == __file__ or "runpy" in filename
+    return filename in (__file__, runpy.run_path.__code__.co_filename)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from kerasdist.doctor.reasons import may_be_natural, reasons
 from kerasdist.doctor.recording import Deployment, Recording, Settings
 from kerasdist.launcher import task_log, tracebacks
 from kerasdist.launcher.command import split_python
+from kerasdist.usage_error import UsageError, arguments_checked
 
 NUM_STEPS = 5
 _WIDTH = 100
@@ -52,12 +53,14 @@ def examine(
             of the global batch. Otherwise this is done in a second look, where it tells the reason.
 
     Raises:
-        ValueError: The command is not one of Python's, a number is out of range, or the program
+        UsageError: The command is not one of Python's, a number is out of range, or the program
             cannot be examined: it makes no step, or trains on parameter servers.
     """
-    for flag, number in (("steps", num_steps), ("clones", num_clones), ("workers", num_workers)):
-        if number is not None:
-            check_int(f"--{flag}", number, at_least=1)
+    numbers = {"--steps": num_steps, "--clones": num_clones, "--workers": num_workers}
+    with arguments_checked():
+        for flag, number in numbers.items():
+            if number is not None:
+                check_int(flag, number, at_least=1)
     command = _split(program)
     print(f"Doctor\n{_row('program', shlex.join(program))}", flush=True)
     python = Path(shutil.which(command[0][0]) or "")
@@ -91,7 +94,7 @@ def _examine(command, settings) -> int:
         alike, _ = _look(command, dataclasses.replace(settings, is_alike=True))
     print(_row("data", _describe_data(found)))
     if not found.began_alike:
-        print(_row("weights", "others at the start; set to those of one device"))
+        print(_row("weights", "initial values differed; copied from one device"))
     if found.is_equal:
         print(f"Equal in {found.num_steps[0]} steps: {found.describe()}.")
         return 0
@@ -121,7 +124,7 @@ def _run_truth(command, settings) -> tuple[Recording, str]:
     """Runs the program with plain Keras or, where it cannot do without, on our one device.
 
     Raises:
-        ValueError: It is not a program that can be examined.
+        UsageError: It is not a program that can be examined.
     """
     truth, folder = _record(command, settings)
     if what := truth.needs_strategy:
@@ -129,17 +132,17 @@ def _run_truth(command, settings) -> tuple[Recording, str]:
         settings = dataclasses.replace(settings, strategy="one device")
         truth, folder = _record(command, settings)
     if truth.deployment is None:
-        raise ValueError(
+        raise UsageError(
             "The program never calls `kerasdist.make_strategy`, so that it trains on one device "
             "everywhere. Create and compile the model in the scope of that strategy."
         )
     if truth.deployment.num_ps:
-        raise ValueError(
+        raise UsageError(
             "The program asks for parameter servers, which train asynchronously: no step has one "
             "right result. Examine it on synchronous replicas, with `--clones` or `--workers`."
         )
     if not truth.num_calls:
-        raise ValueError(
+        raise UsageError(
             "The program makes no training step with `fit` or `train_on_batch`: there is nothing "
             "to compare. Loops of its own are not watched."
         )
@@ -199,18 +202,18 @@ def _split(program) -> tuple[list[str], list[str]]:
     """Returns Python with its options, and what it runs.
 
     Raises:
-        ValueError: This is no command of Python's.
+        UsageError: This is no command of Python's.
     """
     python, arguments = split_python(program)
     if not python or not shutil.which(python[0]):
-        raise ValueError(
+        raise UsageError(
             "The doctor examines programs that Python runs: `python -m kerasdist doctor -- python "
             f"train.py`. Received: {shlex.join(program)}."
         )
     if len(arguments) < (2 if arguments[:1] in (["-m"], ["-c"]) else 1):
-        raise ValueError(f"There is no program to run in: {shlex.join(program)}.")
+        raise UsageError(f"There is no program to run in: {shlex.join(program)}.")
     if arguments[0] not in ("-m", "-c") and not Path(arguments[0]).exists():
-        raise ValueError(f"There is no such file: {arguments[0]} (in {Path.cwd()}).")
+        raise UsageError(f"There is no such file: {arguments[0]} (in {Path.cwd()}).")
     return python, arguments
 
 

@@ -25,6 +25,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.differences import TOLERANCES
 from kerasdist.parity.data import EVEN
 from kerasdist.strategies.make_strategy import count_gpus, make_strategy
+from kerasdist.usage_error import UsageError
 
 # The rows of `--quick`: each goes another way through what kerasdist puts in the place of Keras'.
 QUICK = (
@@ -66,12 +67,12 @@ def examine(*, only: str = "", is_quick: bool = False, markdown: str | None = No
         markdown: File that gets the table as well.
 
     Raises:
-        ValueError: No case has such a title, or the file cannot be written.
+        UsageError: No case has such a title, or the file cannot be written.
     """
     titles = [case.name for case in parity.CASES if not is_quick or case.name in QUICK]
     cases = [case for case in parity.CASES if case.name in titles and only in case.name]
     if not cases:
-        raise ValueError(f"`--only` matches no row. Received: {only!r}. Rows: {'; '.join(titles)}.")
+        raise UsageError(f"`--only` matches no row. Received: {only!r}. Rows: {'; '.join(titles)}.")
     if markdown is not None:
         _check_can_write(markdown)  # Now: the table takes minutes.
     start = time.perf_counter()
@@ -103,7 +104,7 @@ def _check_can_write(markdown: str):
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
         reason = "writing there is not allowed"
     if reason:
-        raise ValueError(
+        raise UsageError(
             f"`--markdown` must name a file that can be written. Received: {markdown!r} ({reason})."
         )
 

@@ -1,4 +1,4 @@
-"""The course of a launch: the plan, the attempts, and what is said about each."""
+"""The course of a launch: the plan, the attempts, and what is reported about each."""
 
 import itertools
 import math
@@ -27,13 +27,14 @@ from kerasdist.launcher.task_environment import (
 from kerasdist.launcher.task_group import TaskGroup
 from kerasdist.launcher.task_log import RESTART_MARK, error_of, exception_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
+from kerasdist.usage_error import UsageError
 
 _LONGEST_TITLE = 200
 _LONGEST_ERROR = 300
 
 
 class Supervisor:
-    """Runs a program as all tasks of a cluster, and again where that may help.
+    """Runs a program as all tasks of a cluster, and again if that may help.
 
     Args:
         program: The command and its arguments.
@@ -44,7 +45,7 @@ class Supervisor:
         for_all: Whether a failed task leaves the others running until they end by themselves.
 
     Raises:
-        ValueError: The directory of the logs cannot be written, or there are too many tasks.
+        UsageError: The directory of the logs cannot be written, or there are too many tasks.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Supervisor:
 
 
 def describe_end(result: LaunchResult) -> str:
-    """Returns how a launch ended: the root cause's error in a line, and where all of it stands.
+    """Returns how a launch ended: the root cause's error in a line, and where its output is.
 
     Its traceback was shown when the task wrote it, and is not shown again.
     """
@@ -197,7 +198,7 @@ def describe_end(result: LaunchResult) -> str:
         return result.reason
     # What a signal or a lost peer ended has said nothing of its own.
     said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
-    lines = [said, f"All that {cause.task} wrote: {cause.log}"]
+    lines = [said, f"Full output of {cause.task}: {cause.log}"]
     if task_log.is_full(cause.log.parent):
         lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")
     return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
@@ -226,7 +227,7 @@ def _make_logs(log_dir: Path, tasks: Sequence[Task], run_id: str) -> dict[Task, 
     try:
         task_log.make_all(log_dir, logs.values(), run_id=run_id)
     except OSError as error:
-        raise ValueError(
+        raise UsageError(
             f"`log_dir` cannot be written. Received: log_dir='{log_dir}' ({error.strerror}). "
             "Name another directory."
         ) from error
@@ -285,7 +286,7 @@ def _describe_separate_runs(num_tasks: int) -> str:
 
 
 def _done_before_failed_peer(exit_code: int, results: Iterable[TaskResult]) -> list[Task]:
-    """Returns the synchronous workers that had ended in order where one says that a peer failed."""
+    """Returns the synchronous workers that had ended in order if one says that a peer failed."""
     if exit_code != PEER_FAILED or any(each.task.job == "ps" for each in results):
         return []
     done = [each.task for each in results if each.exit_code == 0 and not each.was_stopped]

@@ -12,19 +12,20 @@ from pathlib import Path
 from kerasdist import environment
 from kerasdist.cluster import Task
 from kerasdist.launcher.settings import Settings
+from kerasdist.usage_error import UsageError
 
 # Below those that Linux gives to outgoing connections: the tasks make many of these before the
 # last of them listens.
 _PORTS = range(15000, 30000)
 _MOST_TASKS = 1000  # Far more than a machine has cores.
-_OTHER_FILES = 50  # Open in the launcher beside the log of each task.
+_OTHER_FILES = 50  # Open in the launcher in addition to the log of each task.
 
 
 def tasks_of(settings: Settings) -> list[Task]:
     """Returns the tasks in the order chief, workers, ps, evaluator.
 
     Raises:
-        ValueError: They are more than this machine can run.
+        UsageError: They are more than this machine can run.
     """
     counts = {
         "chief": int(settings.has_chief),
@@ -38,14 +39,14 @@ def tasks_of(settings: Settings) -> list[Task]:
 
 def _check_room(num_tasks):
     if num_tasks > _MOST_TASKS:
-        raise ValueError(
+        raise UsageError(
             f"A launch has at most {_MOST_TASKS:,} tasks, which all run on this machine. "
             f"Received: {num_tasks:,} tasks. Launch fewer."
         )
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files != resource.RLIM_INFINITY and num_tasks + _OTHER_FILES > most_files:
-        raise ValueError(
-            f"{num_tasks:,} tasks need {num_tasks + _OTHER_FILES:,} open files, and this process "
+        raise UsageError(
+            f"{num_tasks:,} tasks need {num_tasks + _OTHER_FILES:,} open files, but this process "
             f"may have {most_files:,}. Allow more (`ulimit -n`), or launch fewer tasks."
         )
 
@@ -54,7 +55,7 @@ def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
     """Returns an address on this machine for each task of the cluster; an evaluator has none.
 
     Raises:
-        ValueError: There are fewer free ports than tasks.
+        UsageError: There are fewer free ports than tasks.
     """
     members = [task for task in tasks if task.job != "evaluator"]
     ports = _free_ports(len(members))
@@ -62,7 +63,7 @@ def addresses_of(tasks: Sequence[Task]) -> dict[Task, str]:
 
 
 def addresses_of_this_machine() -> list[str]:
-    """Returns those on which a server that listens on every interface can be reached."""
+    """Returns the addresses at which a server that listens on every interface is reached."""
     import psutil  # Here: `import kerasdist` should stay quick.
 
     return [
@@ -82,12 +83,12 @@ def task_environment(
     num_restarts: int,
     note: Path,
 ) -> dict[str, str]:
-    """Returns the variables that a task gets beside those of the launcher.
+    """Returns the variables that a task gets in addition to those of the launcher.
 
     Args:
         task: The task.
         addresses: Those of all tasks.
-        settings: What the launch was asked for.
+        settings: Those of the launch.
         run_id: The same for all tasks of the launch.
         num_restarts: How often the cluster was started before.
         note: File in which the task leaves what the launcher should know; see `launch_note`.
@@ -124,9 +125,9 @@ def _free_ports(count: int) -> list[int]:
     numbers = random.Random().sample(_PORTS, len(_PORTS))
     ports = list(itertools.islice(filter(_is_free, numbers), count))
     if len(ports) < count:
-        raise ValueError(
+        raise UsageError(
             f"{count:,} tasks need as many free ports from {_PORTS.start} to {_PORTS.stop - 1}, "
-            f"and this machine has {len(ports):,}. End what holds the others "
+            f"but this machine has {len(ports):,}. Stop what uses the others "
             "(`ss --listening --tcp --processes`), or launch fewer tasks."
         )
     return ports

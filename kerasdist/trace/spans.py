@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from kerasdist.usage_error import UsageError
+
 # An operation of a graph: its name, and its kind without that of oneDNN's, `_MklMatMul`.
 _OPERATION = re.compile(r"^(?P<name>[^:]+):_?(?:MklNative|Mkl)?(?P<kind>[A-Z]\w*)$")
 _REPLICA = re.compile(r"(?:^|/)(replica_\d+)/")
@@ -52,12 +54,12 @@ def read(path: Path) -> list[Span]:
             of which the last is read.
 
     Raises:
-        ValueError: It is no such file, or there is none.
+        UsageError: It is no such file, or there is none.
     """
     if path.is_dir():
         found = sorted([*path.rglob("tf_trace-*.json*"), *path.rglob("*.xplane.pb")], key=_age)
         if not found:
-            raise ValueError(f"There is no trace in {path}: no tf_trace-*.json, no *.xplane.pb.")
+            raise UsageError(f"There is no trace in {path}: no tf_trace-*.json, no *.xplane.pb.")
         path = found[-1]
     try:
         content = path.read_bytes()
@@ -67,11 +69,11 @@ def read(path: Path) -> list[Span]:
             content = gzip.decompress(content)
         return list(_of_chrome(json.loads(content)))
     except FileNotFoundError:
-        raise ValueError(f"There is no file {path}.") from None
+        raise UsageError(f"There is no file {path}.") from None
     except KeyError as error:
-        raise ValueError(f"{path} is no trace: there is no {error} in it.") from error
+        raise UsageError(f"{path} is no trace: there is no {error} in it.") from error
     except (OSError, EOFError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no trace: {error}.") from error
+        raise UsageError(f"{path} is no trace: {error}.") from error
 
 
 def of_profile(content: bytes) -> Iterator[Span]:
