@@ -29,7 +29,8 @@ class Throughput(StepCallback):
     training: the input, the computation, messages, the program between the steps, or one slow
     worker.
 
-    The lines go to the logger "kerasdist" of Python's logging, at level INFO.
+    The lines go to the logger "kerasdist" of Python's logging at level INFO, which is also the
+    level of this logger unless the program sets another one.
 
     Args:
         every_steps: Steps between two lines.

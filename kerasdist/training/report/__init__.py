@@ -1,1 +1,1 @@
-"""What a person and their callbacks see of training."""
+"""What a user and their callbacks see of the training."""

@@ -1,4 +1,4 @@
-"""Callbacks under our strategies: only those that look at a batch are called for it.
+"""Callbacks under our strategies: only those that override a batch hook are called for a batch.
 
 The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every
 step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
@@ -37,7 +37,7 @@ class CallbackList(keras.callbacks.CallbackList):
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
         self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
-        # What is saved is of a moment between two steps.
+        # What is saved belongs to a moment between two steps.
         self._listeners["on_train_batch_begin"].sort(key=_is_inner)
         self._listeners["on_train_batch_end"].sort(key=_is_outer)
 
@@ -91,7 +91,7 @@ class CallbackList(keras.callbacks.CallbackList):
             self._has_warned = self._has_warned or drift.warn_of_drift(self.model, epoch)
 
     def _look_for_nan(self, logs):
-        """Shows those that end a training at a NaN the exact logs; the last they saw may be old."""
+        """Shows the exact logs to callbacks that stop at a NaN; the last they saw may be old."""
         if self.model.stop_training:
             return
         for callback in self.callbacks:
@@ -110,18 +110,17 @@ class CallbackList(keras.callbacks.CallbackList):
         self._share("on_test_batch_end", batch, logs)
 
     def _share(self, hook: str, batch, logs):
-        """Calls a hook of the callbacks, where each sees what those before it wrote into the logs.
+        """Calls a hook of the callbacks; each sees what those before it wrote into the logs.
 
-        They share a copy, as with Keras: what they write is not in the logs of the epoch. It is
-        read at once where one of them keeps it: read in a later step, it would hold the numbers of
-        that step.
+        They share a copy, as with Keras: what they write is not in the logs of the epoch. If one of
+        them keeps the copy, it is read at once: in a later step it would get that step's numbers.
         """
         if not self._listeners[hook]:
             return
         if not isinstance(logs, LazyLogs):
             self._call(hook, batch, logs)
             return
-        # Not every worker has the same callbacks, so numbers of all workers cannot be had here.
+        # Not every worker has the same callbacks, so they cannot sum up numbers here.
         logs = logs.of_worker
         shared = LazyLogs(lambda: logs.data)
         reference = weakref.ref(shared)
@@ -136,10 +135,10 @@ class CallbackList(keras.callbacks.CallbackList):
             getattr(callback, hook)(batch, logs=_logs_for(callback, hook, logs))
 
     def _hold_stop(self):
-        """Lets a stop in the middle of an epoch wait until all workers know of it.
+        """Delays a stop in the middle of an epoch until all workers know of it.
 
         A worker that stopped alone would leave the others waiting for its gradients. A request may
-        also be that of a `Checkpoint` that was told to end, and leaves when the epoch is over.
+        also come from a `Checkpoint` that was told to end, and leaves when the epoch is over.
         """
         step = self.model.train_function
         if step is None:  # A callback has compiled the model: no step follows in this epoch.
@@ -168,7 +167,7 @@ def _is_inner(callback) -> bool:
 
 
 def _logs_for(callback, hook, logs):
-    """Returns the logs, or None for a TensorBoard that reads them in every step and writes none."""
+    """Returns the logs; None for a TensorBoard that would read them in each step for nothing."""
     if getattr(type(callback), hook) is not keras.callbacks.TensorBoard.on_train_batch_end:
         return logs
     # A writer and a condition that an interrupted TensorBoard left behind must not count here.
@@ -194,7 +193,7 @@ def _read_first(method, logs, *args, **kwargs):
 
 
 def is_overridden(callback, hook: str) -> bool:
-    """Whether a callback does something in a hook of Keras', which does nothing by itself."""
+    """Whether a callback overrides a hook, which does nothing in Keras' own class."""
     # The train hooks call the older on_batch_begin and on_batch_end.
     names = {hook, hook.replace("_train_batch", "_batch")}
     return any(

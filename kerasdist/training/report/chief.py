@@ -12,7 +12,7 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.report import quiet_writer
 from kerasdist.training.report.wrapper import Wrapper
 
-# How long a worker waits for the chief to come to the line where it writes itself, and to write.
+# How long a worker waits for the chief to reach the same call, and to write.
 BEGIN_SECS = 60.0
 END_SECS = 3600.0
 _WRITTEN = "written: "  # And the path.
@@ -22,9 +22,9 @@ _num_written = collections.Counter()
 def callbacks_for(callbacks: list, strategy) -> list:
     """Returns those callbacks that this worker runs.
 
-    Keras' own that write files write the same on every worker, to the same path and at the same
-    time. The chief runs them alone; the others only restore what BackupAndRestore has kept. Those
-    of a subclass do more, and run on all workers: only what Keras' own would write is left out.
+    Keras' own callbacks that write files would write the same on every worker, to the same path and
+    at the same time. Only the chief runs them; the others only restore what BackupAndRestore has
+    kept. A subclass may do more, so it runs on all workers, without what Keras' own would write.
 
     Args:
         callbacks: The callbacks that the user gave to `fit`.
@@ -45,7 +45,7 @@ def _of_other(callback) -> keras.callbacks.Callback | None:
     if not quiet_writer.is_writer(inner):
         return callback
     is_backup = isinstance(inner, keras.callbacks.BackupAndRestore)
-    # Of wrappers, one may keep it to the chief, and all workers must restore.
+    # A wrapper may keep it to the chief, but all workers must restore.
     if quiet_writer.is_subclassed(inner) and not (is_backup and is_wrapped):
         quiet_writer.quieten(inner)
         return callback
@@ -53,9 +53,9 @@ def _of_other(callback) -> keras.callbacks.Callback | None:
 
 
 def write(stock, model, *args, **kwargs):
-    """Stands before `save`, `save_weights` and `export`: the chief writes, the others wait for it.
+    """Replaces `save`, `save_weights` and `export`: the chief writes, and the others wait for it.
 
-    So the file is there when they return, on every worker; or all raise what the chief raises. A
+    So the file is there on every worker when they return, or all raise what the chief raises. A
     worker that names a folder of its own then writes there, too: its program may look there next.
     The chief waits for nobody: it may write alone, as its callbacks do.
     """
@@ -65,13 +65,13 @@ def write(stock, model, *args, **kwargs):
         return stock(model, *args, **kwargs)
     path = os.path.normpath(os.fsdecode(path))
     folder, name = os.path.split(path)
-    # Inside `fit` callbacks write, of which the chief has more.
+    # Inside `fit` callbacks write, and the chief has more of them.
     place = "in `fit`" if running_call.training_of(model) else "outside `fit`"
     _num_written[name, place] += 1
     call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
     if not peers.is_chief(strategy):
         path_of_chief = _path_of_chief(strategy, call)
-        # Without a folder it is that of a checkpoint which is not to be written.
+        # A path without a folder is that of a checkpoint which is not to be written.
         if folder and path_of_chief not in (path, None):
             with keras_adapter.compile_config_kept(model):
                 stock(model, *args, **kwargs)
@@ -89,14 +89,14 @@ def write(stock, model, *args, **kwargs):
 
 
 def _path_of_chief(strategy, call) -> str | None:
-    """Waits until the chief has written, and returns where; None where it does not come to it."""
+    """Waits until the chief has written, and returns where; None if it does not get there."""
     begins = notices.is_posted(f"{call} begins", timeout_secs=BEGIN_SECS)
     end = begins and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
     if not end:
         warnings.warn(
-            f"{peers.cluster_of(strategy).task} waited for the chief, which alone writes files. "
-            f"The chief has not {'ended' if begins else 'called'} {call}. Call it on all workers, "
-            "with the same file name, or on the chief alone.",
+            f"{peers.cluster_of(strategy).task} waited for the chief, the only task that writes "
+            f"files. The chief has not {'ended' if begins else 'called'} {call}. Call it on all "
+            "workers, with the same file name, or on the chief alone.",
             stacklevel=2,
         )
         return None

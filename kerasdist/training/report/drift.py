@@ -13,17 +13,17 @@ from kerasdist.training import peers
 from kerasdist.training.step import own_attributes
 
 _MOST_SHOWN = 4
-# Of a number: far above what machines of other kinds may round.
+# Relative: far above the rounding differences between kinds of machines.
 _DRIFT = 1e-4
 _NEGLIGIBLE = 1e-6
 
 
 def warn_of_drift(model, epoch: int | None = None) -> bool:
-    """Warns where the workers' weights or learning rates differ; all workers must call it.
+    """Warns if the workers' weights or learning rates differ; all workers must call it.
 
     Args:
-        model: That is trained.
-        epoch: The one that is over, from 0; None when `fit` is.
+        model: The model that is trained.
+        epoch: The epoch that is over, from 0; None at the end of `fit`.
 
     Returns:
         Whether they differ.
@@ -48,16 +48,16 @@ def warn_of_drift(model, epoch: int | None = None) -> bool:
     warnings.warn(
         f"The workers have drifted apart: {when} they differ in {told}. Whatever "
         "changes weights or the learning rate, such as a callback, must do the same on all "
-        "workers: decide by the logs of `on_epoch_end`, which are those of all workers (those of "
-        "`on_train_batch_end` are of one), not by the clock, and draw random numbers from one "
-        "seed.",
+        "workers: decide by the logs of `on_epoch_end`, which are those of all workers (the logs "
+        "of `on_train_batch_end` are of one worker), not by the clock, and draw random numbers "
+        "from one seed.",
         stacklevel=2,
     )
     return True
 
 
 def _numbers(model, states) -> list[tuple[str, float]]:
-    """Returns names and numbers that differ where the states of two trainings do."""
+    """Returns names and numbers that differ if the states of two trainings differ."""
     trained = [(each.path, each.value) for each in model.trainable_variables]
     variables = [*trained, *states]
     # Sums of squares make no copy of a weight, and are read at once.

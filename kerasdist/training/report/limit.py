@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from kerasdist.training.report.rate_meter import Rate
 from kerasdist.training.report.worker_share import WorkerShare
 
-# Workers that wait so much of the time for one of them have a slow one.
+# If workers wait for one of them for this share of the time, that one is slow.
 _MUCH_WAITING = 0.25
-# A worker with so few of the steps of the others is slow.
+# A worker that makes fewer steps than this share of the others' is slow.
 _FEW_STEPS = 0.6
 
 _NAMES = {
@@ -53,12 +53,12 @@ class Limit:
         self._rates: list[Rate] = []
 
     def add(self, rate: Rate | None) -> None:
-        """Takes in the rate of a further part; None for one without steps."""
+        """Adds the rate of another part; None for one without steps."""
         if rate is not None:
             self._rates.append(rate)
 
     def sentence(self) -> str | None:
-        """Returns what `limit_of` says; None where there was no step, or nothing is known."""
+        """Returns what `limit_of` says; None if there was no step, or nothing is known."""
         if not self._rates:
             return None
         secs = sum(rate.secs for rate in self._rates)
@@ -94,7 +94,7 @@ def limit_of(
     Args:
         workers: At least one.
         ms_per_step: Milliseconds of a step.
-        are_asynchronous: Whether they keep their own pace, beside parameter servers.
+        are_asynchronous: Whether each keeps its own pace, as with parameter servers.
     """
     slow = _slow_worker(workers, are_asynchronous)
     if slow:
@@ -104,7 +104,7 @@ def limit_of(
         sentences, firsts = _SENTENCES | _OF_SERVED, _FIRST | _FIRST_OF_SERVED
         names = _NAMES_OF_SERVED
     else:
-        # The one that the others wait for least: what it waits for is not another worker.
+        # The one that waits least for the others: what it waits for is not another worker.
         shares = _shares_of(min(workers, key=lambda each: each.exchange))
         sentences, firsts, names = _SENTENCES, _FIRST, _NAMES
     cause = max(shares, key=lambda cause: shares[cause])

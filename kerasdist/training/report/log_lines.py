@@ -1,4 +1,4 @@
-"""Lines about the training, through Python's logging, with the task in front."""
+"""Lines about the training, through Python's logging, prefixed with the task."""
 
 import logging
 
@@ -9,12 +9,15 @@ _logger = logging.getLogger("kerasdist")
 
 
 def say(strategy, line: str) -> None:
-    """Logs a line at level INFO, as "worker 1: ..." where several tasks run without a launcher.
+    """Logs a line at level INFO, as "worker 1: ..." if several tasks run without a launcher.
 
-    A program that has not set up logging sees it on stderr.
+    A program that has not set up logging sees it on stderr. One that wants no such lines sets the
+    level of the logger "kerasdist"; that of the root is not asked.
     """
     task = peers.task_of(strategy)
     text = launch_note.line_of(task, line) if task else line
+    # At the root, any library that warns sets up logging at level WARNING, as absl does for Keras.
+    # The lines, which the user has asked for with a callback, must not end in the middle of a run.
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.INFO)
     if _logger.hasHandlers():

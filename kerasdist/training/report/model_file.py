@@ -1,6 +1,6 @@
-"""What Keras saves of a model of ours: whole, whenever the writer is killed.
+"""What Keras saves of a model of ours: always whole, even if the writer is killed.
 
-Keras writes in the place of the earlier file, of which a kill or a full disk then leaves nothing.
+Keras overwrites the earlier file, of which a kill or a full disk then leaves nothing.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ def is_being_written() -> bool:
 def write(stock, model, *args, **kwargs):
     """Calls Keras' own function with another file, which takes the place of the one asked for.
 
-    What is no single file on a disk (folders, shards, file objects, remote paths), what Keras has
-    to ask about, and wrong arguments are left to it.
+    Keras itself handles what is not a single file on a disk (folders, shards, file objects, remote
+    paths), what it has to ask about, and wrong arguments.
     """
     try:
         given = inspect.signature(stock).bind(model, *args, **kwargs)

@@ -18,20 +18,20 @@ _MOST_EPOCHS = 10**9  # More are as many as there is time for: "Epoch 2/inf".
 class ProgressBar(keras.callbacks.ProgbarLogger):
     """Keras' progress bar, with examples per second, which reads the logs only to be redrawn.
 
-    It stands in for Keras' own. The rate counts the examples of the global batches since the first
-    step of the epoch, so that the time in which TensorFlow compiles that step does not count, nor
-    does that of validation. With `verbose="auto"` a terminal or a notebook gets a bar, and a file
+    It replaces Keras' own. The rate counts the examples of the global batches since the first step
+    of the epoch: neither the time in which TensorFlow compiles that step counts, nor that of
+    validation. With `verbose="auto"` a terminal or a notebook gets a bar, and a file
     one line per epoch.
     """
 
-    # A person sees no more of it, and each redraw waits for the devices.
+    # A person sees no difference, and each redraw waits for the devices.
     redraw_secs = 0.1
 
     def __init__(self):
         super().__init__()
         self._last_redraw = 0.0
         self._is_in_fit = False
-        self._first_step: tuple[float, int] | None = None  # None where no rate is to be told.
+        self._first_step: tuple[float, int] | None = None  # None if no rate is to be shown.
         self._train_function: Any = None
         self._not_shown: dict = {}
 
@@ -80,7 +80,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._end_rate()
         target = self.target
         if target is not None:
-            # An epoch that was stopped says how far it came.
+            # An epoch that was stopped shows how far it got.
             self.target = min(target, self.seen)
         shown = {**self._not_shown, **(logs or {})}
         shown.pop(_RATE, None)
@@ -118,5 +118,5 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
 
 def _what_was_read(logs) -> dict:
-    """Returns the logs where another callback has read them, and may have written into them."""
+    """Returns the logs if another callback has read them, and may have written into them."""
     return dict(logs) if isinstance(logs, LazyLogs) and logs.is_read else {}

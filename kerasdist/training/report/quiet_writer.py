@@ -1,8 +1,8 @@
 """Keras' callbacks that write files, for workers that write none.
 
-A subclass may do more in its hooks than to write, and what it does all workers must do: it adds to
-the logs, evaluates, sets a learning rate. So it runs on every worker, and between it and Keras' own
-class comes a quiet one, where its `super().on_epoch_end(epoch, logs)` ends.
+A subclass may do more in its hooks than write, such as add to the logs, evaluate, or set a learning
+rate, and all workers must do that. So it runs on every worker, and between it and Keras' own class
+comes a quiet one, in which its `super().on_epoch_end(epoch, logs)` ends.
 
     quieten(BestOfScore("best.keras", monitor="score"))
 """
@@ -42,14 +42,14 @@ def _quiet(kind: type) -> type:
 
 
 class _Unannounced(keras.callbacks.Callback):
-    """Keeps a subclass from a class of the user that counts its subclasses, or asks them."""
+    """Hides a subclass from a class of the user that counts or checks its subclasses."""
 
     def __init_subclass__(cls, **kwargs):
-        """Does nothing, in the place of what the user's class does."""
+        """Does nothing, in place of what the user's class does."""
 
 
 def _silent(kind: type, *, except_for: tuple[str, ...] = ()) -> None:
-    """Gives a class the hooks that do nothing, which are not even called in a step."""
+    """Gives a class hooks that do nothing, which are not even called in a step."""
     for hook in HOOKS:
         if hook not in except_for:
             setattr(kind, hook, getattr(keras.callbacks.Callback, hook))
@@ -63,7 +63,7 @@ _silent(_QuietBackup, except_for=("on_train_begin",))
 
 
 class _QuietCSVLogger(keras.callbacks.CSVLogger):
-    """Has the `csv_file`, the `writer` and the `keys` of Keras' own, and writes to nowhere."""
+    """Has the `csv_file`, the `writer` and the `keys` of Keras' own, but writes nowhere."""
 
     def on_train_begin(self, logs=None):
         path, self.filename = self.filename, os.devnull
@@ -86,7 +86,7 @@ class _Summary:
 class _QuietTensorBoard(keras.callbacks.TensorBoard):
     """Has writers that do nothing, for a subclass that uses those of Keras."""
 
-    summary: Any = _Summary()  # Where Keras' own takes its writers from.
+    summary: Any = _Summary()  # From which Keras' own takes its writers.
 
     def set_model(self, model):
         kept = self.write_graph, self.embeddings_freq

@@ -1,4 +1,4 @@
-"""How fast the steps are, and what they wait for, between two looks."""
+"""How fast the steps are, and what they wait for, between two measurements."""
 
 import dataclasses
 import time
@@ -14,14 +14,14 @@ from kerasdist.training.step import step_times
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """What happened since the last look.
+    """What happened since the last measurement.
 
     Attributes:
         num_steps: Steps.
         num_examples: Examples, over all workers.
         secs: Seconds, without those that were left out.
-        workers: Where the time of each worker went, that this task knows of: itself, or beside
-            parameter servers all of them. Empty where TensorFlow reads no clock.
+        workers: Where the time went, for each worker that this task knows: itself or, with
+            parameter servers, all of them. Empty if TensorFlow reads no clock.
     """
 
     num_steps: int
@@ -46,7 +46,7 @@ class Rate:
 
 
 class RateMeter:
-    """Measures a `fit`, without what is compiled, recorded by a profiler, or between two epochs.
+    """Measures a `fit`, except for compilation, steps that a profiler records, and validation.
 
     Args:
         model: Whose `fit` has begun.
@@ -71,7 +71,7 @@ class RateMeter:
             self._num_steps += num_new
 
     def restart(self) -> None:
-        """Forgets what was measured: the next look is at what comes from here on."""
+        """Forgets what was measured: the next measurement begins here."""
         self._since = self._read()
         self._num_steps, self._left_out = 0, 0.0
 
@@ -81,7 +81,7 @@ class RateMeter:
             self._left_out += self._clock() - self._stepped_at
 
     def look(self) -> Rate | None:
-        """Returns what was measured since the last look; None before there is a step."""
+        """Returns what was measured since the last look; None if there was no step."""
         if self._since is None or not self._num_steps:
             return None
         now = self._read()
@@ -97,7 +97,7 @@ class RateMeter:
         return rate
 
     def look_at_all(self) -> Rate | None:
-        """As `look`, with all workers in it. All of them must call it, at the same step."""
+        """Returns the same with all workers in it. All of them must call it, at the same step."""
         rate, num_workers = self.look(), peers.count(self._strategy)
         if num_workers == 1:
             return rate
@@ -111,7 +111,7 @@ class RateMeter:
         return dataclasses.replace(rate, workers=tuple(workers))
 
     def _shares(self, times, secs):
-        """Yields the shares of the time of the workers that this task knows of.
+        """Yields the shares of the time, for each worker that this task knows.
 
         Args:
             times: As `StepTimes.read`.
@@ -122,13 +122,13 @@ class RateMeter:
         for index, row in enumerate(times):
             num_steps = row[step_times.STEPS] if is_asynchronous else self._num_steps
             yield WorkerShare(
-                f"worker {index}" if is_asynchronous else "",
-                min(row[step_times.INPUT_SECS] / secs, 1.0),
-                min(max(row[step_times.EXCHANGE_SECS], 0.0) / secs, 1.0),
-                max(1.0 - row[step_times.SECS_IN_STEPS] / secs, 0.0),
-                num_steps / secs,
-                row[step_times.EXAMPLES] / secs,
-                row[step_times.STALENESS] / max(num_steps, 1.0),
+                name=f"worker {index}" if is_asynchronous else "",
+                input=min(row[step_times.INPUT_SECS] / secs, 1.0),
+                exchange=min(max(row[step_times.EXCHANGE_SECS], 0.0) / secs, 1.0),
+                idle=max(1.0 - row[step_times.SECS_IN_STEPS] / secs, 0.0),
+                steps_per_second=num_steps / secs,
+                examples_per_second=row[step_times.EXAMPLES] / secs,
+                staleness=row[step_times.STALENESS] / max(num_steps, 1.0),
             )
 
     def _is_to_leave_out(self) -> bool:

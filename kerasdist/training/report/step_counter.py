@@ -1,6 +1,6 @@
 """How many steps a call of `fit` has made.
 
-Callbacks hear of the last step of a call alone, by its number in the epoch.
+Callbacks hear only of the last step of a call, by its number in the epoch.
 """
 
 

@@ -1,9 +1,9 @@
 """When the optimizer has come to a step at which somebody looks.
 
-The number of updates is on the device: over accumulation there are fewer than steps of `fit`, and a
-train_step of the user's own may make several. The first step shows how many there are; from then on
-nobody has to ask between two looks. Beside parameter servers, where workers go on meanwhile, that
-step shows nothing, and looks of such a train_step come late.
+The number of updates is on the device: with accumulation there are fewer than steps of `fit`, and a
+train_step of the user's own may make several. The first step shows how many; from then on nobody
+has to ask between two looks. With parameter servers, whose workers go on meanwhile, that step shows
+nothing, and with such a train_step looks come late.
 """
 
 import math
@@ -17,7 +17,7 @@ from kerasdist.private import keras_optimizers
 from kerasdist.training import peers, traits
 from kerasdist.training.report.step_counter import StepCounter
 
-# Of a look every so many seconds, until it is known how long a step takes.
+# Steps until the first look, while it is unknown how many steps make so many seconds.
 _FIRST_STEPS = 10
 
 
@@ -31,8 +31,8 @@ class UpdateCounter:
         clock: Returns seconds.
 
     Attributes:
-        step: Updates of the optimizer when they were last asked for, as they are for each look.
-        next_step: At how many updates the next look is due.
+        step: Updates of the optimizer when they were last asked for, as at each look.
+        next_step: The number of updates at which the next look is due.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class UpdateCounter:
         return self.next_step - self._most + 1
 
     def _plan(self) -> bool:
-        """Chooses the next look; returns whether this one is no mere measurement."""
+        """Chooses the next look; returns whether this one is more than a measurement."""
         if self._every_steps is not None:
             self.next_step = _next_multiple(self.step, self._every_steps)
             return True
@@ -94,7 +94,7 @@ class UpdateCounter:
         secs_per_step = (now - self._planned_at) / max(self.step - self._planned_step, 1)
         left = self._every_secs - (now - self._looked_at)
         strategy = self._model.distribute_strategy
-        # Workers do not agree on the time, and must on the step.
+        # Workers have different clocks, and must agree on the step.
         left, secs_per_step = peers.sum_over(strategy, [left, secs_per_step]) / peers.count(
             strategy
         )
@@ -109,14 +109,14 @@ class UpdateCounter:
 def updates_of(model) -> int:
     """Returns the updates that the optimizer of a model has made.
 
-    Of several it is the first one that has made any: programs with optimizers of their own call
-    `compile()` without one, which gives the model one that nobody uses.
+    Of several optimizers, the first that has made any counts: programs with optimizers of their own
+    call `compile()` without one, and the model then has one that nobody uses.
     """
     return next((count for _, count in _counts_of(model) if count), 0)
 
 
 def optimizer_of(model) -> Any:
-    """Returns the optimizer that `updates_of` counts; None where a model has none."""
+    """Returns the optimizer that `updates_of` counts; None if a model has none."""
     counts = list(_counts_of(model))
     return next((each for each, count in counts if count), counts[0][0] if counts else None)
 

@@ -1,4 +1,4 @@
-"""Where the time of a worker goes, as shares of it, and as tags of an event file."""
+"""Where the time of a worker goes: shares of it, and their tags in an event file."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ class WorkerShare:
     """What a worker did in some time.
 
     Attributes:
-        name: Such as "worker 1"; "" where there is one alone.
-        input: Share of the time that is a wait for batches, from 0 to 1.
-        exchange: Share that is spent on messages: the sum of the gradients, or beside parameter
-            servers fetching weights and sending gradients.
-        idle: Share between its steps, in callbacks and logs; beside parameter servers the time in
-            which the chief had nothing for it. 0 on accelerators, where nobody knows.
-        steps_per_second: Steps per second, beside parameter servers its own.
-        examples_per_second: Its own, beside parameter servers; else 0.
-        staleness: Beside parameter servers, the mean number of updates that others made while a
-            step computed; else 0.
+        name: Such as "worker 1"; "" if there is only one.
+        input: Share of the time spent waiting for batches, from 0 to 1.
+        exchange: Share spent on messages: summing the gradients or, with parameter servers,
+            fetching weights and sending gradients.
+        idle: Share between its steps, in callbacks and logs; with parameter servers, the time in
+            which the chief had nothing for it. 0 on accelerators, where it is unknown.
+        steps_per_second: Steps per second; with parameter servers, those of this worker.
+        examples_per_second: Those of this worker, with parameter servers; otherwise 0.
+        staleness: With parameter servers, the mean number of updates that others made while a step
+            was computed; otherwise 0.
     """
 
     name: str
@@ -78,7 +78,7 @@ def tags_of(workers: Sequence[WorkerShare], *, are_asynchronous: bool) -> dict[s
 
 
 def of_tags(numbers: Mapping[str, float]) -> list[WorkerShare]:
-    """Returns what `tags_of` was given, from its result; [] where nothing of it is there."""
+    """Returns what `tags_of` was given, from its result; [] if it has none of these tags."""
     name_tag = _SHARES["input"]
     if name_tag not in numbers:
         return []

@@ -8,16 +8,16 @@ HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith(
 
 
 class Wrapper(keras.callbacks.Callback):
-    """Hands to a callback what Keras hands to it.
+    """Passes on to a callback what Keras passes to it.
 
     Args:
-        callback: Any that is no `UpdateCallback`, which all workers run in every step.
+        callback: Any but an `UpdateCallback`, which all workers run in every step.
 
     Attributes:
         callback: The same.
 
     Raises:
-        TypeError: `callback` is another thing.
+        TypeError: `callback` is not such a callback.
     """
 
     def __init__(self, callback: keras.callbacks.Callback):
@@ -44,10 +44,10 @@ class Wrapper(keras.callbacks.Callback):
 
     @property
     def innermost(self) -> keras.callbacks.Callback:
-        """The callback that is no wrapper itself."""
+        """The callback that is not a wrapper itself."""
         inner = self.callback
         return inner.innermost if isinstance(inner, Wrapper) else inner
 
     def _hand_on(self, hook: str) -> None:
-        """Lets Keras call a hook of the callback as one of this; none that it does not have."""
+        """Lets Keras call a hook of the callback as one of this wrapper."""
         setattr(self, hook, getattr(self.callback, hook))

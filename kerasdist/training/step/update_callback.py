@@ -26,9 +26,11 @@ class UpdateCallback(keras.callbacks.Callback):
             all others, and of the end of a step and of `fit` after them.
 
     Example:
+        ```python
         class Halve(UpdateCallback):
             def update(self, gradients_and_variables, apply):
                 apply([(gradient / 2, variable) for gradient, variable in gradients_and_variables])
+        ```
     """
 
     prepared_for: Callable = staticmethod(lambda: None)
