@@ -1,4 +1,4 @@
-"""Runs as a picture and a few sentences, from their event files, for who has no browser."""
+"""Runs as a picture and a few sentences, from their event files, for use without a browser."""
 
 import collections
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kerasdist.training.report import worker_share
 from kerasdist.training.report.limit import limit_of
-from kerasdist.usage_error import UsageError
+from kerasdist.usage_error import UsageError, arguments_checked
 
 Curves = dict[str, dict[int, float]]
 
@@ -21,7 +21,7 @@ _FEW_POINTS = 30
 
 
 def show(runs: Sequence[Path], output: Path) -> str:
-    """Draws one or several runs into a PNG; returns what to say about them.
+    """Draws one or several runs into a PNG; returns a sentence about each.
 
     Args:
         runs: Folders with event files, such as the `log_dir` of `callbacks.Summaries`.
@@ -64,7 +64,7 @@ def read(run: Path) -> Curves:
 
 
 def sentence_on(name: str, curves: Curves) -> str:
-    """Returns in a sentence how far a run came, how fast, and what limited it."""
+    """Returns in a sentence how far a run got, how fast it was, and what limited it."""
     parts = []
     for title in ("train/loss", "train/epoch_loss", "validation/epoch_loss"):
         if title in curves:
@@ -117,7 +117,7 @@ def _draw(panels: list[tuple[str, dict]], output: Path):
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError(
-            "`show` draws with matplotlib, which is not here: pip install 'kerasdist[plot]'."
+            "`show` needs matplotlib, which is not installed: pip install 'kerasdist[plot]'."
         ) from None
     figure = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
@@ -131,7 +131,8 @@ def _draw(panels: list[tuple[str, dict]], output: Path):
         axis.legend(fontsize="small")
     axes[-1].set_xlabel("step, as in TensorBoard")
     output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=120)
+    with arguments_checked():  # The suffix names the format.
+        figure.savefig(output, dpi=120)
 
 
 def _of_panel(curves, tags) -> dict:

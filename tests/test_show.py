@@ -87,3 +87,11 @@ def test_a_run_without_losses_says_what_it_lacks(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.startswith(f"error: There are no losses, rates or epoch logs to draw in {tmp_path}")
     assert said.endswith("Name the log_dir of callbacks.Summaries or TensorBoard.\n")
+
+
+def test_an_unknown_kind_of_picture_is_one_line(tmp_path, capsys):
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        tf.summary.scalar("loss", 3.0, step=1)
+
+    assert main(["show", str(tmp_path), f"--output={tmp_path / 'run.picture'}"]) == 2
+    assert capsys.readouterr().err.startswith("error: Format 'picture' is not supported")

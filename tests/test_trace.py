@@ -82,7 +82,7 @@ def test_what_is_no_trace_is_one_line(content, reason, tmp_path, capsys):
     path.write_bytes(content)
 
     assert main(["trace", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {path} is no trace: {reason}")
+    assert capsys.readouterr().err.startswith(f"error: {path} is not a trace: {reason}")
 
 
 def test_what_is_not_there_is_one_line(tmp_path, capsys):

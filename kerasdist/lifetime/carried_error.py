@@ -1,6 +1,6 @@
-"""An error of one task as a text, and the error that another one makes of it.
+"""An error of one task as text, and the error that another task makes of it.
 
-So all of them can catch the same: `except OSError` on the chief is one on every worker.
+So all of them can catch the same error: an OSError on the chief is one on every worker.
 """
 
 import builtins
@@ -8,7 +8,7 @@ import json
 
 import tensorflow as tf
 
-# Made of more than a text.
+# They cannot be made from a text alone.
 _OTHERS = (UnicodeError, BaseExceptionGroup)
 
 
@@ -17,7 +17,7 @@ def to_text(error: BaseException, told: str) -> str:
 
     Args:
         error: What happened here.
-        told: What is said of it on the other task.
+        told: The message on the other task.
     """
     if isinstance(error, tf.errors.OpError):
         return json.dumps(["OpError", error.error_code, told])
@@ -26,7 +26,7 @@ def to_text(error: BaseException, told: str) -> str:
         for kind in type(error).__mro__
         if kind.__module__ == "builtins" and not issubclass(kind, _OTHERS)
     )
-    # Of an OSError, which of its subclasses it is.
+    # It decides which subclass of OSError it becomes.
     number = error.errno if isinstance(error, OSError) else None
     return json.dumps([kind.__name__, number if isinstance(number, int) else None, told])
 

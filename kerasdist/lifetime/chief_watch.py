@@ -1,4 +1,4 @@
-"""Who is late, where the workers of parameter servers run the steps of a chief."""
+"""Who is late when the workers of parameter servers run the steps of a chief."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,9 +18,9 @@ class ChiefWatch(StepWatch):
     Args:
         cluster: The tasks; this process is the chief.
         awaited: Returns the worker that the chief waits for, or None.
-        waits_for_data: Returns whether that worker does; None where it does not answer.
-        tell: Takes what ends the job, for the other tasks.
-        settings: Those of `StepWatch`, `limit_secs` at least.
+        waits_for_data: Returns whether that worker waits for data; None if it does not answer.
+        tell: Tells the other tasks what ends the job.
+        settings: Those of `StepWatch`, at least `limit_secs`.
     """
 
     def __init__(

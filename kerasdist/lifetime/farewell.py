@@ -1,7 +1,8 @@
-"""What a synchronous worker tells the others when its program is over, and nothing has failed.
+"""What a synchronous worker tells the others when its program is over and nothing has failed.
 
-A script that calls `evaluate` on the chief alone lets it wait for workers whose programs are over.
-TensorFlow finds these unhealthy. But no worker has failed, and starting the job again is of no use.
+If a script calls `evaluate` on the chief alone, the chief waits for workers whose programs are
+over. TensorFlow calls these unhealthy. But no worker has failed, and starting the job again would
+not help.
 """
 
 import contextlib
@@ -30,8 +31,8 @@ class Farewell:
 
     Args:
         cluster: The workers, and which of them this process is.
-        is_due: Whether all that the workers do together has ended in order here. One that was told
-            to end in the middle of it may do better next time.
+        is_due: Returns whether all that the workers do together has ended in order here. A worker
+            that was told to end in the middle of it may get further next time.
     """
 
     def __init__(self, cluster: Cluster, *, is_due: Callable[[], bool]):
@@ -40,7 +41,7 @@ class Farewell:
         self._task = cluster.task
         self._is_due = is_due
         self._is_over = threading.Event()
-        # Started now: a process that ends can start no thread any more.
+        # Started now: a process that is ending cannot start a thread.
         self._thread = threading.Thread(target=self._post, daemon=True)
         self._thread.start()
         process_end.at_end(self._say)
@@ -58,7 +59,7 @@ class Farewell:
 
 
 def said_by(tasks: Iterable[Task], cluster: Cluster) -> set[Task]:
-    """Returns those of some synchronous workers whose programs are over."""
+    """Returns which of some synchronous workers have said that their programs are over."""
     if cluster.num_ps:  # Nobody says so, and TensorFlow has no service that would tell.
         return set()
     return {task for task in tasks if notices.read(_name(task)) == _OVER}
@@ -79,7 +80,7 @@ def describe(ended: Iterable[Task], trace: TracebackType | None) -> str:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Returns where the code of the user's has called a library, as it stands in its file."""
+    """Returns where the user's code has called a library, as it is written in its file."""
     places = [
         (frame.f_code.co_filename, number)
         for frame, number in traceback.walk_tb(trace)

@@ -1,10 +1,10 @@
 """How the chief of a cluster with parameter servers tells the other tasks that the job is over.
 
 TensorFlow's servers serve for ever. So every task that serves has a queue, and waits for what the
-chief puts there at its end: nothing where all is done, or what went wrong.
+chief puts there at its end: nothing if all is done, or what went wrong.
 
     LastWord(cluster)                               # On the chief, which then trains and ends.
-    cause = hear(server.target, cluster.task)       # On the others. "" where the job is done.
+    cause = hear(server.target, cluster.task)       # On the others. "" if the job is done.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class LastWord:
         self._clock = clock
         self._cause = ""
         self._is_spoken = threading.Event()
-        # Started now: a process that ends can start no thread any more.
+        # Started now: a process that is ending cannot start a thread.
         self._threads = [
             threading.Thread(target=self._tell_in_time, args=(task, address), daemon=True)
             for task, address in cluster.addresses.items()
@@ -55,7 +55,7 @@ class LastWord:
         """Tells what ended the job, and returns when all have heard it or some seconds have passed.
 
         Args:
-            cause: What failed, in a sentence; "" where the job is done. The first one counts.
+            cause: What failed, in a sentence; "" if the job is done. Only the first one counts.
         """
         if not self._is_spoken.is_set():
             self._cause = cause
@@ -66,7 +66,7 @@ class LastWord:
 
     def _tell_in_time(self, task: Task, address: str) -> None:
         self._is_spoken.wait()
-        if find_problem(address):  # It is gone, and may not be waited for.
+        if find_problem(address):  # It is gone, and must not be waited for.
             return
         with contextlib.suppress(tf.errors.OpError):  # It has ended meanwhile.
             _tell(f"grpc://{address}", task, self._cause)
@@ -88,7 +88,7 @@ def hear(target: str, task: Task) -> str:
         task: This task.
 
     Returns:
-        What failed, in a sentence; "" where the job is done.
+        What failed, in a sentence; "" if the job is done.
     """
     graph, queue = _queue()
     with graph.as_default():

@@ -1,7 +1,7 @@
 """Notices of the workers to each other, by name.
 
-They go through TensorFlow's coordination service, not through its collectives: nobody need wait for
-what a worker posts, and those who wait do so for a limited time.
+They go through TensorFlow's coordination service, not through its collectives: nobody has to wait
+for what a worker posts, and whoever waits does so for a limited time.
 """
 
 import time
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kerasdist.cluster import Cluster
 from kerasdist.private import service_adapter
 
-# Python hears Ctrl-C in between.
+# Between two looks Python can react to Ctrl-C.
 _LOOK_SECS = 0.2
 _READ_SECS = 0.05
 
@@ -42,12 +42,12 @@ def wait_for_all(
 
     Args:
         cluster: Of synchronous workers, all of which call this.
-        notice: What, in words; another one at each call.
+        notice: What has been reached, in words; a different text at each call.
         timeout_secs: How long to wait for all of them.
         clock: Seconds.
 
     Raises:
-        TimeoutError: One has not; names the worker and the notice.
+        TimeoutError: One has not posted it; names the worker and the notice.
     """
     post(f"{notice} of {cluster.task}")
     deadline = clock() + timeout_secs
@@ -56,17 +56,17 @@ def wait_for_all(
         if not is_posted(f"{notice} of {task}", timeout_secs=left, clock=clock):
             raise TimeoutError(
                 f"{cluster.task} waited {timeout_secs:g} s at {notice} for "
-                f"{cluster.describe(task)}, which has not come there. Every worker must call it, "
-                "in the same order."
+                f"{cluster.describe(task)}, which has not got there. Every worker must call it, in "
+                "the same order."
             )
 
 
 def wait_for_text(
     notice: str, *, timeout_secs: float, clock: Callable[[], float] = time.monotonic
 ) -> str:
-    """Waits until a worker has posted a text under a name; returns it, "" where none has.
+    """Waits until a worker has posted a text under a name; returns it, or "" if none has.
 
-    Other than `read`, it raises TensorFlow's error where the chief is gone.
+    Unlike `read`, it raises TensorFlow's error if the chief is gone.
     """
     deadline = clock() + timeout_secs
     while is_posted(notice, timeout_secs=deadline - clock(), clock=clock):
@@ -76,10 +76,10 @@ def wait_for_text(
 
 
 def replace(notice: str, text: str) -> None:
-    """Posts a text under a name, in the place of the one before."""
+    """Posts a text under a name, in place of the one before."""
     service_adapter.replace(f"kerasdist: {notice}", text)
 
 
 def read(notice: str) -> str:
-    """Returns the text under a name; "" where there is none."""
+    """Returns the text under a name; "" if there is none."""
     return service_adapter.read(f"kerasdist: {notice}", secs=_READ_SECS)

@@ -1,7 +1,7 @@
 """What a task says and does when another one has died: exit code 138, and who it was.
 
-TensorFlow reports a lost peer with a page of text from its transport, and with three workers or
-more often names one that only followed. So the first worker that knows the cause tells the others.
+TensorFlow reports a lost peer with a page of text from its transport and, with three workers or
+more, often names one that only followed. So the first worker that knows the cause tells the others.
 The exit code tells a launcher or Kubernetes that this worker did nothing wrong and may be started
 again.
 """
@@ -27,9 +27,9 @@ from kerasdist.lifetime import farewell
 from kerasdist.private import service_adapter
 from kerasdist.terminal import end_process, say
 
-# Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a way to it
-# that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has not been
-# seen; TensorFlow uses it for what it gives up because of the others.
+# Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a connection
+# to it that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has
+# not been seen; TensorFlow uses it for what it gives up because of the others.
 LOST_TASK_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -65,17 +65,17 @@ if not select.select([0], [], [], secs)[0]:
 
 
 def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> None:
-    """Makes this process end with exit code 138 where an error says that a peer is gone.
+    """Makes this process end with exit code 138 if an error says that a peer is gone.
 
-    An error of its own ends it as ever, and ends the others with the reason.
+    An error of its own ends it as usual, and ends the others with the reason.
 
     Args:
         cluster: The tasks, and which one this is.
-        tell: Tells the others the reason. By default their collectives fail with it.
+        tell: Tells the others the reason. By default, their collectives fail with it.
     """
     previous = sys.excepthook
     if isinstance(previous, functools.partial) and previous.func is _hook:
-        previous = previous.keywords["previous"]  # Of a strategy before: one of ours is enough.
+        previous = previous.keywords["previous"]  # Of an earlier strategy: one hook is enough.
     sys.excepthook = functools.partial(
         _hook,
         previous=previous,
@@ -86,13 +86,13 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
 
 
 def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id):
-    if os.getpid() != process_id:  # A child that was forked, whose end is not that of the task.
+    if os.getpid() != process_id:  # A forked child, whose end is not that of the task.
         previous(error_class, error, traceback)
         return
     of_peer = next((each for each in _chain(error) if cause_of(each, cluster)), None)
     if of_peer is None:
         launch_note.leave(launch_note.FAILED)  # Its end may take longer than that of the others.
-    if of_peer is None or of_peer is not error:  # The program's own; or what it made of the loss.
+    if of_peer is None or of_peer is not error:  # The program's own, or one it made of the loss.
         previous(error_class, error, traceback)
     if of_peer is None:
         tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
@@ -103,7 +103,7 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     say(describe(of_peer, cluster))
     tell(cause_of(of_peer, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
-        # The others hear it through this process; that it ends must not come first.
+        # The others hear it through this process, which must not end before that.
         time.sleep(_SPREAD_SECS)
     end_process(PEER_FAILED)
 
@@ -116,7 +116,7 @@ def _end_by_itself(cause: str, cluster: Cluster, tell: Callable[[str], object]) 
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:
-    """Returns the error that says of a lost peer what `cause_of` will find."""
+    """Returns an error about a lost peer, in which `cause_of` finds the cause."""
     return tf.errors.UnavailableError(None, None, _TOLD + cause)
 
 
@@ -127,7 +127,7 @@ def end(cause: str, cluster: Cluster) -> NoReturn:
 
 
 def describe(error: BaseException, cluster: Cluster) -> str:
-    """Returns in two or three lines what a page of TensorFlow's error text says of the peers."""
+    """Returns in two or three lines what a page of TensorFlow's error text says about the peers."""
     said = message(cause_of(error, cluster), cluster)
     if _TOLD in str(error):  # TensorFlow has carried it and adds nothing.
         return said
@@ -135,7 +135,7 @@ def describe(error: BaseException, cluster: Cluster) -> str:
 
 
 def message(cause: str, cluster: Cluster) -> str:
-    """Returns what a task says that ends because of another."""
+    """Returns what a task says when it ends because of another."""
     return (
         f"{cluster.describe(cluster.task)} ends because {cause}\n"
         f"  Exit code {PEER_FAILED}: a peer failed, and {cluster.task} did nothing wrong. "
@@ -144,7 +144,7 @@ def message(cause: str, cluster: Cluster) -> str:
 
 
 def cause_of(error: BaseException, cluster: Cluster) -> str:
-    """Returns in a sentence what happened to a peer; "" where an error has another reason."""
+    """Returns in a sentence what happened to a peer; "" if an error has another reason."""
     text = str(error)
     if not isinstance(error, LOST_TASK_ERRORS):
         return ""
@@ -156,7 +156,7 @@ def cause_of(error: BaseException, cluster: Cluster) -> str:
         who = cluster.describe(cluster.chief)
         return f"{who} does not answer: it has ended, or is halted or cut off."
     named = _lost_tasks(text, cluster)
-    if not named:  # A file system or a data service is unavailable, say.
+    if not named:  # A file system or a data service may be unavailable.
         return ""
     return f"{_names(named, cluster)} is gone: the connection to it broke."
 
@@ -168,7 +168,7 @@ def _lost_tasks(text: str, cluster: Cluster) -> set[Task]:
     if _SILENT in text:
         return _tasks(text.partition(_SILENT)[2])
     named = _tasks(text) - {cluster.task}
-    # A worker without which the chief goes on may be named for what it could not reach.
+    # A worker that the chief can do without may be named for what it could not reach.
     return {task for task in named if task.job == "ps"} or named
 
 
@@ -190,7 +190,7 @@ def _names(tasks: set[Task], cluster: Cluster) -> str:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Returns the class of an error and the one line of its text that says something."""
+    """Returns the class of an error and the one line of its text that says what is wrong."""
     _, found, reason = str(error).rpartition(_ABORTED_BY)
     line = f"{found}{_first_line(reason)}"
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
@@ -203,14 +203,14 @@ def _first_line(text: str) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error, and those that it was raised from or while they were handled."""
+    """Yields an error, and those that it was raised from or in whose handling it was raised."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def tell_others(cause: str) -> None:
-    """Lets the collectives of all other workers fail with the cause, at once."""
+    """Makes the collectives of all other workers fail with the cause, at once."""
     # In a thread: without the chief, which passes it on, there may be no answer.
     thread = threading.Thread(target=_report, args=(_TOLD + cause,), daemon=True)
     thread.start()
@@ -223,7 +223,7 @@ def _report(message: str) -> None:
 
 
 class StartLimit:
-    """A context that ends the process with exit code 138 where TensorFlow does not start.
+    """A context that ends the process with exit code 138 if TensorFlow does not start.
 
     A worker that dies after the preflight, before TensorFlow has connected it, leaves TensorFlow on
     the others waiting for an hour, deaf to Ctrl-C and TERM.
@@ -250,10 +250,10 @@ class StartLimit:
 
 
 class TerminationKept:
-    """A context that puts the handler of SIGTERM back.
+    """A context that restores the handler of SIGTERM.
 
-    TensorFlow takes the signal when a strategy over several workers is made, and then does nothing
-    with it.
+    TensorFlow takes over the signal when a strategy over several workers is made, and then does
+    nothing with it.
     """
 
     def __enter__(self):

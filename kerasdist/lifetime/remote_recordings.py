@@ -1,8 +1,8 @@
 """How the chief has the tasks that serve it record what they do.
 
-TensorFlow's profiler records its own process, and beside parameter servers the program runs on the
-chief alone. So every task that serves waits for requests at a queue, and answers at another one.
-While nobody asks, it costs a thread that sleeps; no port is opened for it, and no folder is shared.
+TensorFlow's profiler records its own process, and with parameter servers the program runs only on
+the chief. So every task that serves waits for requests at one queue, and answers at another. While
+nobody asks, it costs a sleeping thread; no port is opened for it, and no folder is shared.
 
     remote = RemoteRecordings(cluster)                  # On the chief.
     problems = remote.start()
@@ -32,7 +32,7 @@ _OK, _FAILED = b"ok", b"failed"
 class RemoteRecordings:
     """Records what every other task of a cluster does.
 
-    A task that does not answer is asked no more.
+    A task that does not answer is not asked again.
 
     Args:
         cluster: Its workers and ps tasks serve; this process is its chief.
@@ -79,7 +79,7 @@ def _ask(address: str, task: Task, verb: str, number: int, timeout_secs: float) 
         connected.run(enqueue)
         while True:
             answered, result, payload = connected.run(dequeue).split(b"\n", 2)
-            if int(answered) == number:  # Else of a request that was given up.
+            if int(answered) == number:  # Otherwise it answers a request that was given up.
                 break
     if result != _OK:
         raise RuntimeError(payload.decode())
@@ -117,7 +117,7 @@ def _obey(recorder: Recorder, verb: str) -> tuple[bytes, bytes]:
 
 
 def _start_anew(recorder: Recorder) -> None:
-    recorder.cancel()  # What a chief that is gone has begun.
+    recorder.cancel()  # A chief that is gone may have begun one.
     recorder.start()
 
 

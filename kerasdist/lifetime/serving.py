@@ -1,6 +1,6 @@
-"""What a worker or ps task does beside a chief: it serves, and ends when the chief does.
+"""What a worker or ps task of a chief does: it serves, and ends when the chief does.
 
-TensorFlow's server takes what the chief sends. Left alone, it would go on for ever.
+TensorFlow's server runs what the chief sends. Left alone, it would go on for ever.
 """
 
 import concurrent.futures
@@ -34,7 +34,7 @@ def serve(
         cluster: This process is one of its workers or ps tasks.
         num_gpus: How many GPUs a worker uses, with a replica on each. A ps uses none.
         chief_timeout_secs: How long the chief may be gone or silent.
-        wait_for_chief: Whether the program then starts over, to meet the chief that comes back.
+        wait_for_chief: Whether the program then starts over and waits for the chief to come back.
 
     Raises:
         SystemExit: The job is over, with code 0; or the chief failed or is gone, with 138.
@@ -63,22 +63,22 @@ def serve(
 def _num_threads(cluster: Cluster) -> int:
     """Returns how many operations the server may run at a time: more than there are tasks.
 
-    TensorFlow takes the number of cores. On one core, what waits for another task would hold the
-    only thread, and the step never ends.
+    TensorFlow takes the number of cores. On one core, an operation that waits for another task
+    would hold the only thread, and the step would never end.
     """
     chosen = int(os.environ.get("TF_NUM_INTEROP_THREADS") or os.cpu_count() or 1)
     return max(chosen, len(cluster.addresses) + 1)
 
 
 def _use_gpus(number: int) -> None:
-    # TensorFlow would use all that it finds, and take their memory on ps tasks too.
+    # TensorFlow would use all that it finds and, also on ps tasks, take their memory.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU")
 
 
 def _hear(target: str, task: Task, sleep: Callable[[float], object] = time.sleep) -> str:
     """Returns what the chief says at its end.
 
-    An error is one of the session that listens, and says nothing of the job.
+    An error belongs to the session that listens, and says nothing about the job.
     """
     while True:
         with contextlib.suppress(tf.errors.OpError):
@@ -92,7 +92,7 @@ def _watch_chief(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
-    """Returns what is wrong with the chief, when it has been so for some time."""
+    """Returns what is wrong with the chief, once that has lasted for some time."""
     address = cluster.addresses[cluster.chief]
     answered_at = clock()
     while True:

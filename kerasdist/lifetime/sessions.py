@@ -1,4 +1,4 @@
-"""Sessions with the server of one task, beside what the strategy does."""
+"""Sessions with the server of one task, apart from what the strategy does."""
 
 import tensorflow as tf
 
@@ -10,13 +10,13 @@ def session(
 ) -> tf.compat.v1.Session:
     """Returns a session with the server of a task.
 
-    It reaches also a task that was started again, and is no part of what the strategy does.
+    It also reaches a task that was started again, and does not take part in what the strategy does.
 
     Args:
         target: The server: "grpc://a:2222".
         task: Whose server it is.
         graph: What is run there.
-        timeout_secs: How long an operation may take; 0 for as long as it likes.
+        timeout_secs: How long an operation may take; 0 for no limit.
     """
     config = tf.compat.v1.ConfigProto(
         # Without it, a session waits for every task of the cluster.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from kerasdist.cluster import Task
 from kerasdist.preflight.tensorflow_server import find_problem
 
-# Between two looks. After more, a task may have answered in between, and nobody asked.
+# Between two looks. After a longer gap, a task may have been well in between without being asked.
 _GAP_SECS = 10.0
 
 
@@ -32,7 +32,7 @@ class Silence:
 
     def look(self) -> None:
         """Calls every task, and notes which of them answer."""
-        asked_at = self._clock()  # One that is halted lets the call wait for seconds.
+        asked_at = self._clock()  # A call of a halted task takes seconds.
         before = self._since if asked_at - self._looked_at <= _GAP_SECS else {}
         problems = [*self._executor.map(find_problem, self._addresses.values())]
         self._looked_at = self._clock()
@@ -49,6 +49,6 @@ class Silence:
         return {task for task, since in self._since.items() if now - since >= secs}
 
     def secs_of_all(self) -> float:
-        """Returns for how long all tasks have been silent at once; 0 where one answers."""
+        """Returns for how long all tasks have been silent at once; 0 if one answers."""
         since = self._since.values()
         return self._clock() - max(since) if len(since) == len(self._addresses) else 0.0

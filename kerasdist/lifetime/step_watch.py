@@ -1,10 +1,9 @@
-"""Who is late, where the step of synchronous workers takes far longer than those before.
+"""Who is late when a step of synchronous workers takes far longer than those before.
 
-A worker that is alive and stuck, in a callback or in its data, sends heartbeats as ever, and all
-others wait for its gradients. So a thread of each worker looks at how its steps go on. Where they
-do not, it notes the worker's place at TensorFlow's coordination service, and reads those of the
-others: the least advanced one is late. Its log gets the stack of all its threads. After a limit the
-job ends.
+A worker that is alive but stuck, in a callback or in its data, still sends heartbeats, and all
+others wait for its gradients. So a thread of each worker watches its steps. If they stop, it notes
+the worker's place at TensorFlow's coordination service, and reads those of the others: the least
+advanced worker is late. Its log gets the stacks of all its threads. After a limit the job ends.
 """
 
 import contextlib
@@ -22,9 +21,9 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices, peer_failure
 
 _LOOK_SECS = 1.0
-_NOTE_SECS = 5.0  # From when on a worker without progress notes its place: the others may ask.
-_LEAST_SECS = 10.0  # No step is late before.
-_FIRST_SECS = 120.0  # Nor the first call of a step function, which traces it.
+_NOTE_SECS = 5.0  # After which a worker without progress notes its place for the others.
+_LEAST_SECS = 10.0  # Before which no step is late,
+_FIRST_SECS = 120.0  # and no first call of a step function, which traces it.
 _TIMES_LONGER = 5.0  # Than the longest of the last steps.
 _SETTLE_SECS = 3.0  # Until the others have noted their places.
 _NUM_STEPS = 1000
@@ -42,8 +41,8 @@ class Place:
     Attributes:
         num_calls: The calls of the step function that it has begun.
         num_batches: The batches that it has read.
-        is_between: Whether it has ended the last of these calls, and not begun another one.
-        has_ended: Whether the data of its epoch has, and it waits there for the others.
+        is_between: Whether it has ended the last of these calls, and not begun another.
+        has_ended: Whether the data of its epoch has ended, and it waits there for the others.
         num_epochs: The epochs at whose end all workers have met.
     """
 
@@ -55,7 +54,7 @@ class Place:
 
     @property
     def order(self) -> tuple[int, bool, int]:
-        """What is larger for a worker that is farther."""
+        """A key that is larger for a worker that is further."""
         return self.num_calls, self.is_between, self.num_batches
 
 
@@ -64,8 +63,8 @@ class StepWatch:
 
     Args:
         cluster: The workers, and which of them this process is.
-        limit_secs: After how long without progress the job ends.
-        note: Takes this worker's place, as text, where the others can read it.
+        limit_secs: Seconds without progress after which the job ends.
+        note: Puts this worker's place, as text, where the others can read it.
         read: Returns the text of another worker, or "".
         say: Takes a line for the log.
         end: Ends this process: end(cause, is_late).
@@ -148,7 +147,7 @@ class StepWatch:
 
     @contextlib.contextmanager
     def end_of_epoch(self) -> Generator[None]:
-        """Watches what all workers do together where the data of their epoch has ended."""
+        """Watches what all workers do together when the data of their epoch has ended."""
         self._has_ended = True
         try:
             yield
@@ -168,8 +167,8 @@ class StepWatch:
         self._changed_at = now
 
     def _forget_if_idle(self) -> None:
-        if not self._num_active:  # As after a `train_on_batch`, which is no part of `fit`.
-            self._count_batches = int  # The other one keeps a model alive.
+        if not self._num_active:  # As after a `train_on_batch`, which is not part of `fit`.
+            self._count_batches = int  # The other function would keep a model alive.
 
     def _look_on(self) -> None:
         while True:
@@ -208,7 +207,7 @@ class StepWatch:
         """Says who is late, or ends the process, after so many seconds without progress."""
         if short := ended_early(places):
             is_short = self._cluster.task in short
-            # It ends first, and tells the others.
+            # The one whose data ended ends first, and tells the others.
             if is_short or secs >= self._late_secs() + 3 * _SETTLE_SECS:
                 self._end(self._describe_early(short), is_short)
             return
@@ -230,7 +229,7 @@ class StepWatch:
         )
 
     def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
-        """Returns who is late, as far as that can be told, and a sentence about it."""
+        """Returns who is late, as far as that is known, and a sentence about it."""
         return late_ones(places), self._describe(places)
 
     def _withdraw(self) -> None:
@@ -299,13 +298,13 @@ class StepWatch:
 
 
 def late_ones(places: Mapping[Task, Place]) -> set[Task]:
-    """Returns the workers that are behind others; none where all are at the same place."""
+    """Returns the workers that are behind others; none if all are at the same place."""
     orders = [place.order for place in places.values()]
     return {task for task, place in places.items() if place.order == min(orders) < max(orders)}
 
 
 def ended_early(places: Mapping[Task, Place]) -> dict[Task, Place]:
-    """Returns the workers whose epoch has ended where others read further batches of it.
+    """Returns the workers whose epoch has ended while others read further batches of it.
 
     What a worker has noted may be old: it may have met the others since then.
     """

@@ -1,4 +1,4 @@
-"""TERM, noted and answered later, where it can be answered well.
+"""TERM, noted and answered later, when it can be answered well.
 
 Python calls a handler between two of its own instructions: never, in a step that TensorFlow does
 not come back from, such as one that waits for data. A second TERM therefore ends the process from

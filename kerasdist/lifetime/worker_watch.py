@@ -1,7 +1,7 @@
-"""Who of the workers and parameter servers still answers, while the chief waits for one of them.
+"""Which workers and parameter servers still answer while the chief waits for one of them.
 
-TensorFlow notices a task that has ended, and goes on without a worker. One that is halted or cut
-off it waits for, for ever.
+TensorFlow notices a task that has ended, and goes on without a worker. For one that is halted or
+cut off it waits for ever.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ class WorkerWatch:
 
     Args:
         cluster: The tasks; this process is the chief.
-        coordinator: TensorFlow's; what it says of lost workers becomes a line each.
+        coordinator: TensorFlow's; each worker that it reports as lost becomes a line.
         silent_secs: How long a task may be silent before it counts as lost.
-        no_worker_secs: How long to wait where no worker is left.
+        no_worker_secs: How long to wait if no worker is left.
         clock: Seconds.
         sleep: Waits so many seconds.
 
@@ -69,7 +69,7 @@ class WorkerWatch:
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
-        """Ends the process with exit code 138 where a ps falls silent during what is inside."""
+        """Ends the process with exit code 138 if a ps falls silent during what is inside."""
         outer, self._waiting_since = self._waiting_since, self._clock()
         try:
             yield
@@ -77,11 +77,11 @@ class WorkerWatch:
             self._waiting_since = outer
 
     def fetch(self, result, again: Callable | None = None):
-        """Returns what came of something that was scheduled, as numpy arrays.
+        """Returns the result of something that was scheduled, as numpy arrays.
 
         Args:
             result: What the coordinator promises.
-            again: Schedules it once more, for where its worker may be one that is given up.
+            again: Schedules it once more, in case its worker is one that is given up.
 
         Raises:
             tf.errors.UnavailableError: No worker is left.
@@ -97,12 +97,12 @@ class WorkerWatch:
             return next(each for each in results if coordinator_adapter.wait_for(each, 0)).fetch()
 
     def fetch_once(self, result, attempt):
-        """Waits for something that runs once at most; returns what came of it, as numpy arrays.
+        """Waits for something that runs at most once; returns its result, as numpy arrays.
 
         Args:
             result: What the coordinator promises.
-            attempt: Its `coordinator_adapter.Attempt`; says afterwards whether the worker that
-                had begun it is lost or given up.
+            attempt: Its `coordinator_adapter.Attempt`; says afterwards whether the worker that had
+                begun it is lost or given up.
 
         Raises:
             tf.errors.UnavailableError: No worker is left.
@@ -132,7 +132,7 @@ class WorkerWatch:
         silent = self._workers.tasks(self._silent_secs)
         for task in silent - self._given_up:
             self.has_lost = True
-            if task not in self._lost:  # Which was said.
+            if task not in self._lost:  # That has been said already.
                 say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
             _kill_if_halted(self._cluster.addresses[task])
         self._given_up = silent
@@ -186,9 +186,9 @@ class WorkerWatch:
 
 
 def _kill_if_halted(address: str) -> None:
-    """Kills the process at an address where it is one of this machine that somebody has halted.
+    """Kills the process at an address if it is on this machine and somebody has halted it.
 
-    TensorFlow goes on without a worker that is gone. One that is halted it waits for wherever it
+    TensorFlow goes on without a worker that is gone. For one that is halted it waits whenever it
     has something to tell all of them.
     """
     port = int(address.rpartition(":")[2])

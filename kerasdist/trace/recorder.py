@@ -28,7 +28,7 @@ class Recorder:
         """Begins to record.
 
         Raises:
-            tf.errors.AlreadyExistsError: Somebody in this process does so already.
+            tf.errors.AlreadyExistsError: Another recording is running in this process.
         """
         # TensorFlow names its file after the machine, which several tasks may share.
         folder = tempfile.TemporaryDirectory(prefix="kerasdist_trace_")
@@ -57,7 +57,7 @@ class Recorder:
             return files[0].read_bytes()
 
     def cancel(self) -> None:
-        """Ends the recording, if one runs, and forgets it."""
+        """Ends the recording, if one is running, and discards it."""
         if self._folder is None:
             return
         folder, self._folder = self._folder, None

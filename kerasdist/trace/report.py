@@ -13,9 +13,9 @@ def report(spans: list[Span], *, num_top: int = 15, kind: str | None = None) -> 
     """Returns tables: each device's share, the operations, collectives, and waits for input.
 
     Args:
-        spans: Of a trace.
+        spans: Those of a trace.
         num_top: Rows of a table.
-        kind: A kind of operation, such as "Const", of which only the counts by device are wanted.
+        kind: A kind of operation, such as "Const"; only its counts by device are then returned.
     """
     if kind is not None:
         return _counts(spans, kind)

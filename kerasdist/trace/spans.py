@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kerasdist.usage_error import UsageError
 
-# An operation of a graph: its name, and its kind without that of oneDNN's, `_MklMatMul`.
+# An operation of a graph: its name, and its kind without the prefix of oneDNN's, `_MklMatMul`.
 _OPERATION = re.compile(r"^(?P<name>[^:]+):_?(?:MklNative|Mkl)?(?P<kind>[A-Z]\w*)$")
 _REPLICA = re.compile(r"(?:^|/)(replica_\d+)/")
 
@@ -35,13 +35,13 @@ class Span:
 
     @property
     def kind(self) -> str | None:
-        """The kind of operation, such as "MatMul"; None for what is none of a graph."""
+        """The kind of operation, such as "MatMul"; None if it is not one of a graph."""
         found = _OPERATION.match(self.name)
         return found["kind"] if found else None
 
     @property
     def place(self) -> str:
-        """The device, and of an operation on several replicas of a host also the replica."""
+        """The device and, for an operation on several replicas of a host, the replica."""
         found = _REPLICA.search(self.name)
         return f"{self.device} {found[1]}" if found else self.device
 
@@ -50,11 +50,11 @@ def read(path: Path) -> list[Span]:
     """Returns the spans of a trace.
 
     Args:
-        path: `tf_trace-<step>.json`, also with .gz, or `<task>.xplane.pb`; or a folder with some,
-            of which the last is read.
+        path: `tf_trace-<step>.json`, also with .gz, or `<task>.xplane.pb`; or a folder of such
+            files, of which the newest is read.
 
     Raises:
-        UsageError: It is no such file, or there is none.
+        UsageError: It is not such a file, or there is none.
     """
     if path.is_dir():
         found = sorted([*path.rglob("tf_trace-*.json*"), *path.rglob("*.xplane.pb")], key=_age)
@@ -71,9 +71,9 @@ def read(path: Path) -> list[Span]:
     except FileNotFoundError:
         raise UsageError(f"There is no file {path}.") from None
     except KeyError as error:
-        raise UsageError(f"{path} is no trace: there is no {error} in it.") from error
+        raise UsageError(f"{path} is not a trace: there is no {error} in it.") from error
     except (OSError, EOFError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no trace: {error}.") from error
+        raise UsageError(f"{path} is not a trace: {error}.") from error
 
 
 def of_profile(content: bytes) -> Iterator[Span]:

@@ -1,8 +1,8 @@
-"""What shows a trace, and whether it is installed here."""
+"""What can show a trace, and whether it is installed here."""
 
 import importlib.metadata
 
-# What TensorBoard's profile tab was called before, which loaded parts of TensorFlow that are gone.
+# The former package of TensorBoard's profile tab, which loaded parts of TensorFlow that are gone.
 _OLD_PLUGIN = "tensorboard-plugin-profile"
 _OLD_VERSIONS = (2, 20)
 

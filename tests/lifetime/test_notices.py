@@ -87,7 +87,7 @@ def test_all_workers_are_waited_for(clock, posted_at):
 
 def test_worker_that_does_not_come_is_named(clock, posted_at):
     posted_at["kerasdist: start of worker 0"] = 1008.0
-    says = r"worker 1 waited 10 s at start for worker 2 \(c:1\), which has not come there"
+    says = r"worker 1 waited 10 s at start for worker 2 \(c:1\), which has not got there"
     with pytest.raises(TimeoutError, match=says):
         notices.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
 
