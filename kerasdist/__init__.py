@@ -1,6 +1,6 @@
 """Train a Keras 3 model on one device, on many GPUs or on many machines: the same script.
 
-All that a script needs:
+All a script needs:
 
     strategy = kerasdist.make_strategy()
     with strategy.scope():

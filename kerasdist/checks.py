@@ -1,8 +1,8 @@
-"""Checks of what the caller gave, each with one message wherever it is asked.
+"""Checks of what the caller gave, each with the same message everywhere.
 
     check_int("num_workers", num_workers, at_least=1)
 
-True and False are ints to Python; here they are no numbers: `num_workers=True` is a slip, not one
+To Python, True and False are ints; here they are not numbers: `num_workers=True` is a slip, not one
 worker.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 
 def check_int(name: str, value: object, *, at_least: int | None = None) -> None:
-    """Raises a TypeError unless `value` is an int, and a ValueError where it is too small."""
+    """Raises a TypeError unless `value` is an int, and a ValueError if it is too small."""
     if not is_int(value):
         raise TypeError(f"`{name}` must be an int. Received: {name}={value!r}.")
     if at_least is not None and value < at_least:
@@ -37,7 +37,7 @@ def check_positive(name: str, value: Any, *, finite: bool = False) -> None:
 
 
 def check_secs(name: str, value: object) -> None:
-    """Raises a TypeError unless `value` is a number, and a ValueError where it is negative."""
+    """Raises a TypeError unless `value` is a number, and a ValueError if it is negative."""
     if not is_number(value):
         raise TypeError(f"`{name}` must be a number of seconds. Received: {name}={value!r}.")
     if not value >= 0:  # Also refuses nan.
@@ -45,7 +45,7 @@ def check_secs(name: str, value: object) -> None:
 
 
 def check_decay(name: str, value: Any) -> None:
-    """Raises a TypeError unless `value` is a number, and a ValueError unless from 0 to below 1."""
+    """Raises a TypeError unless `value` is a number, and a ValueError unless it is in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"`{name}` must be at least 0 and less than 1. Received: {name}={value}.")
@@ -79,7 +79,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_one_of(*, may_be_none: bool = False, **values: object) -> None:
-    """Raises a ValueError unless one of some arguments is given: one is not None.
+    """Raises a ValueError unless exactly one of some arguments is given, that is, is not None.
 
     Args:
         may_be_none: Whether none of them may be given.
@@ -94,7 +94,7 @@ def check_one_of(*, may_be_none: bool = False, **values: object) -> None:
 
 
 def checked_folder(name: str, value: Any) -> str:
-    """Returns the path of a folder; raises a TypeError or ValueError where it is none."""
+    """Returns the path of a folder; raises a TypeError or ValueError if it is not one."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be the path of a folder. Received: {name}={value!r}.")
@@ -106,13 +106,13 @@ def checked_folder(name: str, value: Any) -> str:
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether `value` is an int, and no bool."""
+    """Whether `value` is an int, and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether `value` is an int or a float, and no bool.
+    """Whether `value` is an int or a float, and not a bool.
 
-    Numpy's numbers are some, too: one may come from a count of examples.
+    Numpy's numbers count, too: one may come from a count of examples.
     """
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

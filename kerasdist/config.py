@@ -1,7 +1,7 @@
-"""What the user wants of the deployment, in the words of the legacy TF-Slim scripts.
+"""The deployment that the user wants, in the words of the legacy TF-Slim scripts.
 
-A script written for TF-Slim's `model_deploy` keeps its config; `make_strategy` makes a
-`tf.distribute` strategy of it. A wrong number is reported here, before TensorFlow starts.
+A script written for TF-Slim's `model_deploy` keeps its config; `make_strategy` turns it into a
+`tf.distribute` strategy. A wrong number is reported here, before TensorFlow starts.
 
     config = DeploymentConfig(num_clones=2, clone_on_cpu=True)
     strategy = kerasdist.make_strategy(config)
@@ -18,16 +18,16 @@ _MOST_CLONES = 1000  # Far more than a machine has devices.
 class DeploymentConfig:
     """The deployment the user asks for: how many clones, workers and parameter servers.
 
-    Use it where the script or its flags decide; where TF_CONFIG decides, no config is needed.
+    Use it if the script or its flags decide; if TF_CONFIG decides, no config is needed.
     Fields and defaults are those of `DeploymentConfig` in TF-Slim's `deployment/model_deploy.py`,
     and so are two words: a clone is what `tf.distribute` calls a replica (one device's copy of the
     model), and a replica, as in `num_replicas`, is a worker (a process).
 
     Args:
         num_clones: Devices that train, per worker; each holds a copy of the model.
-        clone_on_cpu: Put the clones on CPUs (one logical CPU per clone) even where there are GPUs.
-            For tests and for trying several clones on a laptop.
-        replica_id: Index of this worker, from 0 to `num_replicas - 1`. Differs on every worker.
+        clone_on_cpu: Put the clones on CPUs (one logical CPU per clone) even if there are GPUs. For
+            tests and for trying several clones on a laptop.
+        replica_id: Index of this worker, from 0 to `num_replicas - 1`; different on every worker.
         num_replicas: Workers of the whole job. More than one without parameter servers means
             synchronous workers; TF-Slim did not allow that.
         num_ps_tasks: Parameter servers of the whole job. The default 0 keeps the variables on the
@@ -36,7 +36,7 @@ class DeploymentConfig:
         ps_job_name: Name of the parameter servers' job in the cluster.
 
     Raises:
-        TypeError: If a field has the wrong type. A bool is not a number here.
+        TypeError: If a field has the wrong type. Bools do not count as numbers.
         ValueError: If a number is out of its range, or a job name is empty or used twice.
 
     Example:

@@ -1,4 +1,4 @@
-"""By how much numbers differ from those of one device, and how much they may."""
+"""How much numbers differ from those of one device, and how much they may."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ TOLERANCES = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 2e-2}
 def absolute_differences(truth: np.ndarray, ours: np.ndarray) -> np.ndarray:
     """Returns the absolute difference of each element of two arrays of one shape.
 
-    It is 0 where both are NaN or the same infinity, and infinite where one alone is.
+    It is 0 where both are NaN or the same infinity, and infinite where only one is.
     """
     with np.errstate(invalid="ignore"):  # Infinite ones.
         found = np.abs(truth - ours)

@@ -1,4 +1,4 @@
-"""Variables by their paths: regular expressions, and help where one matches nothing."""
+"""Variables by their paths: regular expressions, and help if one matches nothing."""
 
 import collections
 import difflib
@@ -10,7 +10,8 @@ import keras
 def matches(pattern, variable) -> bool:
     """Whether `pattern` is the variable itself, or a regular expression for its whole path."""
     if isinstance(pattern, str):
-        return re.fullmatch(pattern, variable.path) is not None
+        # A variable of TensorFlow's, which an optimizer may update as well, has no path.
+        return re.fullmatch(pattern, getattr(variable, "path", variable.name)) is not None
     return pattern is variable
 
 
@@ -24,7 +25,7 @@ def check_pattern(argument: str, pattern) -> None:
 
     Raises:
         TypeError: It is neither.
-        ValueError: It is text that is no regular expression.
+        ValueError: It is text that is not a regular expression.
     """
     if not isinstance(pattern, keras.Variable):
         wanted = "regular expressions over `variable.path`, or variables"
@@ -40,8 +41,8 @@ def check_expression(argument: str, pattern, wanted: str = "regular expressions"
         wanted: What the argument may hold, in words.
 
     Raises:
-        TypeError: It is no text.
-        ValueError: It is text that is no regular expression.
+        TypeError: It is not text.
+        ValueError: It is text that is not a regular expression.
     """
     if not isinstance(pattern, str):
         raise TypeError(
@@ -52,7 +53,7 @@ def check_expression(argument: str, pattern, wanted: str = "regular expressions"
         re.compile(pattern)
     except re.error as error:
         raise ValueError(
-            f"`{argument}` holds {pattern!r}, which is no regular expression: {error}."
+            f"`{argument}` holds {pattern!r}, which is not a regular expression: {error}."
         ) from error
 
 
@@ -85,7 +86,7 @@ def check_matches_a_name(argument: str, pattern: str, names: list[str]) -> None:
 
 
 def by_unique_path(variables) -> dict[str, keras.Variable]:
-    """Returns variables by their paths; of those with one path, all but the first get a number."""
+    """Returns variables by their paths; the later ones with the same path get a number."""
     seen = collections.Counter()
     named = {}
     for variable in variables:
@@ -96,5 +97,5 @@ def by_unique_path(variables) -> dict[str, keras.Variable]:
 
 
 def closest(text: str, names: list[str]) -> str:
-    """Returns the names most like a text, for a message; "" where there are no names."""
+    """Returns the names most like a text, for a message; "" if there are no names."""
     return ", ".join(difflib.get_close_matches(text, names, n=4, cutoff=0) or names[:4])

@@ -1,6 +1,6 @@
 """What lives on which parameter server, in megabytes: rows of the plan.
 
-A task that holds most of the bytes, or all the large weights, is the one that the workers wait for.
+The workers wait for a task that holds most of the bytes, or all of the large weights.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The plan: what a run is going to do, printed before it does it.
+"""The plan: what a run is going to do, printed before it starts.
 
 In a script, before `fit`:
 
@@ -23,7 +23,7 @@ class Plan:
         strategy: Name of the strategy, and why it was chosen.
         devices: Devices of this worker, one replica on each.
         num_workers: Worker tasks.
-        num_ps: Parameter server tasks. With any, every worker makes steps of its own.
+        num_ps: Parameter server tasks. If there are any, every worker makes its own steps.
         global_batch_size: Examples of one optimizer step, over all replicas that make it together;
             None if unknown.
         num_examples: Examples of an epoch, over all workers; None if unknown.
@@ -89,7 +89,7 @@ def plan_deployment(
 
     Args:
         choice: From `kerasdist.strategies.choose`.
-        global_batch_size: Examples of one optimizer step, over all replicas; beside parameter
+        global_batch_size: Examples of one optimizer step, over all replicas; with parameter
             servers, over those of one worker.
         num_examples: Examples of an epoch, over all workers.
     """
@@ -111,20 +111,20 @@ def plan_training(
     callbacks: "Sequence[keras.callbacks.Callback]" = (),
     files: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Returns the plan for a compiled model, as things really are in force.
+    """Returns the plan for a compiled model, with the settings that are really in force.
 
     Args:
         model: A compiled Keras model, created in the scope of its strategy.
-        global_batch_size: Examples of one optimizer step, over all replicas; beside parameter
+        global_batch_size: Examples of one optimizer step, over all replicas; with parameter
             servers, over those of one worker; None if unknown.
         num_examples: Examples of an epoch, over all workers; None if unknown.
-        callbacks: Those that `fit` will get; the plan says in which order they act on the update.
+        callbacks: Those that `fit` will get; the plan shows in which order they act on the update.
         files: Where files go, by what they are: {"model": "runs/1/model.keras"}.
 
     Raises:
         ValueError: The model is not compiled.
         RuntimeError: The model, or with parameter servers one of its variables, was created
-            outside the scope of a strategy of ours.
+            outside the scope of one of our strategies.
 
     Example:
         ```python

@@ -47,7 +47,7 @@ def global_mean(
 ) -> Any:
     """Returns the weighted mean of all values of the global batch, over all replicas.
 
-    Use it for a loss that is divided by something else than the number of examples, such as the
+    Use it for a loss that is divided by something other than the number of examples, such as the
     number of words that are not padding: a mean of the replicas' means would weight them wrongly.
     It is differentiable: the step's gradient is that of the mean. Outside a step of `fit`, and on
     one device, it is `sum(values * weights) / sum(weights)`. Every replica must call it, because it

@@ -1,4 +1,4 @@
-"""What a script on several tasks asks between its lines: am I the chief, and are all here?"""
+"""What a script asks on several tasks: is this the chief, and has everyone arrived?"""
 
 import collections
 
@@ -13,8 +13,8 @@ _joined: list[Cluster] = []
 def is_chief() -> bool:
     """Whether this process is the one that writes files and shows progress.
 
-    True on one machine without a cluster. It may be asked before `make_strategy`, and then goes by
-    TF_CONFIG or Slurm.
+    True on one machine without a cluster. It may be called before `make_strategy`, and then reads
+    TF_CONFIG or Slurm's variables.
 
     Raises:
         ValueError: TF_CONFIG or Slurm's variables are wrong.
@@ -31,18 +31,19 @@ def is_chief() -> bool:
 def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
     """Waits until all tasks that run this program have come to the same barrier.
 
-    After `make_strategy` these are the workers; with parameter servers the chief alone, which need
+    After `make_strategy` these are the workers; with parameter servers only the chief, which need
     not wait. Before `make_strategy` they are all tasks of the cluster. Without a cluster it returns
-    at once. It is no collective of TensorFlow's: gradients that are still on their way do no harm.
+    at once. It is not a collective of TensorFlow, so gradients that are still being sent do not
+    disturb it.
 
     Args:
-        name: What is waited for, in words; all tasks must give the same. Each name may be used many
-            times.
+        name: What the tasks wait for, in words; all tasks must give the same name. Each name may be
+            used many times.
         timeout_secs: How long to wait.
 
     Raises:
-        TypeError, ValueError: `timeout_secs` is no positive number.
-        TimeoutError: A worker has not come; names it.
+        TypeError, ValueError: `timeout_secs` is not a positive number.
+        TimeoutError: A worker has not come; the message names it.
         ClusterStartError: The same, before `make_strategy`.
 
     Example:

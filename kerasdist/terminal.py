@@ -1,11 +1,11 @@
-"""Lines on stderr and the end of a process, also where nothing can be written.
+"""Lines on stderr and the end of a process, even if nothing can be written.
 
 A disk may be full, or the reader of a pipe gone. That must not end a thread that watches others, or
 keep a process from ending.
 
-`say` is for what a process tells about itself. Over it are `announcements.announce`, for what is
-said once, and `log_lines.say`, for the course of a training, which a program may log elsewhere.
-What a command or `FirstStepProof` was asked for is printed to stdout.
+`say` is for what a process reports about itself. Built on it are `announcements.announce`, for what
+is said once, and `log_lines.say`, for the progress of a training, which may be logged elsewhere.
+The results of commands and of `FirstStepProof` are printed to stdout.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 
 def say(line: str) -> None:
-    """Prints a line to stderr, where that can be written."""
+    """Prints a line to stderr, if that can be written."""
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         print(line, file=sys.stderr, flush=True)
 
@@ -27,7 +27,7 @@ def end_process(exit_code: int) -> NoReturn:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """Ends the program in order; at once where what it has printed cannot be written."""
+    """Ends the program in order, or at once if what it has printed cannot be written."""
     try:
         print(end="", flush=True)
         print(end="", file=sys.stderr, flush=True)
@@ -37,6 +37,6 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def flush_stdout() -> None:
-    """Writes what the program has printed, where that can be written."""
+    """Writes what the program has printed, if that is possible."""
     with contextlib.suppress(OSError, ValueError):
         print(end="", flush=True)  # Also where there is no stdout.

@@ -8,7 +8,7 @@
 
         assert first.value == second.value
 
-The processes are real, with a network of their own where the system allows it, and gone afterwards.
+The processes are real, have their own network if the system allows it, and are gone afterwards.
 """
 
 import io
@@ -33,9 +33,9 @@ class TaskOutput:
 
     Attributes:
         task: Which one.
-        exit_code: Its exit code; 128 + s where signal s ended it.
+        exit_code: Its exit code; 128 + s if signal s ended it.
         output: All that it wrote, stdout and stderr in order.
-        value: What the function returned; None where it did not, and for scripts.
+        value: What the function returned; None if it did not return, and for scripts.
     """
 
     task: Task
@@ -58,26 +58,26 @@ def run_cluster(
 ) -> list[TaskOutput]:
     """Runs a program as all tasks of a cluster and returns what each did.
 
-    A task that fails is no error here: look at `exit_code`.
+    A task that fails does not raise an error here: look at `exit_code`.
 
     Args:
         program: A function without arguments, the `Path` of a script, or the source of one as text.
         num_workers: Workers.
-        num_ps: Parameter servers, with a chief that they and the workers serve. They are stopped
-            where they do not end after it by themselves.
-        chief: Whether there is a chief beside the workers, also without parameter servers.
+        num_ps: Parameter servers, with a chief that they and the workers serve. They are stopped if
+            they do not end by themselves after the chief.
+        chief: Whether there is a chief in addition to the workers, even without parameter servers.
         evaluator: Whether there is an evaluator.
         num_clones: Replicas of each worker.
         timeout_secs: Time for everything; then all tasks are killed.
-        stop_on_failure: Whether the first task that fails stops the others, as `launch` does it.
-            False shows what they do by themselves, and waits for what serves too.
-        network: As for `kerasdist.launch`.
+        stop_on_failure: Whether the first task that fails stops the others, as with `launch`. False
+            shows what they do by themselves, and also waits for the tasks that serve a chief.
+        network: As in `kerasdist.launch`.
 
     Returns:
         One `TaskOutput` for each task, in the order chief, workers, ps, evaluator.
 
     Raises:
-        TimeoutError: Not all was done in time; the message has the last lines of every task.
+        TimeoutError: Not everything was done in time; the message has the last lines of every task.
 
     Example:
         ```python

@@ -246,8 +246,8 @@ def test_task_that_lost_its_cluster_is_an_error(job, index):
         ({"worker": ["a:1", "b:1", "a:1"]}, "'a:1' for both worker 0 and worker 2"),
         ({"chief": ["a:1"], "worker": ["a:1"]}, "'a:1' for both chief 0 and worker 0"),
         ({"worker": ["a:1", "A:01"]}, "'A:01' for both worker 0 and worker 1"),
-        ({"ps": ["a:1"]}, 'nobody to train. Received: jobs ps. Add "worker"'),
-        ({"chief": ["a:1"], "ps": ["b:1"]}, "nobody to train. Received: jobs chief, ps"),
+        ({"ps": ["a:1"]}, 'no task that trains. Received: jobs ps. Add "worker"'),
+        ({"chief": ["a:1"], "ps": ["b:1"]}, "no task that trains. Received: jobs chief, ps"),
     ],
 )
 def test_wrong_cluster_is_an_error_that_shows_it(cluster, message):

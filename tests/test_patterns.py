@@ -30,7 +30,7 @@ def test_of_variables_with_one_path_all_but_the_first_get_a_number():
     ("pattern", "error", "message"),
     [
         (3, TypeError, "^`scopes` must hold regular expressions. Received: 3 of type int.$"),
-        ("(", ValueError, r"^`scopes` holds '\(', which is no regular expression: "),
+        ("(", ValueError, r"^`scopes` holds '\(', which is not a regular expression: "),
     ],
 )
 def test_what_is_no_expression_is_named(pattern, error, message):

@@ -515,7 +515,7 @@ def test_server_of_tensorflow_is_told_from_others(monkeypatch):
     with greeting_server(address):
         assert tensorflow_server.find_problem(address) == ""
     with greeting_server(address, b"HTTP/1.1 400 Bad Request"):
-        assert "something else" in tensorflow_server.find_problem(address)
+        assert "something other" in tensorflow_server.find_problem(address)
     with socket.create_server(place_of(address)):
         assert "halted or cut off" in tensorflow_server.find_problem(address)
 
@@ -549,7 +549,7 @@ def test_a_child_of_multiprocessing_that_runs_the_script_again_is_told_of_the_gu
     with socket.create_server(place_of(jobs["worker"][0])):
         [told] = results(start(jobs, WORKER_0))
 
-    assert "the process that has started this one with `multiprocessing`" in told
+    assert "If that process has started this one with `multiprocessing`" in told
     assert 'under `if __name__ == "__main__":`' in told
 
 
@@ -572,7 +572,7 @@ def test_address_of_another_machine_is_reported():
 
     [told] = results(start(jobs, WORKER_0, timeout_secs=0.5, report=lines.append))
 
-    assert f"worker 0 ({jobs['worker'][0]}) is this process, but its address is none of" in lines[0]
+    assert f"worker 0 ({jobs['worker'][0]}) is this process, but its address does not" in lines[0]
     assert "TF_CONFIG left over from another job" in lines[0]
     assert len(lines) == 1
     assert lines[0] in told

@@ -17,12 +17,12 @@ from kerasdist.cluster.tf_config import read_tf_config
 class Cluster:
     """The processes of the job and their addresses, as this process sees them.
 
-    Usually made by `from_env`; by `from_hosts` or by hand where flags of the program decide.
+    Usually made by `from_env`; by `from_hosts` or by hand if flags of the program decide.
 
     Args:
-        jobs: "chief", "worker" or "ps" to the addresses "host:port" of its tasks, in the same order
-            on every task; kept as read-only tuples. Empty where this process is alone.
-        task: This process. An evaluator is in no job: it takes no part in training.
+        jobs: Maps "chief", "worker" and "ps" to the addresses "host:port" of its tasks, in the same
+            order on every task; kept as read-only tuples. Empty if this process is alone.
+        task: This process. An evaluator does not belong to any job: it takes no part in training.
 
     Raises:
         ValueError: If the jobs, an address or the task cannot work; the message shows which.
@@ -50,11 +50,11 @@ class Cluster:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Cluster":
-        """Returns the cluster that the environment describes, or a local one where it does not.
+        """Returns the cluster that the environment describes, or else a local one.
 
-        TF_CONFIG decides where it is set; else the step where `srun` started this process as one of
-        several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); else this process is
-        alone. TF_CONFIG={} makes every task of an `srun` train alone.
+        TF_CONFIG decides if it is set; otherwise Slurm, if `srun` started this process as one of
+        several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); otherwise this
+        process is alone. TF_CONFIG={} makes every task of an `srun` train alone.
 
         Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
 
@@ -88,9 +88,10 @@ class Cluster:
 
         Args:
             worker_hosts: "host:port" of each worker, as a list or as text with commas. The same on
-                every task, in the same order. Empty where this process trains alone.
+                every task, in the same order. Empty if this process trains alone.
             ps_hosts: "host:port" of each parameter server, likewise.
-            chief_host: "host:port" of the chief beside the workers; parameter servers need one.
+            chief_host: "host:port" of a chief in addition to the workers; parameter servers need
+                one.
             job_name: The job of this process: "chief", "worker", "ps" or "evaluator".
             task_id: Index of this process in its job, from 0.
 
@@ -133,7 +134,7 @@ class Cluster:
     def num_workers(self) -> int:
         """Workers of the whole job: the processes that train.
 
-        With parameter servers the chief coordinates and is no worker; without, it is one.
+        With parameter servers, the chief only coordinates and is not a worker; without, it is one.
         """
         if not self.jobs:
             return 1
@@ -159,14 +160,14 @@ class Cluster:
     def worker_index(self) -> int:
         """Position of this process among the workers, from 0.
 
-        The chief is the first of them; beside parameter servers it is none, and does not count.
+        The chief is the first of them; with parameter servers it is not a worker and not counted.
         """
         follows_chief = "chief" in self.jobs and not self.num_ps and self.task.job == "worker"
         return self.task.index + (1 if follows_chief else 0)
 
     @property
     def is_local(self) -> bool:
-        """Whether this process is the whole cluster, so that there is nobody to connect to."""
+        """Whether this process is the whole cluster, so it does not connect to any other."""
         return not self.jobs or list(self.addresses) == [self.task]
 
     def describe(self, task: Task) -> str:
@@ -177,7 +178,7 @@ class Cluster:
 def _check_has_workers(cluster: Cluster) -> None:
     if cluster.num_workers == 0:
         raise ValueError(
-            f"The cluster has nobody to train. Received: jobs {', '.join(cluster.jobs)}. "
+            f"The cluster has no task that trains. Received: jobs {', '.join(cluster.jobs)}. "
             'Add "worker" to it.'
         )
 

@@ -1,4 +1,4 @@
-"""The jobs of a cluster, checked: TensorFlow waits for ever where some of them are wrong."""
+"""The jobs of a cluster, checked: if some of them are wrong, TensorFlow waits forever."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from kerasdist.cluster.address import check_address
 from kerasdist.cluster.task import Task
 from kerasdist.suggestion import did_you_mean
 
-# What TensorFlow's strategies accept in a cluster. An evaluator is a task beside the cluster.
+# What TensorFlow's strategies accept in a cluster. An evaluator is a task outside the cluster.
 _JOBS = ("chief", "worker", "ps")
 
 
@@ -19,7 +19,7 @@ def check_jobs(jobs: Mapping[str, Sequence[str]]) -> None:
 
 
 def check_task(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
-    """Raises a ValueError unless this process is in the jobs, or alone without any."""
+    """Raises a ValueError unless this process is in the jobs, or there are none and it is alone."""
     _check_not_master(task.job)
     if jobs:
         _check_task_in_jobs(task, jobs)
@@ -83,7 +83,7 @@ def _check_no_address_twice(jobs: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_task_in_jobs(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
-    # As in TensorFlow, there may be one evaluator beside any cluster.
+    # As in TensorFlow, any cluster may have one evaluator in addition.
     counts = {job: len(addresses) for job, addresses in jobs.items()} | {"evaluator": 1}
     if task.job not in counts:
         raise ValueError(f'Task "{task}" is not in the cluster. {_known_jobs(task.job, counts)}')
@@ -96,7 +96,7 @@ def _check_task_in_jobs(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
 
 def _check_not_master(job: str) -> None:
     if job == "master":
-        raise ValueError('TensorFlow 2 knows no job "master". Use "chief" in "cluster" and "task".')
+        raise ValueError('TensorFlow 2 has no job "master". Use "chief" in "cluster" and "task".')
 
 
 def _known_jobs(job: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Which processes `srun` has started, read from the variables of its step.
 
-Its own file, so that `Cluster` need not know how Slurm writes lists of hosts.
+In its own file, so that `Cluster` need not know how Slurm writes lists of hosts.
 
     step = read_step(os.environ)      # None outside of `srun`, and for a single task
     step.addresses, step.rank         # ("n1:12704", "n1:12705", "n2:12704"), 2
@@ -38,16 +38,16 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
 
     Tasks are numbered along the list of nodes, as `srun` does it by default
     (`--distribution=block`). The first task of a node gets the port
-    12000 + 32 * (SLURM_JOB_ID modulo 640), the next ones of the node the ports after it. So two
-    jobs share a node in peace, unless their ids differ by a multiple of 640 or one has more than 32
-    tasks on the node; two steps of one job do not, when they run at once.
+    12000 + 32 * (SLURM_JOB_ID modulo 640), and the next tasks of the node get the ports after it.
+    So two jobs can share a node, unless their ids differ by a multiple of 640 or one has more than
+    32 tasks on the node; two steps of one job cannot run on a node at the same time.
 
     Args:
         environ: The variables to read: SLURM_PROCID, SLURM_JOB_ID, SLURM_STEP_NUM_TASKS,
-            SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, and SLURMD_NODENAME where it is set.
+            SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, and SLURMD_NODENAME if it is set.
 
     Returns:
-        The tasks, or None outside of `srun` and where it started one task alone.
+        The tasks, or None outside of `srun` and if it started only one task.
 
     Raises:
         ValueError: A variable is missing or contradicts the others; the message shows it.
@@ -160,7 +160,7 @@ def _check_rank(rank: int, hosts: list[str], environ: Mapping[str, str]) -> None
     here = environ.get("SLURMD_NODENAME", hosts[rank])
     if here != hosts[rank]:
         raise ValueError(
-            f"Task {rank} should run on {hosts[rank]}, when tasks are numbered along the nodes. "
+            f"Task {rank} should run on {hosts[rank]} if tasks are numbered along the nodes. "
             f"Received: SLURM_PROCID={rank}, SLURMD_NODENAME={here}. "
             "Start it with `srun --distribution=block`."
         )

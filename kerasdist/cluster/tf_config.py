@@ -16,7 +16,7 @@ class TFConfig:
     """What TF_CONFIG says.
 
     Attributes:
-        jobs: The addresses of each job, not yet checked. Empty where the process is alone.
+        jobs: The addresses of each job, not yet checked. Empty if the process is alone.
         task: This process.
     """
 
@@ -62,7 +62,8 @@ def _read_json(text: str) -> dict[str, Any]:
 
 def _describe_json_error(error: json.JSONDecodeError) -> str:
     near = error.doc[max(0, error.pos - 20) : error.pos + 20]
-    quotes = " JSON has no single quotes." if error.doc[error.pos : error.pos + 1] == "'" else ""
+    is_quote = error.doc[error.pos : error.pos + 1] == "'"
+    quotes = " JSON does not allow single quotes." if is_quote else ""
     return (
         f"Not valid JSON at line {error.lineno} column {error.colno}: {error.msg}. "
         f"Received near there: {near!r}.{quotes} Write it with `json.dumps(...)`."
@@ -70,8 +71,8 @@ def _describe_json_error(error: json.JSONDecodeError) -> str:
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:
-    # Launchers add keys of their own, so an unknown key is a mistake only where it looks like one
-    # that is missing.
+    # Launchers add keys of their own, so an unknown key is a mistake only if it looks like one that
+    # is missing.
     missing = [key for key in ("cluster", "task") if key not in config]
     for key in config:
         suggestion = did_you_mean(key, missing)

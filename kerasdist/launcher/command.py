@@ -1,4 +1,4 @@
-"""The command that a launch runs, checked before a cluster starts for nothing; and its parts."""
+"""The command that a launch runs, checked before a cluster is started in vain; and its parts."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ _LONG_WITH_VALUE = "--check-hash-based-pycs"
 
 
 def checked(program: object) -> list[str]:
-    """Returns the command to run: with Python in front where only a script is given.
+    """Returns the command to run: with Python in front if only a script is given.
 
     Raises:
         TypeError: It is not a list of strings.
@@ -27,7 +27,7 @@ def checked(program: object) -> list[str]:
         )
     if not program:
         raise ValueError(
-            "`program` must not be empty. Received: program=[]. In a terminal it stands after --: "
+            "`program` must not be empty. Received: program=[]. In a terminal, it follows --: "
             "`python -m kerasdist launch --workers 2 -- python train.py`."
         )
     command = list(program)
@@ -87,7 +87,7 @@ def split_python(command: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _script_of(command: Sequence[str]) -> str:
-    """Returns the script that Python is told to run; "" where it is something else."""
+    """Returns the script that Python is told to run; "" if it is something else."""
     if command[0].endswith(".py"):  # A program of its own, which `checked` has found.
         return ""
     _, program = split_python(command)

@@ -18,8 +18,8 @@ class Console:
     """Writes the lines of all tasks to one stream.
 
     Args:
-        stream: Where to; colors and progress bars appear only if it is a terminal. None where the
-            launcher was started without, as some daemons are.
+        stream: Where to write; colors and progress bars appear only if it is a terminal. None if
+            the launcher was started without a stdout, as some daemons are.
         tasks: All tasks; the unfinished lines of the first, the chief, are shown too.
     """
 
@@ -45,11 +45,11 @@ class Console:
             self._show(task, self._tracebacks.add(task, line))
 
     def show_end(self, task: Task) -> None:
-        """Writes what was held back of a task that writes no more."""
+        """Writes what was held back of a task that has ended."""
         self._show(task, self._tracebacks.rest(task))
 
     def show_unfinished_line(self, task: Task, line: str) -> None:
-        """Draws the progress bar anew, if it is the chief's and changed."""
+        """Redraws the progress bar, if it is the chief's and has changed."""
         progress = self._prefixes[task] + line if line else ""
         if is_foreign(line) or task != self._chief or not self._is_terminal:
             return
@@ -79,7 +79,7 @@ class Console:
             self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
             self._stream.flush()
         except OSError:
-            # Nobody looks any more: a closed terminal, or `| head`. The logs have it all.
+            # Nobody reads this any more: a closed terminal, or `| head`. The logs have everything.
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 

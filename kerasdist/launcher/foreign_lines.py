@@ -1,14 +1,14 @@
 """Which lines of a task are TensorFlow's own, written below Python: they stay in its log alone.
 
-TensorFlow writes some fifteen of them before the first step of every task, and pages where a peer
-is lost. What a person must know of it comes as an error of Python, or a task says it in a sentence.
+TensorFlow writes some fifteen of them before the first step of every task, and pages of them if a
+peer is lost. What a person must know comes as a Python error, or a task says it in a sentence.
 """
 
 import re
 
 # As in: I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
 _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (([\w.]+)\.(?:cc|h|cu|cpp):\d+)\] ")
-# No driver where there is no GPU; and the connections between tasks, of which the tasks tell.
+# No driver if there is no GPU; and the connections between tasks, which the tasks report better.
 _SAID_BETTER = re.compile(
     r"cuda_platform|local_rendezvous|\w*collective\w*|ring_alg|coordination_\w+|grpc_\w+"
 )
@@ -27,8 +27,8 @@ _CONTINUATION = re.compile(
 class ForeignLines:
     """Tells which lines need not be shown, over all tasks of a launch.
 
-    A note never is. A warning or an error is shown once, for the place in TensorFlow that it comes
-    from, unless it is of those that every run has. What ends a process is always shown.
+    Notes never are. A warning or an error is shown once for each place in TensorFlow that it comes
+    from, unless it is one that every run has. What ends a process is always shown.
     """
 
     def __init__(self):

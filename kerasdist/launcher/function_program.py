@@ -1,6 +1,6 @@
-"""A Python function as the program of a cluster: carried to fresh processes, its values back.
+"""A Python function as the program of a cluster: sent to fresh processes, and its values back.
 
-The function travels by value where it cannot be imported, as in a notebook, in files of a private
+A function that cannot be imported, as in a notebook, is sent by value, in files of a private
 folder. This file is the script that calls it, as well as the module that packs it.
 """
 
@@ -19,7 +19,7 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
     """Writes the function into the folder and returns the command that calls it.
 
     Raises:
-        TypeError: The function refers to something that cannot go to another process.
+        TypeError: The function refers to something that cannot be sent to another process.
     """
     import cloudpickle  # Here: only functions need it.
 
@@ -27,8 +27,8 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
         carried = cloudpickle.dumps(function)
     except Exception as error:  # Whatever an object's own pickling raises.
         raise TypeError(
-            f"`program` cannot go to other processes. Received: program={function!r} ({error}). "
-            "Create models, datasets, locks and open files inside the function."
+            f"`program` cannot be sent to other processes. Received: program={function!r} "
+            f"({error}). Create models, datasets, locks and open files inside the function."
         ) from error
     # Modules are imported there by name, from where they are found here.
     (folder / _PROGRAM).write_bytes(pickle.dumps({"path": sys.path, "function": carried}))
@@ -64,7 +64,7 @@ def _main() -> None:
 
 
 def _print_error(error_class, error, traceback):
-    """Prints an error as ever, without the lines of this file, which say nothing to the user."""
+    """Prints an error as usual, without the lines of this file, which mean nothing to the user."""
     while traceback.tb_next and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.__excepthook__(error_class, error.with_traceback(traceback), traceback)
@@ -77,7 +77,7 @@ def _dump(value: Any) -> bytes:
         return cloudpickle.dumps(value)
     except Exception as error:  # Whatever an object's own pickling raises.
         raise TypeError(
-            f"The value that the function returned cannot go to the launcher: {error}. "
+            f"The value that the function returned cannot be sent to the launcher: {error}. "
             "Return numbers, arrays or containers of them."
         ) from error
 

@@ -1,8 +1,8 @@
-"""The guard: a small process that keeps the cluster's network, and cleans up when all is over.
+"""The guard: a small process that keeps the cluster's network, and cleans up at the end.
 
-It notices the launcher's end, however that comes, because a pipe from there closes. Then it kills
-what is left of the tasks and removes the launch's private folder. This file is a script as well as
-a module: the guard starts before the tasks do, so it imports next to nothing.
+It notices when the launcher ends, for whatever reason, because a pipe from there closes. Then it
+kills what is left of the tasks and removes the launch's private folder. This file is a script as
+well as a module: the guard starts before the tasks do, so it imports next to nothing.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Guard:
     """Holds what a launch needs from its start to its end; use it in a `with` statement.
 
     Args:
-        isolate: Whether the tasks shall have a network of their own.
+        isolate: Whether the tasks should have their own network.
 
     Attributes:
         run_id: Value of KERASDIST_RUN_ID in every task: start time and a random part. All
@@ -83,7 +83,7 @@ class Guard:
 
 
 def kill_all(run_id: str) -> None:
-    """Kills every process that has this run id in its environment, also those that moved away.
+    """Kills every process that has this run id in its environment, even those that moved away.
 
     A process group does not hold a grandchild that made a session of its own.
     """

@@ -62,28 +62,28 @@ def launch(
 
     Every task finds itself and its peers in TF_CONFIG, so the program is the one that runs on many
     machines. Output appears line by line with the task in front; each task has a log file. The
-    first task that fails stops the others; with parameter servers, not a worker that is killed.
-    Nothing that was started outlives the call.
+    first task that fails stops the others, except that, with parameter servers, the others continue
+    if a worker is killed. No process that was started outlives the call.
 
     Args:
-        program: A command and its arguments, or a function without arguments. A script may stand
-            without `python`. A function runs in fresh Python processes; it may be one of a
+        program: A command and its arguments, or a function without arguments. A script may be given
+            without `python`. A function runs in fresh Python processes, and may be defined in a
             notebook. Give it arguments with `functools.partial`.
         num_workers: Workers.
         num_ps: Parameter servers. With them there is a chief, which workers and parameter servers
             serve; they have some seconds to end by themselves when it is done.
-        chief: Whether there is a chief beside the workers, also without parameter servers.
+        chief: Whether there is a chief in addition to the workers, even without parameter servers.
         evaluator: Whether there is an evaluator; the launch waits for its end.
-        num_clones: Replicas of each worker, told to `make_strategy` by KERASDIST_NUM_CLONES.
-        max_restarts: How often the whole cluster is started again after a failure. Exit code 2
-            and the same error of the program twice in a row end the launch at once. With parameter
-            servers, a worker that is lost is started again alone, as often.
+        num_clones: Replicas of each worker; `make_strategy` reads it from KERASDIST_NUM_CLONES.
+        max_restarts: How often the whole cluster is started again after a failure. Exit code 2, or
+            the same error of the program twice in a row, ends the launch at once. With parameter
+            servers, a worker that is lost is started again alone, up to the same number of times.
         grace_secs: Time to end after TERM, before KILL. Also the time that the others have to end
-            by themselves where a task says that a peer failed: one of them had the error.
+            by themselves if a task says that a peer failed: one of them had the error.
         timeout_secs: Time for everything, restarts included; no limit by default.
         frozen_timeout_secs: How long a task may be halted (SIGSTOP) before it is killed.
         log_dir: Directory of the log files; `kerasdist_logs/<run id>` by default.
-        network: "isolated": the cluster has a network of its own where the system allows it, since
+        network: "isolated": the cluster has its own network if the system allows it, since
             TensorFlow's servers listen on every interface without authentication; the tasks then
             reach files but no other machine. "host": they share the network of this machine.
 
@@ -93,7 +93,7 @@ def launch(
         that was stopped.
 
     Raises:
-        TypeError: An argument has the wrong type, or the function cannot go to another process.
+        TypeError: An argument has the wrong type, or the function cannot be sent to a process.
         ValueError: An argument is out of range, the command or its script is not found,
             `log_dir` cannot be written, or this machine cannot run so many tasks.
         LaunchError: A task of the function failed. It is a RuntimeError.
@@ -131,7 +131,7 @@ def signals_end_the_launch() -> Generator[None]:
     replaced = {}
     if threading.current_thread() is threading.main_thread():  # Others cannot set handlers.
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # A handler of the user's own stays, and so does `nohup`.
+            # A handler that the user has set stays, and so does `nohup`.
             if signal.getsignal(number) is signal.SIG_DFL:
                 replaced[number] = signal.signal(number, _exit)
     try:

@@ -12,9 +12,9 @@ class TaskResult:
 
     Attributes:
         task: Which one.
-        exit_code: Its own; 128 + s where signal s killed it.
+        exit_code: Its exit code; 128 + s if signal s killed it.
         was_stopped: Whether the launcher ended it, because it was no longer needed.
-        log: File with all that it wrote, stdout and stderr in order.
+        log: File with everything that it wrote, stdout and stderr in order.
     """
 
     task: Task
@@ -30,8 +30,8 @@ class LaunchResult:
     Attributes:
         exit_code: 0 if all is done, else that of the task that failed first; 124 at the timeout.
         tasks: One for each task, in the order chief, workers, ps, evaluator.
-        root_cause: The task that failed first; None where none did.
-        reason: In one sentence, how it ended.
+        root_cause: The task that failed first; None if none did.
+        reason: How it ended, in one sentence.
         num_restarts: How often the whole cluster was started again.
     """
 

@@ -1,4 +1,4 @@
-"""What a launch is asked for: which tasks, and when to stop or restart them."""
+"""The settings of a launch: which tasks, and when to stop or restart them."""
 
 import math
 import os
@@ -17,7 +17,7 @@ class Settings:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: A number is out of range, `log_dir` is no folder, or `network` is unknown.
+        ValueError: A number is out of range, `log_dir` is not a folder, or `network` is unknown.
     """
 
     num_workers: int = 2
@@ -49,7 +49,7 @@ class Settings:
             )
         if "://" in os.fspath(self.log_dir or ""):
             raise ValueError(
-                "`log_dir` must be a folder that this machine has. Received: "
+                "`log_dir` must be a folder on this machine. Received: "
                 f"log_dir={self.log_dir!r}. Mount the storage, or copy the logs there afterwards."
             )
         if self.network not in NETWORKS:

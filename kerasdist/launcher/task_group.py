@@ -83,7 +83,7 @@ class TaskGroup:
 
         Args:
             deadline: Time of `time.monotonic` at which to give up.
-            for_all: Whether to wait for the other tasks where one fails, and for those that serve.
+            for_all: Whether to wait for the other tasks if one fails, and for those that serve.
 
         Returns:
             Whether this was before the deadline.
@@ -106,7 +106,7 @@ class TaskGroup:
             self._look_until_ended(self._processes, min(_LEAVE_SECS, self._settings.grace_secs))
         running = [process for process in self._processes if process.is_running]
         for process in running:
-            # Where a peer failed, one that is halted is the cause; and it would not hear TERM.
+            # If a peer failed, one that is halted is the cause; and it would not hear TERM.
             if self._failures and process.is_frozen:
                 process.kill_frozen()
             else:
@@ -129,7 +129,7 @@ class TaskGroup:
         )
 
     def _is_over(self, *, for_all: bool = False) -> bool:
-        # Beside parameter servers the workers serve the chief, as these do.
+        # With parameter servers, both these and the workers serve the chief.
         serving = ("ps", "worker") if self._settings.num_ps and not for_all else ()
         return not any(
             process.is_running for process in self._processes if process.task.job not in serving
@@ -142,7 +142,7 @@ class TaskGroup:
             time.sleep(_POLL_SECS)
 
     def _replace_lost_workers(self) -> None:
-        """Starts workers of a job with parameter servers again, alone, or says that they miss."""
+        """Restarts lost workers of a job with parameter servers, or says that they are lost."""
         for position, process in enumerate(self._processes):
             if not self._is_lost(process) or process in self._lost:
                 continue
@@ -164,9 +164,9 @@ class TaskGroup:
     def _is_lost(self, process: TaskProcess) -> bool:
         """Whether a worker has failed, and the job goes on nevertheless.
 
-        So it is beside parameter servers, while any worker is left. Not where it says that a peer
-        failed, which is the cause then, or where the program fails before it first serves: the
-        chief would wait for it in vain.
+        This is so with parameter servers, while any worker is left. Not if it says that a peer
+        failed, which is then the cause, or if the program fails before it first serves: the chief
+        would wait for it in vain.
         """
         is_restarted = process.task in self._num_restarts
         return (
@@ -222,7 +222,7 @@ class TaskGroup:
             self._console.show_unfinished_line(task, reader.unfinished_line)
 
     def _find_absent(self) -> None:
-        """Says of a task that has ended without an error that others still wait for it."""
+        """Notes which tasks have ended without an error while others still wait for them."""
         waiting = [each.task for each in self._processes if each.is_running and each.is_waiting]
         for process in self._processes if waiting else ():
             is_member = process.task.job != "evaluator"

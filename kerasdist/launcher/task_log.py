@@ -1,7 +1,7 @@
-"""The log of a task: the task writes it itself, the launcher reads along.
+"""The log of a task: the task writes it itself, and the launcher reads it meanwhile.
 
 A task that writes to a file never waits for a slow terminal, and what it wrote is there whatever
-becomes of the launcher. Progress bars are drawn over and over in one line, after a carriage return;
+happens to the launcher. Progress bars are drawn over and over in one line, after a carriage return;
 what is shown of such a line is its last state.
 """
 
@@ -28,12 +28,12 @@ LAUNCH_MARK = "--- launch"  # Before what a later launch has written to the same
 
 
 def make_all(log_dir: Path, paths: Iterable[Path], *, run_id: str) -> None:
-    """Makes the logs of a launch, for nobody else to read; what they hold from before stays.
+    """Makes the logs of a launch, readable only by the user; earlier content stays.
 
     Args:
-        log_dir: Their directory. One that is made here is nobody else's to enter.
+        log_dir: Their directory. If it is made here, nobody else may enter it.
         paths: The logs, in `log_dir`.
-        run_id: What a log says before the lines of this launch, where it has others.
+        run_id: Written before the lines of this launch if the log has earlier ones.
 
     Raises:
         OSError: The directory cannot be written, or a log is a link or a file of somebody else.
@@ -48,11 +48,11 @@ def make_all(log_dir: Path, paths: Iterable[Path], *, run_id: str) -> None:
 
 
 def open_to_append(path: Path) -> BufferedWriter:
-    """Opens a log at its end; makes it, for nobody else to read, where there is none.
+    """Opens a log at its end; if there is none, makes one that only the user can read.
 
     Raises:
-        OSError: It is a link, has other names, belongs to somebody else or is no file: in a
-            directory that others can write, they choose where a link leads.
+        OSError: It is a link, has other names, belongs to somebody else or is not a file: in a
+            directory that others can write to, they choose where a link leads.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -66,12 +66,12 @@ def open_to_append(path: Path) -> BufferedWriter:
     is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
     if not is_own or status.st_nlink > 1:
         file.close()
-        raise OSError(errno.EEXIST, f"{path.name} is no file of yours alone")
+        raise OSError(errno.EEXIST, f"{path.name} is not a file that belongs to you alone")
     return file
 
 
 def is_full(log_dir: Path) -> bool:
-    """Whether there is no room to write beside the logs."""
+    """Whether the disk of the logs is full."""
     try:
         with tempfile.TemporaryFile(dir=log_dir) as file:
             file.write(bytes(_TAIL_BYTES))
@@ -123,13 +123,13 @@ def last_lines(path: Path, num_lines: int = 20) -> list[str]:
 
 
 def error_of(path: Path) -> str:
-    """Returns what a program said last, which ended with an error: its exception, or last line."""
+    """Returns what a program that failed said last: its exception, or else its last line."""
     said = _said(path)
     return _exception_in(said) or (said[-1] if said else "")
 
 
 def exception_of(path: Path) -> str:
-    """Returns the exception that a program ended with, or "" where it ended with none.
+    """Returns the exception that a program ended with, or "" if there was none.
 
     `sys.exit("words")` leaves its words alone, which look like any other line.
     """

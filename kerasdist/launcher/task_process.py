@@ -26,7 +26,7 @@ class TaskProcess:
         program: The command and its arguments.
         environ: All variables of the process.
         log: File that stdout and stderr are appended to, in order.
-        note: File in which it leaves what the launcher should know; it begins without.
+        note: File in which it leaves what the launcher should know; an old one is removed.
         guard_pid: Process whose network the task joins, or 0.
 
     Attributes:
@@ -64,7 +64,7 @@ class TaskProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, 128 + s where signal s killed it; None while it runs."""
+        """Exit code, 128 + s if signal s killed it; None while it runs."""
         code = self._process.poll()
         return SIGNALED - code if code is not None and code < 0 else code
 

@@ -1,4 +1,4 @@
-"""A mistake in the program comes to all tasks alike: its traceback is shown for one of them."""
+"""A mistake in the program fails all tasks alike: its traceback is shown for one of them."""
 
 from kerasdist.cluster import Task
 
@@ -41,5 +41,5 @@ class Tracebacks:
         return lines if first == task else [f"{line} (as {first})"]
 
     def rest(self, task: Task) -> list[str]:
-        """Returns what is held back of a task that writes no more."""
+        """Returns what is held back of a task that has ended."""
         return self._held.pop(task, [])

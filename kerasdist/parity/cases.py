@@ -1,6 +1,6 @@
 """What must give the weights of one device on any number of replicas: one case per row.
 
-A case is a model, the arguments of `fit`, and, where one device gets its data in another form, the
+A case is a model, the arguments of `fit`, and, if one device gets its data in another form, the
 arguments of the reference. Data and models are small: a case takes seconds, and a wrong weight
 shows after a few steps as well as after many.
 """
@@ -26,8 +26,8 @@ class Case:
     Attributes:
         name: The row's title.
         model: Returns a compiled model; called in the scope of the strategy.
-        fit: Called with the `Data`; returns the arguments of `fit`. What they leave out has Keras'
-            defaults.
+        fit: Called with the `Data`; returns the arguments of `fit`. Keras' defaults apply to those
+            it leaves out.
         reference: The same for the one device that is the truth; None if it is `fit`.
         tolerance: Largest absolute difference of weights, metrics and history.
         train: Trains a model with the data and those arguments, and returns its history. Defaults

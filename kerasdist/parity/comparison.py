@@ -15,7 +15,7 @@ from kerasdist.parity.data import ODD, Data
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What training a case gave.
+    """The result of training a case.
 
     Attributes:
         weights: Arrays by the position of the variable in `model.weights`.
@@ -37,7 +37,7 @@ def train(
         case: One of `CASES`.
         strategy: A strategy of ours or of TensorFlow's.
         is_reference: Whether to use the data of the case's `reference`.
-        num_examples: Of the data, where the case is not about their number.
+        num_examples: Of the data, unless the case is about their number.
     """
     keras.utils.set_random_seed(7)
     data = Data(num_examples=num_examples, strategy=strategy)
@@ -56,7 +56,7 @@ def train(
 
 
 def _history(case, model, data, arguments):
-    # Keras' progress bars would stand between the lines of the table.
+    # Keras' progress bars would appear between the lines of the table.
     with contextlib.redirect_stdout(io.StringIO()):
         if case.train:
             return case.train(model, data, arguments)
@@ -66,7 +66,7 @@ def _history(case, model, data, arguments):
 def difference(outcome: Outcome, truth: Outcome) -> float:
     """Returns the largest absolute difference of any weight or log.
 
-    It is infinite if steps were lost, and where one of the two alone is NaN or infinite.
+    It is infinite if steps were lost, or if only one of the two is NaN or infinite.
 
     Args:
         outcome: What a deployment gave.
@@ -82,7 +82,7 @@ def difference(outcome: Outcome, truth: Outcome) -> float:
 
 
 def has_same_steps(outcome: Outcome, truth: Outcome) -> bool:
-    """Returns whether no step or log of an epoch is lost or extra: only then numbers compare."""
+    """Returns whether no step or log of an epoch is lost or extra, so that numbers compare."""
     return outcome.iterations == truth.iterations and _lengths(outcome) == _lengths(truth)
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# In batches of 16: 6 full ones, and beside them one of 5, which no number of replicas divides.
+# In batches of 16: 6 full ones, and for ODD one more of 5, which no number of replicas divides.
 EVEN, ODD = 96, 101
 
 
@@ -79,7 +79,7 @@ class Data:
             yield x[start : start + self.batch_size], y[start : start + self.batch_size]
 
     def endless_generator(self):
-        """Yields batches for ever."""
+        """Yields batches forever."""
         while True:
             yield from self.generator()
 
@@ -97,7 +97,7 @@ class Data:
         return tf.data.Dataset.from_generator(self.ragged_batches, output_signature=spec)
 
     def py_dataset(self) -> keras.utils.PyDataset:
-        """Returns Keras' own kind of a dataset."""
+        """Returns Keras' own kind of dataset."""
         return _Batches(list(self.generator()))
 
     def distributed(self, dataset: tf.data.Dataset | None = None, **kwargs) -> dict:
@@ -106,7 +106,7 @@ class Data:
         return {"x": self.strategy.experimental_distribute_dataset(batches), "epochs": 2} | kwargs
 
     def distributed_from_function(self) -> dict:
-        """As `distributed`, of which each replica reads batches of its own: 96 examples."""
+        """As `distributed`, but each replica reads its own batches: 96 examples."""
 
         def dataset(context):
             number = context.num_replicas_in_sync

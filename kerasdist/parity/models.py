@@ -129,7 +129,7 @@ def contrasted():
 
 
 def with_added_loss():
-    """Returns a network of which one layer adds a loss of its own."""
+    """Returns a network with a layer that adds its own loss."""
     inputs = keras.Input((6,))
     hidden = AddsLoss(8)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
@@ -261,7 +261,7 @@ def with_two_optimizers():
 
 
 def reading_first():
-    """Returns a model whose train_step asks for weights and losses, and makes them after that."""
+    """Returns a model whose train_step reads weights and losses before they are made."""
     model = ReadsFirst()
     # Plain Keras cannot make an optimizer's slots so late; without momentum there are none.
     model.compile(keras.optimizers.SGD(0.1))
@@ -348,7 +348,7 @@ def root_mean_square(y, predictions):
 
 
 def largest_ratio(y, predictions):
-    """Returns a number per example, which is compared with all others of the batch."""
+    """Returns a number per example, relative to the largest one of the batch."""
     errors = keras.ops.abs(y - predictions)[:, 0]
     return errors / keras.ops.max(errors)
 
@@ -422,7 +422,7 @@ class HasFunctionAsStep(HasTrainStep):
 
 
 class ReadsFirst(Subclassed):
-    """A model that asks for what its layers make before it calls them for the first time."""
+    """A model that reads what its layers make before it calls them for the first time."""
 
     def __init__(self):
         super().__init__()

@@ -13,9 +13,9 @@ from kerasdist.preflight.errors import ClusterStartError
 UNRESOLVED = "the name does not resolve"
 _CONNECT_SECS = 5.0
 _REMARK_TO_CHILD = (
-    " Where it is the process that has started this one with `multiprocessing`, which runs the "
-    "script of its parent once more: put `kerasdist.make_strategy`, and whatever else a child is "
-    'not to run, under `if __name__ == "__main__":`.'
+    " If that process has started this one with `multiprocessing`, which runs the script of its "
+    "parent again, put `kerasdist.make_strategy`, and everything else that a child must not run, "
+    'under `if __name__ == "__main__":`.'
 )
 
 
@@ -72,7 +72,7 @@ def in_background(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     def run() -> None:
         try:
             future.set_result(function(*arguments))
-        except Exception as error:  # Whoever waits for the future would wait for ever.
+        except Exception as error:  # Whoever waits for the future would wait forever.
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -28,13 +28,13 @@ class Connection:
         connected: The socket.
         is_call: Whether this side has made it.
         clock: Seconds.
-        secret: What both sides have to know; None where everybody may speak.
+        secret: What both sides have to know; None if everybody may speak.
 
     Attributes:
         is_call: Whether this side has made it.
-        hello: What the other side says of itself; None before it does.
+        hello: What the other side says about itself; None before it does.
         heard_at: When it said so last, by the clock.
-        answer_by: When silence ends the connection; None where nothing is due.
+        answer_by: When silence ends the connection; None if nothing is due.
         is_tensorflow: Whether a server of TensorFlow has answered.
         end: Why it ended; "" while it is open.
     """
@@ -93,7 +93,7 @@ class Connection:
         """Returns the messages that have come.
 
         Raises:
-            ValueError: It ended, or brings something else than messages; see `describe_end`.
+            ValueError: It ended, or brings something other than messages; see `describe_end`.
         """
         try:
             received = self.socket.recv(1 << 16)
@@ -109,7 +109,7 @@ class Connection:
         return [message for line in lines for message in self._opened(_read_message(line))]
 
     def _opened(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Returns the message that this one is, or holds; none where it prepares others."""
+        """Returns the message that this one is, or holds; none if it prepares others."""
         kind = message["kerasdist"]
         if kind == "refusal":
             self._refuse(f"it does not know the secret of this task, or has one ({SECRET})")
@@ -173,7 +173,7 @@ class Connections:
     Args:
         listener: The open port.
         clock: Seconds.
-        secret: What the others have to know; None where everybody may speak.
+        secret: What the others have to know; None if everybody may speak.
     """
 
     def __init__(

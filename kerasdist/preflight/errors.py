@@ -4,8 +4,8 @@
 class ClusterStartError(RuntimeError):
     """The tasks of the cluster did not come together, or do not fit together.
 
-    Raised before TensorFlow is asked for anything, with the same message on every task that could
-    be reached.
+    Raised before TensorFlow's servers start, with the same message on every task that could be
+    reached.
 
     Example:
         ```python

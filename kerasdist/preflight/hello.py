@@ -7,13 +7,13 @@ from typing import Any, TypeGuard
 from kerasdist import environment
 from kerasdist.cluster import Cluster
 
-# Where these differ, the other task belongs to another run and is no part of this cluster.
+# If these differ, the other task belongs to another run and is not part of this cluster.
 _FACTS_OF_THE_RUN = (environment.RUN_ID, environment.RESTART_COUNT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """What one task says of itself.
+    """What one task says about itself.
 
     Attributes:
         task: Its name, such as "worker 1".
@@ -36,7 +36,7 @@ class Hello:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Hello | None":
-        """Returns what another process says, or None where it is not what a task would say."""
+        """Returns what another process says, or None if it is not what a task would say."""
         task, addresses, facts = (message.get(key) for key in ("task", "addresses", "facts"))
         if not (isinstance(task, str) and _is_table(addresses) and _is_table(facts)):
             return None
@@ -57,11 +57,11 @@ class Hello:
 
 
 def describe_other_run(mine: Hello, theirs: Hello) -> str:
-    """Returns by what another task shows that it belongs to another run; "" if it does not."""
+    """Returns what shows that another task belongs to another run; "" if it does not."""
     for fact in _FACTS_OF_THE_RUN:
         here, there = _values(mine, theirs, fact)
         if here != there:
-            return f"a task of another run answers, with {fact}={there} and not {here}"
+            return f"a task of another run answers, with {fact}={there} instead of {here}"
     return ""
 
 

@@ -8,17 +8,17 @@ from kerasdist.preflight.errors import ClusterStartError
 from kerasdist.preflight.hello import describe_differences
 from kerasdist.preflight.meeting import Meeting
 
-# After the first difference the others get some seconds, to hear the verdict and to be in it.
+# After the first difference the others get some seconds, to be part of the verdict and to hear it.
 _VERDICT_SECS = 5.0
 # A task whose machine has died since it answered must not be counted on.
 _HEARD_LATELY_SECS = 5.0
 
 
 def lead(meeting: Meeting) -> None:
-    """Returns when every task is there and fits, and has been told so.
+    """Returns when every task is there and agrees, and has been told so.
 
     Raises:
-        ClusterStartError: A task is missing at the timeout, or does not fit; the tasks that are
+        ClusterStartError: A task is missing at the timeout, or does not agree; the tasks that are
             there have been told so.
     """
     try:
@@ -26,7 +26,7 @@ def lead(meeting: Meeting) -> None:
     except ClusterStartError as error:
         meeting.tell_all("stop", reason=str(error))
         raise
-    # Not to whoever called: that may be a second process that takes itself for a task.
+    # Not to whoever called: that may be a second process that believes to be this task.
     for contact in meeting.contacts.values():
         if contact.connection:
             contact.connection.send({"kerasdist": "go"})

@@ -1,4 +1,4 @@
-"""What leader and followers do alike: the clock, the port, greetings and progress."""
+"""What leader and followers have in common: the clock, the port, greetings and progress."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ class Meeting:
         clock: Seconds.
 
     Attributes:
-        hello: What this task says of itself.
+        hello: What this task says about itself.
         name: This task with its address, for messages.
-        connections: All that is open.
+        connections: All that are open.
         contacts: Whom this task calls, by name: the leader calls all, the others call the leader.
         report: Takes a line of progress.
         clock: Seconds.
@@ -93,7 +93,7 @@ class Meeting:
             if message["kerasdist"] == "hello":
                 self._greet(connection, Hello.from_message(message))
             if connection.hello is None:
-                self.connections.drop(connection, "something answers there, but it is no task")
+                self.connections.drop(connection, "something answers there, but it is not a task")
             elif message["kerasdist"] == "stop":
                 raise ClusterStartError(str(message.get("reason")))
             elif not connection.end:
@@ -118,10 +118,9 @@ class Meeting:
             connection.send({"kerasdist": kind, **content})
 
     def report_progress(self, missing: Sequence[Contact]) -> None:
-        """Says now and then for whom this task waits, and tells the others.
+        """Says now and then which tasks this one waits for, and tells the others.
 
-        Every 10 seconds, and once more for a name that does not resolve: that is rarely a matter of
-        waiting.
+        Every 10 seconds, and also for a name that does not resolve: waiting rarely helps there.
         """
         self._report_own_address()
         unresolved = {contact.task for contact in missing if contact.is_unresolved}
@@ -139,7 +138,7 @@ class Meeting:
             self.report(self.describe_own_address())
 
     def describe_missing(self, missing: Sequence[Contact]) -> str:
-        """Returns why this task gives up: for whom it waited, and what to do."""
+        """Returns why this task gives up: which tasks it waited for, and what to do."""
         lines = [f"\n  {contact.task} ({contact.address}): {contact.status}" for contact in missing]
         return (
             f"The cluster was not complete within {self.timeout_secs:g} s. {self.name} waited for:"
@@ -155,9 +154,9 @@ class Meeting:
         if not self._is_here.done() or self._is_here.exception() or self._is_here.result():
             return ""
         return (
-            f"{self.name} is this process, but its address is none of this machine. Is TF_CONFIG "
-            "left over from another job, or the index that of another task? This is correct only "
-            "behind NAT."
+            f"{self.name} is this process, but its address does not belong to this machine. Is "
+            "TF_CONFIG left over from another job, or the index that of another task? This is "
+            "correct only behind NAT."
         )
 
 

@@ -1,7 +1,7 @@
-"""A secret that the tasks of a job share: who does not know it cannot speak as one of them.
+"""A secret that the tasks of a job share: only those that know it can speak as one of them.
 
-It protects the meeting before the start. TensorFlow's own servers, which follow at the same ports,
-ask nobody for anything.
+It protects the meeting before the start. TensorFlow's own servers, which start later at the same
+ports, ask nobody for a secret.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def from_env() -> bytes | None:
             text = Path(path).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"The file of the secret cannot be read. Received: {SECRET_FILE}={path!r} "
+                f"The secret file cannot be read. Received: {SECRET_FILE}={path!r} "
                 f"({error}). Every task needs it, with the same content."
             ) from error
     if text is not None and not text.strip():

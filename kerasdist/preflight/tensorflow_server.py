@@ -1,4 +1,4 @@
-"""How TensorFlow's server shows itself: in HTTP/2, the side that is called greets at once."""
+"""How to recognize TensorFlow's server: in HTTP/2, the side that is called greets at once."""
 
 import socket
 
@@ -24,4 +24,4 @@ def find_problem(address: str) -> str:
         return "no answer, it is halted or cut off"
     except (OSError, UnicodeError) as error:
         return describe_problem(error)
-    return "" if is_greeting(greeting) else "something else than TensorFlow answers there"
+    return "" if is_greeting(greeting) else "something other than TensorFlow answers there"

@@ -17,11 +17,11 @@ def wait_for_peers(
     timeout_secs: float = 300,
     report: Callable[[str], object] = say,
 ) -> None:
-    """Waits until every task of the cluster is there, and fits to the others.
+    """Waits until every task of the cluster is there, and checks that they agree.
 
-    Call it on every task right before TensorFlow starts its servers: TensorFlow waits for a missing
-    task for ever, and hears neither Ctrl-C nor TERM meanwhile. The leader (the chief, or worker 0)
-    calls every other task, the others call the leader, all at the addresses and ports that
+    Call it on every task right before TensorFlow starts its servers: TensorFlow waits forever for a
+    missing task, and reacts to neither Ctrl-C nor TERM meanwhile. The leader (the chief, or worker
+    0) calls every other task, the others call the leader, all at the addresses and ports that
     TensorFlow will use, which are free again when this returns. Tasks may start in any order, as
     far apart as the timeout. A worker of a job with parameter servers that comes back later finds
     TensorFlow at the chief's address, and does not wait.
@@ -32,10 +32,10 @@ def wait_for_peers(
             task that differs in KERASDIST_RUN_ID or KERASDIST_RESTART_COUNT is left over from
             another run: it is not counted, and the one that belongs here may still come.
         timeout_secs: How long to wait for the other tasks. Starting machines takes minutes.
-        report: Takes a line of progress, every 10 seconds.
+        report: Is called with a line of progress, every 10 seconds.
 
     Raises:
-        TypeError, ValueError: `timeout_secs` is no positive number.
+        TypeError, ValueError: `timeout_secs` is not a positive number.
         ClusterStartError: This task's port is taken; tasks are missing at the timeout; or tasks
             differ in their cluster or facts. The message names tasks, addresses and values, and is
             the same on every task that the leader can reach.
@@ -51,6 +51,6 @@ def wait_for_peers(
         if cluster.is_chief:
             lead(meeting)
         else:
-            # A ps that comes back has lost its variables: it waits for a chief that starts anew.
+            # A ps that comes back has lost its variables: it waits for a restarted chief.
             is_replaceable = cluster.num_ps > 0 and cluster.task.job == "worker"
             follow(meeting, may_be_late=is_replaceable)

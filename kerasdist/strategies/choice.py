@@ -1,6 +1,6 @@
 """Which strategy fits a deployment, and why: decided without TensorFlow.
 
-A pure function, so that it can be asked anywhere:
+A pure function, so that it can be called anywhere:
 
     choice = choose(DeploymentConfig(num_clones=2), Cluster.local(), num_gpus=4)
     choice.strategy, choice.devices      # "MirroredStrategy", ("GPU:0", "GPU:1")
@@ -25,8 +25,8 @@ class Choice:
     """The strategy for a deployment.
 
     Attributes:
-        strategy: Name of the TensorFlow strategy it is made of.
-        reason: Why this one, in words for the person who starts the run.
+        strategy: Name of the TensorFlow strategy.
+        reason: Why this one was chosen, for the person who starts the run.
         devices: The devices of each worker, one replica on each.
         num_workers: Worker tasks of the cluster.
         num_ps: Parameter server tasks of the cluster.
@@ -45,7 +45,7 @@ class Choice:
 
     @property
     def needs_cluster(self) -> bool:
-        """Whether it takes other tasks than this process."""
+        """Whether it needs other tasks than this process."""
         return self.num_workers > 1 or self.num_ps > 0
 
 
@@ -60,7 +60,7 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
 
     Raises:
         ValueError: The config contradicts the cluster, or asks for more GPUs than there are; or
-            there are parameter servers and no chief, or several clones on CPU.
+            there are parameter servers, but no chief or several clones on CPU.
 
     Example:
         choose(None, Cluster.local(), num_gpus=0).strategy      # "OneDeviceStrategy"
@@ -109,7 +109,7 @@ def _check_against_cluster(config, cluster):
     names = (config.worker_job_name, config.ps_job_name)
     if names != ("worker", "ps"):
         raise ValueError(
-            "TensorFlow's strategies know the jobs 'worker' and 'ps' only. Received: "
+            "TensorFlow's strategies only know the jobs 'worker' and 'ps'. Received: "
             f"worker_job_name={names[0]!r}, ps_job_name={names[1]!r}. Use the default names, in "
             "DeploymentConfig and in the cluster."
         )
@@ -119,24 +119,24 @@ def _check_against_cluster(config, cluster):
     found = (cluster.num_workers, cluster.num_ps)
     if wanted != found:
         raise ValueError(
-            f"DeploymentConfig asks for num_replicas={wanted[0]}, num_ps_tasks={wanted[1]}, and "
+            f"DeploymentConfig asks for num_replicas={wanted[0]}, num_ps_tasks={wanted[1]}, but "
             f"the cluster has {found[0]} workers and {found[1]} ps tasks. Make them agree, give no "
-            "DeploymentConfig, or unset TF_CONFIG where it is left over from another job."
+            "DeploymentConfig, or unset TF_CONFIG if it is left over from another job."
         )
     if cluster.num_ps and "chief" not in cluster.jobs:
         raise ValueError(_describe_missing_chief(cluster))
     if config.replica_id not in (0, cluster.worker_index):
         raise ValueError(
-            f"DeploymentConfig says replica_id={config.replica_id}, and the cluster says that "
+            f"DeploymentConfig says replica_id={config.replica_id}, but the cluster says that "
             f"this is {cluster.task}. Leave replica_id out: the cluster knows it."
         )
 
 
 def _describe_missing_chief(cluster):
     return (
-        "With parameter servers a chief runs the program, beside the workers, which serve it. "
+        "With parameter servers, a chief runs the program, and the workers serve it. "
         f'Received: jobs {", ".join(cluster.jobs)}. Add "chief": ["host:port"] to the cluster in '
-        "TF_CONFIG, or `chief_host` to addresses given by hand, and start one process more. "
+        "TF_CONFIG, or `chief_host` to addresses given by hand, and start one more process. "
         f"On this machine, `python -m kerasdist launch --workers {cluster.num_workers} --ps "
         f"{cluster.num_ps}` starts a chief too."
     )
@@ -145,8 +145,8 @@ def _describe_missing_chief(cluster):
 def _check_clones_of_asynchronous_workers(config):
     if config.clone_on_cpu and config.num_clones > 1:
         raise ValueError(
-            "Beside parameter servers a worker has one replica on its CPU, or one on each of its "
-            "GPUs: TensorFlow's ParameterServerStrategy knows no clones on logical CPUs. Received: "
+            "With parameter servers, a worker has one replica on its CPU, or one on each of its "
+            "GPUs: TensorFlow's ParameterServerStrategy does not support logical CPUs. Received: "
             f"num_clones={config.num_clones}, clone_on_cpu=True, num_ps_tasks="
             f"{config.num_ps_tasks}. Use num_clones=1, and more workers."
         )

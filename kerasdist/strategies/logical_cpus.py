@@ -5,7 +5,7 @@ import contextlib
 import tensorflow as tf
 
 # TensorFlow fixes their number when it starts, so the first strategy makes enough for later ones:
-# in a notebook the next cell may ask for another number of clones.
+# the next cell of a notebook may ask for another number of clones.
 _NUM_RESERVED = 8
 
 
@@ -19,17 +19,17 @@ def make_logical_cpus(count: int) -> None:
     available = len(tf.config.list_logical_devices("CPU"))
     if available < count:
         raise RuntimeError(
-            f"{count} clones on CPU need {count} logical CPUs, and TensorFlow has started with "
+            f"{count} clones on CPU need {count} logical CPUs, but TensorFlow has started with "
             f"{available}. Call `make_strategy` before creating tensors or models; in a notebook, "
             "restart the kernel and call it in the first cell."
         )
 
 
 def reserve_logical_cpus(count: int) -> None:
-    """Asks TensorFlow for `count` logical CPUs, unless somebody did or it has started."""
+    """Asks TensorFlow for `count` logical CPUs, unless this was done before or it has started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if count and tf.config.get_logical_device_configuration(cpu) is None:
-        # Fails when TensorFlow has started: what exists then decides.
+        # Fails if TensorFlow has started: then its devices are used as they are.
         with contextlib.suppress(RuntimeError):
             tf.config.set_logical_device_configuration(
                 cpu, [tf.config.LogicalDeviceConfiguration()] * count

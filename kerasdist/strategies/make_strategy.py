@@ -33,53 +33,53 @@ def make_strategy(
 ) -> "tf.distribute.Strategy":
     """Makes the strategy in whose scope stock `compile`, `fit`, `evaluate` and `predict` work.
 
-    Call it first in the program: TensorFlow fixes its devices with the first tensor. Over several
-    workers, all of them call it and continue together. With parameter servers, the chief alone
+    Call it first in the program: TensorFlow fixes its devices with the first tensor. With several
+    workers, all of them call it and continue together. With parameter servers, only the chief
     continues: on the workers and ps tasks, this call serves the chief and then ends the process.
 
     Args:
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
-            CPU (KERASDIST_NUM_CLONES of them where `python -m kerasdist launch` has set it).
-        cluster: Where this process stands. Defaults to `Cluster.from_env()`.
+            CPU (KERASDIST_NUM_CLONES of them if `python -m kerasdist launch` has set it).
+        cluster: The cluster and this process in it. Defaults to `Cluster.from_env()`.
         start_timeout_secs: How long to wait for the other tasks of the cluster, and then for
             TensorFlow to connect them.
         heartbeat_timeout_secs: How long a worker that trains may be silent (halted, cut off) before
             the others give it up and end with exit code 138.
         step_timeout_secs: How long `fit` and `evaluate` in a cluster may be without progress before
             the job ends: the task that is late, in a callback or in its data, with exit code 1, the
-            others with 138; all with 138 where it is a worker beside parameter servers. A late
-            task is reported after some seconds.
+            others with 138; with parameter servers, a late worker also ends with 138. A late task
+            is reported after some seconds.
         chief_timeout_secs: With parameter servers, how long the chief may be gone or silent before
             the workers and ps tasks give it up and end with exit code 138.
-        wait_for_chief: Whether they start their program over instead, and wait for a chief that
-            is started again, for `start_timeout_secs`.
+        wait_for_chief: Whether the workers and ps tasks instead start their program again, and wait
+            up to `start_timeout_secs` for a restarted chief.
         communication_options: A `tf.distribute.experimental.CommunicationOptions` for several
             workers: which all-reduce, and how many bytes it sends at once. None lets TensorFlow
             choose (a ring on CPUs, NCCL on GPUs), with all gradients of a step in one message.
-        steps_per_call: With parameter servers, how many steps a worker runs at once where the
-            model's `steps_per_execution` is 1. None chooses while it trains, so that a call takes
+        steps_per_call: With parameter servers, how many steps a worker runs in one call if the
+            model's `steps_per_execution` is 1. None chooses it while training, so that a call takes
             about a tenth of a second and the chief keeps up.
         variable_partitioner: With parameter servers, one of
             `tf.distribute.experimental.partitioners`, such as `MinSizePartitioner(min_shard_bytes,
             max_shards)`: divides large weights, and their slots, over the ps tasks.
 
     Returns:
-        A `tf.distribute.Strategy`, the same one for the same devices; in a cluster for the same
-        arguments. So a loop, or a cell of a notebook, may make it again.
+        A `tf.distribute.Strategy`, the same one for the same devices or, in a cluster, for the same
+        arguments. So a loop, or a cell of a notebook, may call this again.
 
     Raises:
-        TypeError: An argument is none of these.
+        TypeError: An argument has the wrong type.
         ValueError: A limit is not positive; the config contradicts the cluster or asks for GPUs
-            that do not exist; or there are parameter servers and no chief, or several clones on
+            that do not exist; or there are parameter servers, but no chief or several clones on
             CPU.
-        RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has started already,
+        RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has already started,
             with too few logical CPUs or without the cluster; several workers or parameter servers
-            are asked for and there is no cluster; or this process has joined a cluster before, with
-            other arguments.
-        ClusterStartError: A task of the cluster never answered, or differs from the others; names
-            it.
-        SystemExit: This is a worker or ps task that has served: with code 0 where the job is done,
-            and 138 where the chief failed.
+            are asked for, but there is no cluster; or this process has already joined a cluster,
+            with other arguments.
+        ClusterStartError: A task of the cluster never answered, or differs from the others; the
+            message names it.
+        SystemExit: This is a worker or ps task that has served: with code 0 if the job is done, and
+            138 if the chief failed.
 
     Example:
         ```python
@@ -183,7 +183,7 @@ def _config_of_launcher(cluster) -> DeploymentConfig | None:
         raise ValueError(
             f"{environment.NUM_CLONES} must be a number. Received: "
             f"{environment.NUM_CLONES}={value!r}. `python -m kerasdist launch --clones N` sets it; "
-            "else leave it out."
+            "otherwise leave it out."
         ) from error
     if num_clones == 1:
         return None
@@ -205,7 +205,7 @@ def _describe_missing_cluster(choice: Choice) -> str:
         wish, options = f"num_ps_tasks={choice.num_ps}", f"{options} --ps {choice.num_ps}"
         several_devices = ""
     return (
-        f"{wish} needs a cluster, and this process is alone: there is no TF_CONFIG. Start the "
+        f"{wish} needs a cluster, but this process is alone: TF_CONFIG is not set. Start the "
         f"program on this machine with `python -m kerasdist launch {options} -- python ...`, or "
         f"let the scheduler set TF_CONFIG.{several_devices}"
     )
@@ -288,8 +288,8 @@ def _join_parameter_servers(
 def _keepalive(heartbeat_timeout_secs: float) -> str:
     """Returns options with which the connection to a task that is halted breaks.
 
-    gRPC's servers take a third ping in the middle of a long call for an attack, so that pings must
-    be rare: a worker that is silent in a call for 9 times this long counts as lost.
+    gRPC's servers regard a third ping in the middle of a long call as an attack, so pings must be
+    rare: a worker that is silent in a call for 9 times this long counts as lost.
     """
     msecs = int(1000 * heartbeat_timeout_secs)
     return f"grpc.keepalive_time_ms={3 * msecs},grpc.keepalive_timeout_ms={msecs}"
@@ -309,7 +309,7 @@ def _construct(choice: Choice):
 def _strategy_over(devices: tuple[str, ...]):
     """Returns the strategy of devices of this machine, each time the same one.
 
-    TensorFlow takes an equal one for another one: in its scope, a model of the first has no
+    TensorFlow regards an equal one as another one: in its scope, a model of the first has no
     weights that can be read or loaded. And the cell of a notebook that makes it is run again.
     """
     from kerasdist.strategies.mirrored import MirroredStrategy
@@ -323,7 +323,7 @@ def _num_cpus(choice) -> int:
 
 
 def _check_keras():
-    """Checks the Keras of now, also where the strategy is one that was made before."""
+    """Checks the Keras that is loaded now, even if the strategy was made before."""
     from kerasdist.private.keras_routes import check_is_loaded_once
 
     check_is_loaded_once()

@@ -26,7 +26,7 @@ def note(strategy, arguments: Mapping[str, Any]):
 
 
 def find(arguments: Mapping[str, Any]):
-    """Returns the strategy with which this process has joined; None where it has not.
+    """Returns the strategy with which this process has joined; None if it has not.
 
     Raises:
         RuntimeError: It has joined with other arguments; names them.
@@ -38,14 +38,14 @@ def find(arguments: Mapping[str, Any]):
         told = ", ".join(f"{name}={_arguments[name]!r}, now {arguments[name]!r}" for name in others)
         raise RuntimeError(
             "`make_strategy` has joined the cluster before, with other arguments. Received before: "
-            f"{told}. A process joins once: repeat the call as it was, which returns the same "
-            "strategy, or start the program anew."
+            f"{told}. A process joins only once: repeat the call with the same arguments, which "
+            "returns the same strategy, or restart the program."
         )
     return _strategies[0]
 
 
 def _is_same(value, other) -> bool:
-    """Whether two arguments say the same, also where each call has made an object of its own."""
+    """Whether two arguments mean the same, even if each call has made its own object."""
     if value == other:
         return True
     is_plain_object = hasattr(value, "__dict__") and not inspect.isroutine(value)

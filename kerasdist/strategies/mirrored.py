@@ -41,7 +41,7 @@ def _cross_device_ops(devices):
 def _sum_in_order(values):
     """Returns the sum, added from left to right.
 
-    `tf.add_n` begins with the value whose memory it may take, which is another one where a callback
+    `tf.add_n` begins with the value whose memory it may take, which is another one if a callback
     reads the gradients too, or by chance; of three values the sum then differs in its last bit.
     """
     # Without, TensorFlow makes one add_n of the additions.

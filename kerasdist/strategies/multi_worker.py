@@ -21,13 +21,13 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         cluster: The workers, and which of them this process is.
         devices: Device names of this worker, one replica each, such as ["GPU:0", "GPU:1"]; the same
             number on every worker.
-        start_timeout_secs: How long TensorFlow may take to connect the workers, which all run by
-            now; then this process ends with exit code 138.
+        start_timeout_secs: How long TensorFlow may take to connect the workers, all of which are
+            running by now; after that, this process ends with exit code 138.
         heartbeat_timeout_secs: How long a worker may be silent before the others give it up.
         step_timeout_secs: How long `fit` and `evaluate` may be without progress before all end.
         reason: Why it was chosen, for the plan.
         communication_options: A `tf.distribute.experimental.CommunicationOptions`; None lets
-            TensorFlow choose the all-reduce, and sends each step's gradients in one.
+            TensorFlow choose the all-reduce, and sends each step's gradients in one message.
 
     Example:
         strategy = MultiWorkerMirroredStrategy(

@@ -24,13 +24,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
     Args:
         cluster: The chief, workers and ps tasks; this process is the chief.
-        start_timeout_secs: How long to wait where no worker is left.
+        start_timeout_secs: How long to wait if no worker is left.
         heartbeat_timeout_secs: How long a task may be silent before it counts as lost.
         step_timeout_secs: How long `fit` and `evaluate` may be without progress; then the job ends.
         reason: Why it was chosen, for the plan.
         steps_per_call: Steps that a worker runs at once; None chooses while it trains.
         variable_partitioner: Divides weights into parts; see `make_strategy`.
-        tell: Takes what ends the job, for the other tasks.
+        tell: Is called with what ends the job, to tell the other tasks.
 
     Example:
         strategy = ParameterServerStrategy(
@@ -85,7 +85,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
 
 class _Coordinator(tf.distribute.coordinator.ClusterCoordinator):
-    """TensorFlow's coordinator, which lets the process end though a worker is lost."""
+    """TensorFlow's coordinator, which lets the process end even if a worker is lost."""
 
     def __del__(self):
         # TensorFlow's waits for every lost worker to come back. What it stops ends anyway.

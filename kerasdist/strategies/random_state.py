@@ -1,7 +1,7 @@
-"""Random numbers that several tasks draw alike.
+"""Random numbers that are the same on several tasks.
 
 Each worker shuffles the same data and takes its part of it, so the order must agree. What the user
-has seeded stays where it is: the program then draws the numbers that it draws on one device.
+has seeded is left alone: the program then draws the numbers that it draws on one device.
 """
 
 import pickle
@@ -16,9 +16,9 @@ from kerasdist.training import peers
 
 
 def agree(strategy) -> None:
-    """Lets those of the random generators that differ between the workers start at one seed.
+    """Gives the random generators that differ between the workers the same seed.
 
-    A seed of TensorFlow's says that the user has seeded, also where workers differ on purpose.
+    If TensorFlow has a seed, the user has set the seeds, even if workers differ on purpose.
 
     Args:
         strategy: Our MultiWorkerMirroredStrategy; all workers call this.
@@ -37,13 +37,13 @@ def agree(strategy) -> None:
 
 
 def seed_tensorflow() -> None:
-    """Gives TensorFlow a seed, unless the user has; datasets that are sent take it with them."""
+    """Gives TensorFlow a seed unless the user has; datasets that are sent to workers include it."""
     if tensorflow_adapter.global_seed() is None:
         tf.random.set_seed(_peek())
 
 
 def _peek() -> int:
-    """Returns what numpy would draw next: a program that seeds only numpy is repeatable still."""
+    """Returns what numpy would draw next, so a program that seeds only numpy is repeatable, too."""
     generator = np.random.RandomState()
     generator.set_state(np.random.get_state())
     return int(generator.randint(2**31))

@@ -104,7 +104,7 @@ def test_a_variable_without_gradient_may_stand_outside_the_map():
         ([("a",)], TypeError, r"must hold pairs .*Received: \('a',\)"),
         ([("a", 1.0), "bc"], TypeError, "must hold pairs .*Received: 'bc'"),
         (None, TypeError, "must be a dict.*None of type NoneType"),
-        ({"(": 1.0}, ValueError, r"'\(', which is no regular expression"),
+        ({"(": 1.0}, ValueError, r"'\(', which is not a regular expression"),
         ({3: 1.0}, TypeError, "`multipliers` must hold regular expressions .*3 of type int"),
         ({"a": "2"}, TypeError, "{'a': '2'}"),
         ({"a": None}, TypeError, "{'a': None}"),

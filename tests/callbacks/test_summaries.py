@@ -297,7 +297,7 @@ def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
         ({"every_secs": -1}, "every_secs=-1"),
         ({"on_error": "ignore"}, "on_error='ignore'"),
         ({"weights": 3}, "weights=3"),
-        ({"gradients": ["("]}, "no regular expression"),
+        ({"gradients": ["("]}, "not a regular expression"),
         ({"gradients": [3]}, "`gradients` must hold regular expressions. Received: 3 of type int"),
         ({"graph": "no"}, "graph='no'"),
     ],

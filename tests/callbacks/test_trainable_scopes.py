@@ -121,7 +121,7 @@ def test_batch_statistics_of_a_model_without_any():
         ("head/.*", TypeError, "'head/.*'"),
         ({"head"}, TypeError, "{'head'}"),
         ([3], TypeError, "3 of type int"),
-        (["("], ValueError, r"'\(', which is no regular expression"),
+        (["("], ValueError, r"'\(', which is not a regular expression"),
     ],
 )
 def test_what_is_no_list_of_scopes_is_refused_with_its_value(scopes, error, message):

@@ -293,7 +293,7 @@ def names(output: str, culprit: str) -> bool:
     """Whether a launch says whose fault it was, and not only that this task was there too."""
     for line in output.partition("logs  ")[2].splitlines():  # The plan before names everybody.
         task, _, text = line.rpartition(" | ")
-        of_others = text.partition("stopped: ")[0].partition("All that ")[0]
+        of_others = text.partition("stopped: ")[0].partition("Full output of ")[0]
         if task.strip() != culprit and culprit in of_others:
             return True
     return False

@@ -38,7 +38,7 @@ def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, wo
     assert result.reason.endswith("the first to fail; stopped: worker 0, worker 2.")
     printed = capsys.readouterr().out
     _, _, told = printed.partition(f"\n{result.reason}\n")
-    assert told.splitlines() == [*said, f"  All that worker 1 wrote: {result.tasks[1].log}"]
+    assert told.splitlines() == [*said, f"  Full output of worker 1: {result.tasks[1].log}"]
 
 
 def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():

@@ -75,7 +75,7 @@ def test_failed_function_names_the_root_cause_and_its_error():
     assert isinstance(raised.value, RuntimeError)
     assert "\n  KeyError: 'missing'\n" in str(raised.value)
     log = raised.value.result.tasks[1].log
-    assert str(raised.value).endswith(f"\n  All that worker 1 wrote: {log}")
+    assert str(raised.value).endswith(f"\n  Full output of worker 1: {log}")
     assert root_cause(raised.value.result) == "worker 1"
 
 
@@ -96,7 +96,7 @@ def test_function_that_cannot_travel_says_what_to_do():
 
 
 def test_value_that_cannot_travel_says_what_to_do():
-    with pytest.raises(LaunchError, match=r"cannot go to the launcher(.|\n)*Return numbers"):
+    with pytest.raises(LaunchError, match=r"cannot be sent to the launcher(.|\n)*Return numbers"):
         kerasdist.launch(threading.Lock, num_workers=1)
 
 

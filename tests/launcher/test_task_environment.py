@@ -78,7 +78,7 @@ def test_there_are_as_many_addresses_as_ports_that_are_free(monkeypatch):
         held.bind(("", 0))
         port = held.getsockname()[1]
         monkeypatch.setattr(task_environment, "_PORTS", range(port, port + 1))
-        with pytest.raises(ValueError, match=rf"3 tasks need .* {port} to {port}, .* has 0\. End"):
+        with pytest.raises(ValueError, match=rf"3 tasks need .* {port} to {port}, .* has 0\. Stop"):
             task_environment.addresses_of(tasks)
 
 

@@ -196,6 +196,6 @@ def test_a_mistake_of_a_launched_training_is_one_line_and_code_2(tmp_path):
         output = process.stdout.read()
 
     assert process.returncode == 2, output
-    assert "num_replicas=3, num_ps_tasks=0, and the cluster has 2 workers" in output
+    assert "num_replicas=3, num_ps_tasks=0, but the cluster has 2 workers" in output
     assert "Traceback" not in output
     assert not (tmp_path / "run").exists()
