@@ -1,4 +1,4 @@
-"""Training that begins with the weights of another run, and trains some of them."""
+"""Training that begins with the weights of another run, and may train only some of them."""
 
 import functools
 
@@ -20,27 +20,33 @@ def define_flags(values: flags.FlagValues) -> None:
     text = functools.partial(define_text, values)
 
     text(
-        "checkpoint_path", None, "Weights to begin with: a run, a file of Keras, or one of TF-Slim."
+        "checkpoint_path",
+        None,
+        "Weights to begin with: a --train_dir, a file of Keras, or a checkpoint of TF-Slim.",
     )
-    text("checkpoint_exclude_scopes", None, "Comma-separated layers that keep their fresh weights.")
+    text(
+        "checkpoint_exclude_scopes",
+        None,
+        "Comma-separated layers that do not take their weights from --checkpoint_path.",
+    )
     text("trainable_scopes", None, "Comma-separated layers to train. Default: all.")
     flags.DEFINE_bool(
         "ignore_missing_vars",
         False,
-        "Whether layers that --checkpoint_path has nothing for keep their fresh weights.",
+        "Accept that --checkpoint_path has no weights for some layers.",
         flag_values=values,
     )
 
 
 def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> None:
-    """Gives `model` the weights that the flags name, unless the run goes on from its own.
+    """Gives `model` the weights that the flags name, unless the run resumes from its own.
 
     Raises:
-        UsageError: They are not there, or not for this model.
+        UsageError: There are none, or they do not fit the model.
     """
     if not values.checkpoint_path:
         return
-    if train_dir.is_begun:
+    if train_dir.is_begun and not values.overwrite:
         print(
             "Ignoring --checkpoint_path because a checkpoint already exists in "
             f"{train_dir.checkpoints}"
@@ -63,10 +69,10 @@ def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> 
 
 
 def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.Callback]:
-    """Returns the callback that trains the layers of --trainable_scopes alone, if there are any.
+    """Returns the callback that trains only the layers of --trainable_scopes, if there are any.
 
     Raises:
-        UsageError: A scope is none of the model's.
+        UsageError: The model does not have a scope.
     """
     scopes = _scopes(values.trainable_scopes)
     patterns = layer_scopes.patterns("--trainable_scopes", scopes, model)
@@ -74,7 +80,7 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
 
 
 def _names(path: str) -> list[str]:
-    """Returns the names in a checkpoint of TensorFlow; none of anything else."""
+    """Returns the names of the variables in a checkpoint of TensorFlow; [] for other files."""
     try:
         return [name for name, _ in tf.train.list_variables(path)]
     except (tf.errors.OpError, ValueError):

@@ -5,23 +5,23 @@ r"""Train an image classifier: `python -m models.train --help` lists the flags.
         --train_dir=runs/first --batch_size=32 --max_number_of_steps=500 --num_clones=2 \
         --clone_on_cpu --optimizer=momentum
 
-The flags are those of slim's trainer, and so are their defaults, but for these: --train_dir and
---dataset_name must be given, and summaries and lines about the loss come where
+The flags and their defaults are those of slim's trainer, with two exceptions: --train_dir and
+--dataset_name must be given, and summaries and lines about the loss are only written if
 --save_summaries_secs and --log_every_n_steps are given. --batch_size is per clone. All flags are
-checked before anything is written. Ctrl-C ends training early and keeps the model trained so far. A
-run that was killed goes on when the same command is given again.
+checked before anything is written. Ctrl-C ends training early and saves the model trained so far. A
+run that was killed resumes when the same command is given again.
 
-Two workers on this machine, each with the clones that the flags say:
+Two workers on this machine, each with as many clones as the flags say:
 
     python -m kerasdist launch --workers 2 -- python -m models.train ...
 
-With two parameter servers, whose workers train asynchronously beside a chief; --batch_size is that
-of one worker's step, and --max_number_of_steps counts the steps of all workers:
+With two parameter servers the workers train asynchronously. --batch_size is then that of a step of
+one worker, and --max_number_of_steps counts the steps of all workers:
 
     python -m kerasdist launch --workers 2 --ps 2 -- python -m models.train ...
 
-On many machines the same command runs on each; TF_CONFIG, Slurm or --worker_hosts and --task_id say
-which task it is. The chief alone writes and prints. Ctrl-C ends the workers without a model.
+On several machines, run the same command on each; TF_CONFIG, Slurm, or --worker_hosts and --task_id
+say which task it is. Only the chief writes and prints. Ctrl-C ends workers without saving a model.
 """
 
 import contextlib
@@ -75,19 +75,23 @@ def _define_flags(values: flags.FlagValues) -> None:
     count = functools.partial(define_count, values)
     number = functools.partial(define_number, values)
 
-    text("train_dir", None, "Where the model, its curve and its event files go.")
-    flags.DEFINE_bool("overwrite", False, "Replace the results in --train_dir.", flag_values=values)
+    text("train_dir", None, "The folder for the model, checkpoints and event files.")
+    flags.DEFINE_bool(
+        "overwrite", False, "Start over and replace the results in --train_dir.", flag_values=values
+    )
     text("model_name", "inception_v3", f"One of {', '.join(sorted(nets.NETS))}.")
-    count("train_image_size", None, "Height and width in pixels. Default: as the net wants it.")
-    count("max_number_of_steps", None, "Global steps. Default: train until Ctrl-C (one process).")
+    count("train_image_size", None, "Height and width in pixels. Default: that of the net.")
+    count("max_number_of_steps", None, "Global steps. Default: until Ctrl-C (one process only).")
     count(
         "log_every_n_steps",
         10,
-        "Global steps between two points in the event files and, where it is given, two lines.",
+        "Global steps between points in the event files. If given, also between lines in the log.",
     )
-    count("seed", 0, "Draws weights, batches and distortions.", at_least=0)
-    number("weight_decay", 0.00004, "L2 of the kernels, in slim's scale.", NOT_NEGATIVE)
-    number("label_smoothing", 0.0, "How much of each label all classes share.", SHARE)
+    count("seed", 0, "Seed of the initial weights, the batches and the distortions.", at_least=0)
+    number(
+        "weight_decay", 0.00004, "L2 regularization of kernels, with a factor of 1/2.", NOT_NEGATIVE
+    )
+    number("label_smoothing", 0.0, "Share of a label that is spread over all classes.", SHARE)
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
@@ -114,21 +118,44 @@ def _train(values: flags.FlagValues) -> int:
         num_examples=train.num_examples,
         files=train_dir.files(),
     )
+    # Before the earlier run is cleared: they check flags against the model.
+    fine_tuning.start(values, model, train_dir)
+    kept = _kept(values, cluster, model, train, train_dir)
     if not cluster.is_chief:
         kerasdist.barrier("training directory")
-        return _train_and_finish(values, cluster, model, train, test, train_dir)
+        return _train_and_finish(values, cluster, model, train, test, train_dir, kept)
     with train_dir.taken():
         train_dir.clear(overwrite=values.overwrite)
         print(plan, flush=True)
         kerasdist.barrier("training directory")
-        return _train_and_finish(values, cluster, model, train, test, train_dir)
+        return _train_and_finish(values, cluster, model, train, test, train_dir, kept)
+
+
+def _kept(
+    values: flags.FlagValues,
+    cluster: kerasdist.Cluster,
+    model: keras.Model,
+    train: datasets.Dataset,
+    train_dir: TrainDir,
+) -> list[keras.callbacks.Callback]:
+    """Returns the callbacks that the flags ask for; writes nothing."""
+    kept = [
+        *fine_tuning.build(values, model),
+        *gradient_flags.build(values, model),
+        *saving.build(values, train_dir),
+    ]
+    if cluster.is_chief:
+        # Only once `fit` has begun: it may refuse to resume, and then the files have to stay.
+        describe = functools.partial(_describe_data, values, train, train_dir)
+        kept.append(keras.callbacks.LambdaCallback(on_train_begin=lambda logs: describe()))
+    return kept
 
 
 def _describe_data(values: flags.FlagValues, train: datasets.Dataset, train_dir: TrainDir) -> None:
-    """Writes what the classes are called, and a picture of examples."""
+    """Writes the names of the classes and a picture of examples."""
     names = train.label_names[values.labels_offset :]
     labels.write(train_dir.labels, names)
-    # Training says which file is broken.
+    # If a file is broken, the training names it.
     with contextlib.suppress(*input_pipeline.READ_ERRORS):
         samples.write_picture(
             train,
@@ -148,18 +175,9 @@ def _train_and_finish(
     train: datasets.Dataset,
     test: datasets.Dataset | None,
     train_dir: TrainDir,
+    kept: list[keras.callbacks.Callback],
 ) -> int:
     strategy = model.distribute_strategy
-    fine_tuning.start(values, model, train_dir)
-    kept = [
-        *fine_tuning.build(values, model),
-        *gradient_flags.build(values, model),
-        *saving.build(values, train_dir),
-    ]
-    if cluster.is_chief:
-        # Once `fit` has begun: it refuses to go on with another training, of which all is kept.
-        describe = functools.partial(_describe_data, values, train, train_dir)
-        kept.append(keras.callbacks.LambdaCallback(on_train_begin=lambda logs: describe()))
     pipeline = _pipeline(values, values.batch_size * strategy.num_replicas_in_sync)
     run = fit(values, model, train, test, pipeline=pipeline, train_dir=train_dir, kept=kept)
 
@@ -170,7 +188,7 @@ def _train_and_finish(
 
     if run.interrupted:
         return finish() if cluster.is_chief else run.exit_code
-    # The others wait: to the chief, one that is gone looks like one that crashed.
+    # The others wait: to the chief, a worker that has ended looks like one that crashed.
     with chief_first(strategy, cluster):
         return finish() if cluster.is_chief else run.exit_code
 
@@ -183,14 +201,14 @@ def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
     learning_rates.check(values)
     input_pipeline.check(values)
     if not values.train_dir:
-        raise UsageError("--train_dir is missing: where the model goes, such as runs/first.")
+        raise UsageError("--train_dir is missing. Say where to write, such as runs/first.")
     if "://" in values.train_dir:
         raise UsageError(
-            f"--train_dir {values.train_dir!r} must be a folder that this machine has. Mount the "
-            "storage, or copy the run there when it is done."
+            f"--train_dir {values.train_dir!r} must be a folder of this machine. Mount the "
+            "storage, or copy the results there afterwards."
         )
     train_dir = TrainDir(Path(values.train_dir))
-    if cluster.is_chief:  # The others need not even see it.
+    if cluster.is_chief:  # The others may not even see it.
         train_dir.check(overwrite=values.overwrite)
     return train_dir
 
@@ -203,8 +221,8 @@ def _check_can_train(values: flags.FlagValues, cluster: kerasdist.Cluster) -> No
         )
     if not cluster.is_local and not values.max_number_of_steps:
         raise UsageError(
-            "--max_number_of_steps is missing: several workers train for so many steps, since "
-            "Ctrl-C ends them without a model."
+            "--max_number_of_steps is missing. Several workers need it, because Ctrl-C ends them "
+            "without saving a model."
         )
 
 
@@ -247,7 +265,7 @@ def _build(
     learning_rate = learning_rates.build(
         values,
         num_examples=train.num_examples,
-        # Beside parameter servers, a step is one worker's.
+        # With parameter servers, each step is made by one worker.
         num_workers=1 if cluster.num_ps else cluster.num_workers,
     )
     model.compile(
@@ -255,7 +273,7 @@ def _build(
         loss=keras.losses.CategoricalCrossentropy(
             from_logits=True, label_smoothing=values.label_smoothing
         ),
-        # By the weights of the examples, where there are any.
+        # Weighted by the examples' weights, if there are any.
         weighted_metrics=["accuracy"],
     )
     return model
@@ -291,7 +309,7 @@ def _finish(
     test: datasets.Dataset | None,
     train_dir: TrainDir,
 ) -> int:
-    """Writes what there is to write and says what was done; returns the exit code."""
+    """Writes the results and prints what was done; returns the exit code."""
     if not run.step:
         print("\nInterrupted before the end of the first step: there is no model to save.")
         return command.INTERRUPTED
@@ -306,7 +324,7 @@ def _finish(
     if run.interrupted:
         print(f"\nInterrupted: the model as of step {run.step} is saved in {train_dir.model}.")
         if train_dir.is_begun:
-            print(f"The same command goes on from step {train_dir.newest_step}.")
+            print(f"The same command resumes from step {train_dir.newest_step}.")
     else:
         if test and split:
             accuracy = run.history["val_accuracy"][-1]
@@ -323,11 +341,11 @@ def _finish(
 def _evaluate_command(
     values: flags.FlagValues, train_dir: TrainDir, split: str | None
 ) -> list[str]:
-    """Returns how to measure the model, on the split trained on where there is no other."""
+    """Returns how to evaluate the model; on the training split if there is no other."""
     words = [_program("python"), "-m", "models.evaluate", f"--checkpoint_path={train_dir.path}"]
     names = ("dataset_name", "dataset_dir", "preprocessing_name", "labels_offset")
     words += [f"--{name}={values[name].value}" for name in names if values[name].present]
-    if split != "test":  # The one that is measured by default.
+    if split != "test":  # The default.
         words.append(f"--dataset_split_name={split or values.dataset_split_name}")
     words += [
         f"--{name}" for name in ("ignore_other_labels", "use_grayscale") if values[name].value
@@ -336,7 +354,7 @@ def _evaluate_command(
 
 
 def _program(name: str) -> str:
-    """Returns how to call a program of this environment, also where it is not activated."""
+    """Returns how to call a program of this environment, even if it is not activated."""
     folder = Path(sys.executable).parent
     found = shutil.which(name)
     if found and Path(found).parent == folder:

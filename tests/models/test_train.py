@@ -119,7 +119,7 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
     assert "is finished: 4 steps" in capsys.readouterr().err
 
     assert train.main([*argv, "--overwrite"]) == 0
-    assert "Starting afresh" in capsys.readouterr().out
+    assert "Starting over" in capsys.readouterr().out
     assert len(list((run / "train").iterdir())) == 1
 
 
@@ -201,7 +201,7 @@ def test_ctrl_c_keeps_the_model_trained_so_far(argv, tmp_path, capsys, monkeypat
     printed = capsys.readouterr().out
     assert "Interrupted: the model as of step 2 is saved" in printed
     assert next_command(printed).endswith(f"--dataset_dir={argv[1].partition('=')[2]}")
-    assert "goes on" not in printed  # There is no checkpoint yet.
+    assert "resumes from" not in printed  # There is no checkpoint yet.
 
 
 def next_command(printed):
@@ -217,7 +217,7 @@ def test_ctrl_c_after_a_checkpoint_says_where_the_command_goes_on(
     monkeypatch.setattr(keras.callbacks, "History", InterruptingHistory)
 
     assert train.main([*argv, "--max_number_of_steps=9"]) == 130
-    assert "The same command goes on from step 4." in capsys.readouterr().out
+    assert "The same command resumes from step 4." in capsys.readouterr().out
 
     monkeypatch.undo()
     assert train.main([*argv, "--max_number_of_steps=5"]) == 0
@@ -304,7 +304,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, cap
 
     assert (run / "model.keras").exists()
     told = capsys.readouterr()
-    assert "Starting afresh" not in told.out
+    assert "Starting over" not in told.out
     assert "Resumed from" in told.err
     assert len(list((run / "train").iterdir())) == num_events + 1
 
@@ -359,7 +359,7 @@ def test_a_disk_that_is_full_everywhere_is_told(argv, tmp_path, capsys):
 
     told = capsys.readouterr().err
     assert "File too large" in told
-    assert "Make room, and give the same command again" in told
+    assert "Free some space and run the same command again" in told
 
 
 def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
@@ -382,7 +382,7 @@ def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
     ("flags", "message"),
     [
         (["--checkpoint_path=nowhere"], "--checkpoint_path 'nowhere': There are no weights at"),
-        (["--trainable_scopes=logitz"], "--trainable_scopes names 'logitz', of which the net"),
+        (["--trainable_scopes=logitz"], "--trainable_scopes names 'logitz', but the net"),
         (["--moving_average_decay=1"], "--moving_average_decay=1"),
         (["--trace_every_n_steps=0"], "--trace_every_n_steps=0"),
         (["--save_interval_secs=0"], "--save_interval_secs=0"),
@@ -459,3 +459,30 @@ def test_a_net_with_a_second_classifier_keeps_the_first(argv, tmp_path, monkeypa
     assert model.output_shape == (None, 10)
     assert len(model.weights) == 2
     assert "Test accuracy:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--checkpoint_path=nowhere",
+        "--trainable_scopes=logitz",
+        "--gradient_multipliers=conv1:3",
+        "--gradient_multipliers=conv9=3",
+    ],
+)
+def test_a_mistake_about_layers_or_weights_leaves_the_earlier_run_whole(
+    flag, argv, tmp_path, capsys
+):
+    run = tmp_path / "run"
+    checkpoint, events = run / "checkpoints/step-00000004", run / "train/events.out.tfevents.1"
+    for path in checkpoint, events.parent:
+        path.mkdir(parents=True)
+    events.write_text("old")
+
+    assert train.main([*argv, flag, "--overwrite"]) == 2
+    assert checkpoint.exists()
+    assert events.exists()
+    assert "Starting over" not in capsys.readouterr().out
+
+    assert train.main([*argv, flag, f"--train_dir={tmp_path / 'new'}"]) == 2
+    assert list(tmp_path.iterdir()) == [run]
