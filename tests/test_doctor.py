@@ -68,7 +68,7 @@ def test_other_data_is_named(doctor):
     code, text = doctor("--clones=2", "--steps=1", program=programs.UNSEEDED)
 
     assert code == 1
-    assert "The order of the data: step 1 read other examples." in text
+    assert "The order of the data: step 1 read different examples." in text
 
 
 def test_two_workers_and_callbacks_of_ours_are_equal(doctor):

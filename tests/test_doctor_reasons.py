@@ -138,7 +138,7 @@ def test_a_log_alone_is_said_to_be_one(record):
 def test_a_small_part_of_the_change_is_a_rounding(record):
     ours = with_weights(START + CHANGE + np.array([0, 1e-3, 0]))
 
-    assert reasons_of(record(STEP), record(ours)).startswith("Roundings: ")
+    assert reasons_of(record(STEP), record(ours)).startswith("Rounding: ")
 
 
 def test_weights_without_slots_that_differ_are_a_rounding_made_large(record):
@@ -148,7 +148,7 @@ def test_weights_without_slots_that_differ_are_a_rounding_made_large(record):
 
     text = reasons_of(record(truth), record(ours))
 
-    assert text.startswith("Roundings, made large by the optimizer")
+    assert text.startswith("Rounding, amplified by the optimizer")
 
 
 def test_all_else_is_the_computation(record):

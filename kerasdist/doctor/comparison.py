@@ -9,8 +9,8 @@ from kerasdist.differences import TOLERANCES, absolute_differences
 from kerasdist.doctor.recording import OneStep, Recording, Step
 
 _KINDS = ("weight", "optimizer", "log")
-_MOST_ROWS = 3  # Of what differs.
-_PARALLEL = 0.999  # Cosine from which a change counts as a multiple of another.
+_MOST_ROWS = 3  # Shown of what differs.
+_PARALLEL = 0.999  # Cosine from which on a change counts as a multiple of another.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class Difference:
     Attributes:
         kind: "weight", "optimizer" for one of its variables, or "log".
         name: Path of the variable, name of the log.
-        size: Largest absolute difference; infinite where one alone is NaN, or there at all.
-        truth: The value of one device where it differs most; None where it has no such thing.
+        size: Largest absolute difference; infinite if only one is NaN, or only one exists.
+        truth: The value of one device at the element that differs most; None if it has none.
         ours: The value of the deployment there.
         factor: How many times the change in this step (of a log, its value) is that of one device;
-            None where it is no multiple of it.
-        num_elements: Of the variable or log.
+            None if it is not a multiple of it.
+        num_elements: Those of the variable or log.
         relative_change: By how much the changes differ, relative to that of one device.
     """
 
@@ -40,14 +40,14 @@ class Difference:
 
     @property
     def relative_size(self) -> float:
-        """The size; in relation to the value of one device, where that is above 1."""
+        """The size; relative to the value of one device if that is above 1."""
         return self.size / max(1.0, abs(self.truth)) if self.truth and self.size else self.size
 
     def describe(self) -> str:
         """Returns what differs and by how much, in a line."""
         title = f"{self.kind} {self.name}"
         if self.truth is None:
-            return f"{title}: is not there in both, or has another shape"
+            return f"{title}: is missing in one run, or has another shape"
         return f"{title}: {self.ours:.7g} instead of {self.truth:.7g}, by {self.size:.1e}"
 
 
@@ -57,12 +57,12 @@ class Comparison:
 
     Attributes:
         differences: In that step: weights first, then optimizers and logs, the largest first. Empty
-            where the runs are equal.
-        step: That step of one device, or the last one; None where there is none.
+            if the runs are equal.
+        step: That step of one device, or the last one; None if there is none.
         model: Name of the model of that step.
         largest: The largest difference of any variable or log until then.
         num_compared: How many variables and logs that step has.
-        other_data_from: The first step with other examples, if there is one.
+        other_data_from: The first step with different examples, if there is one.
         began_alike: Whether both began with the same weights by themselves.
         num_steps: The steps of one device, and those of the deployment.
     """
@@ -155,7 +155,7 @@ def _compare_step(truth, ours, position) -> Iterator[Difference]:
 
 
 def _variables(recording, position, kind) -> tuple[dict, dict]:
-    """Returns the variables before and after a step; nothing where what was before is unknown."""
+    """Returns the variables before and after a step; before, nothing if they are unknown."""
     step = recording.step(position)
     for earlier in range(position - 1, -1, -1):
         previous = recording.step(earlier)

@@ -2,8 +2,8 @@
 
     python -m kerasdist.doctor.entry '{"folder": ...}' train.py --epochs 3
 
-The settings are those of `recording.Settings`. A module (`-m`) and a text (`-c`) run too, as with
-Python.
+The settings are those of `recording.Settings`. As with Python, a module (`-m`) and code (`-c`) run,
+too.
 """
 
 import json

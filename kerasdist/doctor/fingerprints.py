@@ -1,4 +1,4 @@
-"""A number for each example of a batch, by which two runs see whether they read the same."""
+"""A number for each example of a batch, which shows whether two runs read the same data."""
 
 import zlib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ def fingerprints(batch) -> np.ndarray:
     """Returns a number for each example: uint32 [examples], the same for the same content.
 
     Args:
-        batch: Structure of tensors or arrays [examples, ...]; scalars and None count for nothing.
+        batch: Structure of tensors or arrays [examples, ...]; scalars and None are ignored.
     """
     numbers: list[int] = []
     for leaf in tf.nest.flatten(batch):
@@ -32,7 +32,7 @@ def _rows(leaf) -> Iterable[bytes]:
     array = np.asarray(leaf)
     if array.ndim == 0:
         return ()
-    if array.dtype == object:  # Texts.
+    if array.dtype == object:  # Strings.
         return (repr(row).encode() for row in array)
     return (row.tobytes() for row in array)
 

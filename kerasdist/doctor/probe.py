@@ -1,9 +1,8 @@
 """What watches the training steps of a program, in the program's own process.
 
-It stands before `kerasdist.make_strategy`, which then gives no strategy, one device, or what the
-program (or a flag of the doctor's) asks for; and before the functions that `fit` and
-`train_on_batch` call for every step. After each step it records the model, and after some steps it
-ends the program.
+It replaces `kerasdist.make_strategy`, which then gives no strategy, one device, or what the program
+(or a flag of the doctor) asks for, and the functions that `fit` and `train_on_batch` call for every
+step. After each step it records the model, and after some steps it ends the program.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ class Probe:
         self._draws = Draws(are_alike=settings.is_alike)
 
     def lay(self) -> None:
-        """Puts itself before the functions that it watches, for the rest of the process."""
+        """Replaces the functions that it watches, for the rest of the process."""
         replacements: list[tuple] = [
             (kerasdist, "make_strategy", self._strategy),
             (strategies, "make_strategy", self._strategy),
@@ -69,7 +68,7 @@ class Probe:
             setattr(owner, name, function)
 
     def watch(self, model, batches, run):
-        """Records a model before its first and after every step; `run` as of `WatchedStep`.
+        """Records a model before its first step and after every step; for `run` see `WatchedStep`.
 
         Raises:
             SystemExit: These were the last steps to watch.
@@ -121,7 +120,7 @@ class Probe:
         """Stands in for `make_strategy`, with its arguments."""
         settings = self._settings
         if settings.strategy == "deployment":
-            # Addresses that the program has are those of other machines.
+            # Addresses in the program would be those of other machines.
             cluster = Cluster.from_env() if settings.is_launched else Cluster.local()
             config = _config(settings) or config
             strategy = self._make_strategy(config, cluster=cluster, **arguments)
@@ -157,7 +156,7 @@ class Probe:
         sys.exit(0)
 
     def _route(self):
-        """Comes before what the strategy has laid, so it must be called after that."""
+        """Routes before what the strategy has routed, so it must be called after that."""
         if self._is_laid:
             return
         self._is_laid = True
@@ -175,7 +174,7 @@ class Probe:
         return model.train_function
 
     def _take_weights(self, model, truth, position) -> bool:
-        """Sets the weights that no earlier model has; returns whether they were the same before."""
+        """Sets the weights that no earlier model has; returns whether they were equal before."""
         if not truth.has_start(position):
             return True
         values = truth.start(position).weights.values()
@@ -194,8 +193,8 @@ class _StandIn(tf.distribute.Strategy):
     Programs scale their batch size by its number of replicas: that must be the deployment's.
 
     Args:
-        strategy: In whose scope they are created.
-        num_replicas: Of the deployment.
+        strategy: The strategy that models belong to.
+        num_replicas: That of the deployment.
     """
 
     def __init__(self, strategy, num_replicas: int):

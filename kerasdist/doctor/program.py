@@ -50,11 +50,11 @@ def examine(
         num_clones: Replicas of each worker, in place of the deployment that the program asks for.
         num_workers: Workers, likewise.
         is_alike: Whether all examples draw the same random numbers, and batch statistics are those
-            of the global batch. Otherwise this is done in a second look, where it tells the reason.
+            of the global batch. Otherwise this is done in a second run, if it may show the reason.
 
     Raises:
-        UsageError: The command is not one of Python's, a number is out of range, or the program
-            cannot be examined: it makes no step, or trains on parameter servers.
+        UsageError: The command does not run Python, a number is out of range, or the program cannot
+            be examined: it makes no step, or trains on parameter servers.
     """
     numbers = {"--steps": num_steps, "--clones": num_clones, "--workers": num_workers}
     with arguments_checked():
@@ -121,10 +121,10 @@ def _look(command, settings) -> tuple[Comparison, Deployment]:
 
 
 def _run_truth(command, settings) -> tuple[Recording, str]:
-    """Runs the program with plain Keras or, where it cannot do without, on our one device.
+    """Runs the program with plain Keras or, if it needs a strategy, on our one device.
 
     Raises:
-        UsageError: It is not a program that can be examined.
+        UsageError: The program cannot be examined.
     """
     truth, folder = _record(command, settings)
     if what := truth.needs_strategy:
@@ -138,19 +138,20 @@ def _run_truth(command, settings) -> tuple[Recording, str]:
         )
     if truth.deployment.num_ps:
         raise UsageError(
-            "The program asks for parameter servers, which train asynchronously: no step has one "
-            "right result. Examine it on synchronous replicas, with `--clones` or `--workers`."
+            "The program asks for parameter servers, which train asynchronously: no step has a "
+            "single right result. Examine it on synchronous replicas, with `--clones` or "
+            "`--workers`."
         )
     if not truth.num_calls:
         raise UsageError(
             "The program makes no training step with `fit` or `train_on_batch`: there is nothing "
-            "to compare. Loops of its own are not watched."
+            "to compare. Training loops of its own are not watched."
         )
     return truth, folder
 
 
 def _record(command, settings, deployment=None) -> tuple[Recording, str]:
-    """Runs the program in one of the ways; returns what was recorded, and where.
+    """Runs the program in one of these ways; returns what was recorded, and where.
 
     Raises:
         _ProgramFailedError: It failed.
@@ -175,7 +176,7 @@ def _record(command, settings, deployment=None) -> tuple[Recording, str]:
 
 
 def _start(command, log: Path) -> Path | None:
-    """Runs a command, and returns its log where it failed."""
+    """Runs a command, and returns its log if it failed."""
     with log.open("wb") as file:
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
@@ -188,7 +189,7 @@ def _start(command, log: Path) -> Path | None:
 
 def _launch(command, deployment, logs: Path) -> Path | None:
     """Runs a command as all workers of a deployment, and returns the log of the one that failed."""
-    with contextlib.redirect_stdout(io.StringIO()):  # The launch has much to say of itself.
+    with contextlib.redirect_stdout(io.StringIO()):  # The launch prints a lot about itself.
         result = launcher.launch(
             command,
             num_workers=deployment.num_workers,
@@ -202,7 +203,7 @@ def _split(program) -> tuple[list[str], list[str]]:
     """Returns Python with its options, and what it runs.
 
     Raises:
-        UsageError: This is no command of Python's.
+        UsageError: The command does not run Python.
     """
     python, arguments = split_python(program)
     if not python or not shutil.which(python[0]):
@@ -235,7 +236,7 @@ def _describe_data(found) -> str:
         return "each worker reads its own part, which was not compared"
     if found.other_data_from is None:
         return f"the same examples in each step, {len(found.step.examples)} in the last one"
-    return f"other examples from step {found.other_data_from} on"
+    return f"different examples from step {found.other_data_from} on"
 
 
 def _describe_alike(alike) -> str:
@@ -243,7 +244,7 @@ def _describe_alike(alike) -> str:
         return (
             "With random draws and batch statistics made alike, nothing else differs: equal in "
             f"{alike.num_steps[0]} steps, largest difference {alike.largest:.1e}. To examine it "
-            "so from the start: `--alike`."
+            "like that from the start: `--alike`."
         )
     return (
         f"With random draws and batch statistics made alike, it still differs.\n{alike.describe()}"

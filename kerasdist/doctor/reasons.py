@@ -5,7 +5,7 @@ import statistics
 from kerasdist.doctor.comparison import Comparison
 
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
-_MOST_CHANGE = 0.05  # Relative, of a change in which only roundings differ.
+_MOST_CHANGE = 0.05  # Relative, of a change in which only rounding differs.
 _MOST_NAMES = 3
 _NUM_COUNTERS = 2  # Of an optimizer: the iterations and the learning rate.
 
@@ -15,7 +15,7 @@ def reasons(found: Comparison, *, num_replicas: int, alike: Comparison | None = 
 
     Args:
         found: A comparison that is not equal.
-        num_replicas: Of the deployment.
+        num_replicas: That of the deployment.
         alike: The comparison after random draws and batch statistics were made alike, if there was
             one.
     """
@@ -50,7 +50,7 @@ def _data(found):
     if first is None or first > found.step.last:
         return ""
     return (
-        f"The order of the data: step {first} read other examples. Something that chooses them is "
+        f"The order of the data: step {first} read different examples. What chooses them is "
         "random, or depends on the number of workers or replicas. Give a seed to what shuffles or "
         "augments, and read the same files in the same order."
     )
@@ -90,8 +90,8 @@ def _factor(found, num_replicas):
             "reduction."
         )
     return (
-        f"A mean over other examples: {text}. The program divides by a number that is not that of "
-        "the examples in the global batch."
+        f"A mean over other examples: {text}. The program divides by a number that is not the "
+        "number of examples in the global batch."
     )
 
 
@@ -122,7 +122,7 @@ def _logs(found, num_replicas):
     if factors and _is_near(factors[0], num_replicas):
         return (
             f"{text}, and the log is {num_replicas} times that of one device. It is a sum over "
-            "examples, or a mean that is divided by other numbers."
+            "examples, or a mean with another divisor."
         )
     return (
         f"{text}. A metric, or what the train_step returns, is not a mean over the examples of "
@@ -134,16 +134,16 @@ def _rounding(found):
     updates = [each for each in found.differences if each.kind != "log"]
     if all(each.relative_change < _MOST_CHANGE for each in updates):
         return (
-            "Roundings: the replicas add the same numbers in another order. They grow where ReLU, "
-            "max pooling or a rounding optimizer such as Adam turns the smallest difference into "
-            "a large one, and from step to step. In float64 "
+            "Rounding: the replicas add the same numbers in another order. Such differences grow "
+            "from step to step, and where ReLU, max pooling or an optimizer such as Adam turns the "
+            "smallest difference into a large one. In float64 "
             "(`keras.config.set_floatx('float64')`) they vanish."
         )
     has_slots = len(found.step.slots) > _NUM_COUNTERS
     if has_slots and all(each.kind == "weight" for each in updates):
         return (
-            "Roundings, made large by the optimizer: the gradients are equal, and where they are "
-            "next to 0 (as for a bias before a normalization) an optimizer such as Adam divides "
+            "Rounding, amplified by the optimizer: the gradients are equal, and where they are "
+            "almost 0 (as for a bias before a normalization) an optimizer such as Adam divides "
             "them by their own size."
         )
     return ""

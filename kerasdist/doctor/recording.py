@@ -22,12 +22,12 @@ class Settings:
         folder: Where to record.
         strategy: "none" for plain Keras, "one device" for ours, "deployment" for the one asked for.
         num_steps: Training steps after which the program is ended.
-        num_clones: Replicas per worker, in place of the program's own; None leaves it.
-        num_workers: Workers, in place of the program's own; None leaves it.
+        num_clones: Replicas per worker, in place of the program's own; None keeps those.
+        num_workers: Workers, in place of the program's own; None keeps those.
         is_alike: Whether all examples draw the same random numbers, and batch statistics are those
             of the global batch.
         is_launched: Whether this is a process of a launched cluster.
-        truth: Folder of the recording whose initial weights to take.
+        truth: Folder of the recording whose initial weights are taken.
     """
 
     folder: str
@@ -69,7 +69,7 @@ class Start:
     Attributes:
         name: Of the model.
         weights: Arrays by the paths of the variables.
-        was_alike: Whether the weights were those of the truth already.
+        was_alike: Whether the weights already were those of the truth.
     """
 
     name: str
@@ -88,10 +88,10 @@ class Step:
         weights: Arrays by the paths of the variables; means over the replicas of this worker.
         slots: The variables of the optimizers, in the same way.
         logs: Floats or arrays by their names.
-        examples: uint32 [examples], a fingerprint of each; None where they were not seen.
-        draws: Where in the model random numbers were drawn.
+        examples: uint32 [examples], a fingerprint of each; None if they were not seen.
+        draws: The parts of the model in which random numbers were drawn.
         unsynchronized: Layers whose batch statistics are those of each replica.
-        dtype: In which the model computes.
+        dtype: The dtype in which the model computes.
         has_own_step: Whether the model has a train_step of its own.
     """
 
@@ -120,12 +120,12 @@ class Recording:
 
     @property
     def deployment(self) -> Deployment | None:
-        """What the program asked for; None where it never called `make_strategy`."""
+        """What the program asked for; None if it never called `make_strategy`."""
         return self._read("deployment")[0] if self._exist("deployment") else None
 
     @property
     def needs_strategy(self) -> str:
-        """What of the program runs in the scope of our strategies alone; mostly nothing."""
+        """What in the program needs one of our strategies; mostly nothing."""
         return self._read("needs_strategy")[0] if self._exist("needs_strategy") else ""
 
     @property
@@ -147,7 +147,7 @@ class Recording:
         return self._exist(f"start-{model}")
 
     def step(self, index: int) -> Step:
-        """Returns a call of a train function, as all workers have it together."""
+        """Returns a call of a train function, put together from all workers."""
         steps = self._read(f"step-{index:06}")
         return dataclasses.replace(
             steps[0],
@@ -169,7 +169,7 @@ class OneStep:
 
     Attributes:
         before: The model before it.
-        after: And after it.
+        after: The model after it.
     """
 
     before: Start

@@ -27,7 +27,7 @@ from kerasdist.parity.data import EVEN
 from kerasdist.strategies.make_strategy import count_gpus, make_strategy
 from kerasdist.usage_error import UsageError
 
-# The rows of `--quick`: each goes another way through what kerasdist puts in the place of Keras'.
+# The rows of `--quick`: each takes another way through what kerasdist replaces in Keras.
 QUICK = (
     "Adam",
     "activity regularizer",
@@ -45,7 +45,7 @@ QUICK = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table: what differs from one device, as a number, or in words."""
+    """One line of the table: the difference from one device, as a number or in words."""
 
     case: str
     tolerance: float
@@ -59,11 +59,11 @@ class Row:
 
 
 def examine(*, only: str = "", is_quick: bool = False, markdown: str | None = None) -> int:
-    """Examines the cases, prints the table, and returns the exit code: 1 where ours differ.
+    """Examines the cases, prints the table, and returns the exit code: 1 if kerasdist differs.
 
     Args:
         only: Part of the titles of the cases to examine.
-        is_quick: Whether to examine those of `QUICK` alone.
+        is_quick: Whether to examine only those of `QUICK`.
         markdown: File that gets the table as well.
 
     Raises:
