@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import TypedDict
 
-from kerasdist.checks import check_bool, check_int, check_secs
+from kerasdist.checks import check_bool, check_choice, check_int, check_secs
 from kerasdist.config import check_num_clones
 
 NETWORKS = ("isolated", "host")
@@ -52,11 +52,7 @@ class Settings:
                 "`log_dir` must be a folder on this machine. Received: "
                 f"log_dir={self.log_dir!r}. Mount the storage, or copy the logs there afterwards."
             )
-        if self.network not in NETWORKS:
-            raise ValueError(
-                f"`network` must be one of {', '.join(NETWORKS)}. "
-                f"Received: network={self.network!r}."
-            )
+        check_choice("network", self.network, NETWORKS)
 
     @property
     def has_chief(self) -> bool:

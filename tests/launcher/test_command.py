@@ -165,7 +165,7 @@ def test_wrong_types_are_named(program, settings, message):
 
 
 def test_unknown_network_is_named():
-    with pytest.raises(ValueError, match=r"isolated, host.*network='none'"):
+    with pytest.raises(ValueError, match=r'"isolated" or "host".*network=.none.'):
         kerasdist.launch(["true"], network="none")
 
 
