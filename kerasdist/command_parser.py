@@ -19,13 +19,13 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def add_argument(self, *names, **options):
-        """Adds an argument, as ever."""
+        """Adds an argument, as usual."""
         self._flags += names
         self._counts += names if options.get("type") is int else ()
         return super().add_argument(*names, **options)
 
     def add_subparsers(self, **options):
-        """Adds the commands, as ever."""
+        """Adds the commands, as usual."""
         self._commands = super().add_subparsers(**options)
         return self._commands
 

@@ -87,6 +87,6 @@ def notes(model, num_replicas: int) -> tuple[str, ...]:
         return ()
     names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
     return (
-        f"Random layers ({names}) draw other numbers on each of {num_replicas} replicas, so "
-        "training differs from one device as with another seed.",
+        f"Random layers ({names}) draw different random numbers on each of {num_replicas} "
+        "replicas, so training differs from one device as with another seed.",
     )
