@@ -9,12 +9,12 @@ import kerasdist
 from models.typed_flags import NOT_NEGATIVE, POSITIVE, define_number
 from models.usage_error import check_name
 
-Schedule = float | keras.optimizers.schedules.LearningRateSchedule
+Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines --learning_rate and the flags of its decay."""
-    define_number(values, "learning_rate", 0.01, "The first learning rate.", NOT_NEGATIVE)
+    define_number(values, "learning_rate", 0.01, "The initial learning rate.", NOT_NEGATIVE)
     flags.DEFINE_string(
         "learning_rate_decay_type",
         "exponential",
@@ -23,21 +23,21 @@ def define_flags(values: flags.FlagValues) -> None:
         "straight line to --end_learning_rate within --num_epochs_per_decay epochs.",
         flag_values=values,
     )
-    define_number(values, "end_learning_rate", 0.0001, "Where polynomial decay ends.", NOT_NEGATIVE)
-    define_number(values, "learning_rate_decay_factor", 0.94, "Of exponential decay.", POSITIVE)
+    define_number(values, "end_learning_rate", 0.0001, "Last value of polynomial decay.", NOT_NEGATIVE)
+    define_number(values, "learning_rate_decay_factor", 0.94, "Factor of exponential decay.", POSITIVE)
     define_number(
         values,
         "num_epochs_per_decay",
         2.0,
-        "Epochs of one clone, as if it read the data alone: with two clones, the learning rate "
-        "falls after twice as many epochs of the whole data. Workers share the epochs, unless "
-        "there are parameter servers: then each step of any worker counts.",
+        "Epochs per decay, counted as if one clone read all data: with two clones, the learning "
+        "rate falls after twice as many epochs. Several workers read an epoch together; with "
+        "parameter servers, the step of any worker counts.",
         POSITIVE,
     )
 
 
 def check(values: flags.FlagValues) -> None:
-    """Raises UsageError where the flags cannot be used."""
+    """Raises UsageError if the flags cannot be used."""
     check_name("--learning_rate_decay_type", values.learning_rate_decay_type, SCHEDULES)
 
 
@@ -47,8 +47,8 @@ def build(values: flags.FlagValues, *, num_examples: int, num_workers: int = 1) 
     Args:
         values: The flags; --batch_size, per clone, sets the length of an epoch of one clone.
         num_examples: In the training split.
-        num_workers: That make each step together; as in slim, an epoch then has fewer steps. 1
-            beside parameter servers, where each worker makes its own.
+        num_workers: Workers that make each step together; as in slim, an epoch then has fewer
+            steps. With parameter servers 1, because each worker makes its own steps.
     """
     decay_steps = kerasdist.schedules.decay_steps(
         num_examples=num_examples,
@@ -62,7 +62,7 @@ def build(values: flags.FlagValues, *, num_examples: int, num_workers: int = 1) 
 
 def _fixed(values: flags.FlagValues, decay_steps: float) -> Schedule:
     del decay_steps
-    return values.learning_rate
+    return Fixed(values.learning_rate)
 
 
 def _exponential(values: flags.FlagValues, decay_steps: float) -> Schedule:
@@ -81,6 +81,28 @@ def _polynomial(values: flags.FlagValues, decay_steps: float) -> Schedule:
         end_learning_rate=values.end_learning_rate,
         power=1.0,
     )
+
+
+@keras.saving.register_keras_serializable("models")
+class Fixed(Schedule):
+    """A learning rate that does not change.
+
+    Keras keeps a plain number as a variable, and a run that resumes would get that of its
+    checkpoint. A schedule comes from the flags, as every learning rate of slim does.
+
+    Args:
+        learning_rate: The learning rate.
+    """
+
+    def __init__(self, learning_rate: float):
+        self.learning_rate = learning_rate
+
+    def __call__(self, step):
+        del step
+        return keras.ops.convert_to_tensor(self.learning_rate, "float32")
+
+    def get_config(self):
+        return {"learning_rate": self.learning_rate}
 
 
 SCHEDULES: dict[str, Callable[[flags.FlagValues, float], Schedule]] = {

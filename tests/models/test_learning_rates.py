@@ -1,8 +1,12 @@
 """The schedules against the legacy formulas."""
 
+import keras
+import numpy as np
 import pytest
 from absl import flags
 
+import kerasdist
+from kerasdist import callbacks
 from models import learning_rates
 from models.usage_error import UsageError
 
@@ -38,10 +42,24 @@ def test_polynomial_goes_straight_to_the_end():
     assert rates(schedule, [0, 50, 100, 200]) == pytest.approx([0.01, 0.00505, 0.0001, 0.0001])
 
 
-def test_fixed_is_a_number():
-    values = parse("--learning_rate_decay_type=fixed", "--learning_rate=0.5")
+def test_fixed_comes_from_the_flags_also_where_a_run_resumes(tmp_path):
+    def fit(rate, epochs, decay_type="fixed"):
+        values = parse(f"--learning_rate_decay_type={decay_type}", f"--learning_rate={rate}")
+        schedule = learning_rates.build(values, num_examples=3200)
+        with kerasdist.make_strategy().scope():
+            model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(schedule), "mse")
+        checkpoint = callbacks.Checkpoint(tmp_path)
+        ones = np.ones([4, 1], "float32")
+        model.fit(ones, ones, epochs=epochs, callbacks=[checkpoint], verbose=0)
+        plan = kerasdist.plan_training(model, global_batch_size=4, num_examples=4)
+        return float(model.optimizer.learning_rate), int(model.optimizer.iterations), str(plan)
 
-    assert learning_rates.build(values, num_examples=10) == 0.5
+    *first, plan = fit(0.5, 1)
+    assert first == [0.5, 1]
+    assert "learning rate Fixed(learning_rate=0.5)" in plan
+    assert fit(0.25, 2)[:2] == (0.25, 2)
+    assert fit(0.125, 3, "exponential")[:2] == (0.125, 3)
 
 
 def test_an_unknown_type_is_answered_with_the_names():
