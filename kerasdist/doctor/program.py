@@ -42,7 +42,7 @@ def examine(
     num_workers: int | None = None,
     is_alike: bool = False,
 ) -> int:
-    """Examines a program, prints what is found, and returns the exit code: 1 where it differs.
+    """Examines a program, prints what is found, and returns the exit code: 1 if it differs.
 
     Args:
         program: The command and its arguments, ["python", "train.py"].

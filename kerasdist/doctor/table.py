@@ -3,8 +3,8 @@
     python -m kerasdist doctor
 
 Every case of the parity table is trained by Keras alone (the truth), on two replicas with stock
-Keras, and on two replicas with kerasdist. The batches are even where the case is not about odd
-ones, so that each row shows what its title says.
+Keras, and on two replicas with kerasdist. The batches are even unless the case is about odd ones,
+so that each row shows what its title says.
 """
 
 import dataclasses

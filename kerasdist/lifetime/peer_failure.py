@@ -43,7 +43,7 @@ _NO_REASON = re.compile(r"\s|Graph execution error|Detected at node")
 _ABORTED_BY = "Collective ops is aborted by: "
 _TOLD = "kerasdist says: "
 _MOST_CHARACTERS = 300
-_TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever where the chief is gone.
+_TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever if the chief is gone.
 _SPREAD_SECS = 1.0
 _ERROR = 1
 

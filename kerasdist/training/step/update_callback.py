@@ -16,14 +16,15 @@ from kerasdist.training.step import scope_checks
 class UpdateCallback(keras.callbacks.Callback):
     """A Keras callback that is part of the compiled training step.
 
-    A subclass overrides `update`, `after_update` or both, and `prepare` where it needs variables.
-    They are traced, once per replica and `fit`: they are written with TensorFlow's or Keras'
-    operations, and cost no Python at run time.
+    A subclass overrides `update`, `after_update` or both, and `prepare` if it needs variables. They
+    are traced, once per replica and `fit`: write them with operations of TensorFlow or Keras; no
+    Python runs later.
 
     Attributes:
         prepared_for: Returns the model whose variables it holds, or None. Not to be changed.
-        encloses_training: Whether it hears of the begin of `fit`, of an epoch and of a step before
-            all others, and of the end of a step and of `fit` after them.
+        encloses_training: Whether its hooks for the beginning of `fit`, of an epoch and of a step
+            are called before those of all others, and its hooks for the end of a step and of `fit`
+            after them.
 
     Example:
         ```python
@@ -56,7 +57,7 @@ class UpdateCallback(keras.callbacks.Callback):
     def after_update(self, variables: list) -> None:
         """Acts after the optimizer has updated `variables`: all that it was given, frozen or not.
 
-        Traced where the update is: not for the batches that are only accumulated.
+        Traced with the update: it does not run for batches that are only accumulated.
         """
 
     def on_test_begin(self, logs=None):
@@ -82,7 +83,7 @@ class StepCallback(UpdateCallback):
 
     Attributes:
         measures_time: Whether the step is to measure where its time goes.
-        guards_update: Whether it stands before all others, wherever it is in the list.
+        guards_update: Whether it acts before all others, wherever it is in the list.
     """
 
     measures_time = False
@@ -108,13 +109,13 @@ class StepCallback(UpdateCallback):
     def observe(self, losses: dict) -> None:
         """Looks at the losses of a step: float32 scalars of the global batch, by their log names.
 
-        Traced once for all replicas, only where it is overridden.
+        Traced once for all replicas, and only if it is overridden.
         """
 
     def observe_part(self, losses: dict) -> None:
         """Looks at this worker's part of the losses; the sum over the workers is `observe`'s.
 
-        Traced once for all replicas of a worker, only where it is overridden. It sends no message.
+        Traced once for all replicas of a worker, and only if it is overridden. It sends no message.
         """
 
     def riders(self, gradients: list) -> dict:
