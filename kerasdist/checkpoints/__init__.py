@@ -1,4 +1,4 @@
-"""Checkpoints: what a training that was interrupted needs to go on as if it had not been."""
+"""Checkpoints: what an interrupted training needs to go on as if nothing had happened."""
 
 from kerasdist.checkpoints.folder import CorruptCheckpointError as CorruptCheckpointError
 from kerasdist.checkpoints.folder import Folder as Folder

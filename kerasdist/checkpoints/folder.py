@@ -217,10 +217,7 @@ def read(path: str) -> Saved:
         OSError: It may be whole, but cannot be read at this moment or by this user.
     """
     try:
-        with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
-            record = json.loads(file.read())
-        if record.pop("crc32") != _sum_of_record(record):
-            raise ValueError(f"{RECORD} is not what was written")
+        record = _record_at(path)
         for name, expected in record["files"].items():
             _check(os.path.join(path, name), expected)
         with (
@@ -236,6 +233,19 @@ def read(path: str) -> Saved:
             f"{path} cannot be read, but may be whole: {getattr(error, 'message', error)}. Let "
             "this process read it, use another folder, or remove this checkpoint."
         ) from error
+
+
+def _record_at(path: str) -> dict[str, Any]:
+    with tf.io.gfile.GFile(os.path.join(path, RECORD), "rb") as file:
+        content = file.read()
+    try:
+        record = json.loads(content)
+        is_whole = record.pop("crc32") == _sum_of_record(record)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{RECORD} is not what was written")
+    return record
 
 
 def saver_of_copy(save_weights: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -277,7 +287,7 @@ def _is_there(path: str) -> bool:
 
 
 def _put(path: str, target: str):
-    """Gives a checkpoint another path; where that takes a copy, the first one stays."""
+    """Gives a checkpoint another path; if that takes a copy, the old one stays."""
     if _is_local(target):
         os.rename(path, target)
         return

@@ -1,7 +1,7 @@
-"""The History that `fit` returns, as JSON can hold it, and back.
+"""The History that `fit` returns as JSON, and back.
 
-An epoch in which the data ran out has logged, and goes on where there is more data: then its own
-values come again, and those of before are cut off.
+An epoch in which the data ran out has logged. If it goes on with more data, it logs once more, and
+its first values are cut off.
 """
 
 import json
@@ -20,17 +20,17 @@ def read(history) -> dict:
 
 
 def lengths_of(history) -> dict[str, int]:
-    """Returns how many values each log has so far; under "" how many epochs there were."""
+    """Returns how many values each log has so far, and under "" the number of epochs."""
     logs = getattr(history, "history", {})
     return {"": len(getattr(history, "epoch", ())), **{name: len(logs[name]) for name in logs}}
 
 
 def extend(history, before: Mapping, *, lengths: Mapping[str, int] | None = None) -> None:
-    """Puts the epochs of before in front of those of a History.
+    """Puts the epochs from before in front of those of a History.
 
     Args:
         history: Of the `fit` that runs.
-        before: What `read` has returned.
+        before: What `read` returned.
         lengths: How many values of each log to take; None takes all.
     """
     if not isinstance(history, keras.callbacks.History):

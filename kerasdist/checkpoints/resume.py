@@ -1,6 +1,6 @@
-"""What a checkpoint that was found means for the `fit` that begins: decided, and said.
+"""What a checkpoint that was found means for the `fit` that begins, and how to say it.
 
-Pure: `callbacks.Checkpoint` reads the folder and changes the model.
+Nothing is changed here: `callbacks.Checkpoint` reads the folder and changes the model.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
 
-# In place of the step of a checkpoint.
+# Instead of the step of a checkpoint.
 MISSING, UNREADABLE = -1, -2
 _NUM_SHOWN = 6
 _MOST_EPOCHS = 10**9  # Who asks for more asks for as many as there is time for.
@@ -17,16 +17,16 @@ _MOST_EPOCHS = 10**9  # Who asks for more asks for as many as there is time for.
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """The `fit` that begins, as far as it must be that of a checkpoint.
+    """What is known of the `fit` that begins, to be compared with a checkpoint.
 
     Attributes:
         fit: How many `fit` of this model into this folder have ended in this process.
         epochs: The last one it is to train.
-        batch_size: Examples of a global batch; None where it is not known.
-        steps_per_epoch: Steps of an epoch; None where it is not known.
-        num_batches: Those of the data, which may be of several epochs; None where it is not known.
-        variables: `variables.signature_of` its model.
-        other_optimizers: `variables.other_optimizers_of` its model.
+        batch_size: Examples of a global batch; None if it is unknown.
+        steps_per_epoch: Steps of an epoch; None if it is unknown.
+        num_batches: Of the whole data, which may last several epochs; None if it is unknown.
+        variables: `variables.signature_of` of its model.
+        other_optimizers: `variables.other_optimizers_of` of its model.
     """
 
     fit: int
@@ -43,7 +43,7 @@ def check_agreement(directory: str, steps: Sequence[int]) -> None:
 
     Args:
         directory: Where they looked.
-        steps: That of the newest, for each worker; `MISSING` or `UNREADABLE` where there is none.
+        steps: That of the newest one, for each worker; `MISSING` or `UNREADABLE` without one.
 
     Raises:
         RuntimeError: They differ.
@@ -51,20 +51,20 @@ def check_agreement(directory: str, steps: Sequence[int]) -> None:
     if len(set(steps)) > 1:
         raise RuntimeError(
             f"The workers see different checkpoints in {directory!r}: the newest are of the steps "
-            f"{', '.join(map(str, steps))} ({MISSING}: none, {UNREADABLE}: it cannot be read). The "
-            "folder must be one that all of them share."
+            f"{', '.join(map(str, steps))} ({MISSING}: none, {UNREADABLE}: unreadable). Use a "
+            "folder that all of them share."
         )
 
 
 def is_of_earlier_fit(record: dict, training: Training) -> bool:
-    """Whether a checkpoint is of a `fit` that has ended in this process: nothing is to resume."""
+    """Whether a checkpoint is of a `fit` that ended in this process: there is nothing to resume."""
     return record["fit"] < training.fit
 
 
 def is_of_later_fit(record: dict, training: Training) -> bool:
     """Whether the `fit` that begins was over in the run that wrote the checkpoint.
 
-    The program may compile the model anew before the later one. That one compares the optimizer.
+    The program may compile the model anew before the later `fit`, which compares the optimizer.
     """
     return record["fit"] > training.fit
 
@@ -72,7 +72,7 @@ def is_of_later_fit(record: dict, training: Training) -> bool:
 def has_other_optimizer(record: dict, training: Training) -> bool:
     """Whether the optimizer of a checkpoint is not the one of the `fit` that begins.
 
-    It is that of a later `fit`, or a callback has compiled the model after the last step of all.
+    It is that of a later `fit`, or a callback compiled the model after the very last step.
     """
     return is_of_later_fit(record, training) or (
         is_over(record, training) and not record["updates"]
@@ -90,7 +90,7 @@ def is_over(record: dict, training: Training) -> bool:
 def _has_more_data(record: dict, training: Training) -> bool:
     """Whether the data ran out in the middle of an epoch that is to be trained, and is longer now.
 
-    Where nobody knows how long it is, it is taken for the same.
+    Data of unknown length is taken to be as long as before.
     """
     if not record["step"] or training.epochs <= record["epoch"]:
         return False
@@ -102,13 +102,13 @@ def _has_more_data(record: dict, training: Training) -> bool:
 
 
 def differences(record: dict, training: Training) -> list[str]:
-    """Returns in words why a checkpoint is not one of the `fit` that begins."""
+    """Returns in words why a checkpoint does not belong to the `fit` that begins."""
     then, now = record["variables"], training.variables
     if has_other_optimizer(record, training):
         return variables.differences(variables.weights_in(then), variables.weights_in(now))
     found = variables.differences(then, now)
     others = record.get("other_optimizers"), training.other_optimizers
-    if all(others) and others[0] != others[1]:  # A train_step may make them in its first call.
+    if all(others) and others[0] != others[1]:  # A train_step may make them later.
         shown = [", ".join(each or ()) for each in others]
         found.append(f"optimizers {shown[0]} in the checkpoint, {shown[1]} now")
     sizes = record.get("batch_size"), training.batch_size
@@ -123,7 +123,7 @@ def describe_differences(found: list[str]) -> str:
 
 
 def describe_end(saved: Saved, training: Training, directory: str) -> str:
-    """Returns what is said of a training that is over."""
+    """Returns the line for a training that is over."""
     record = saved.record
     if is_of_later_fit(record, training):
         return f"Nothing left to train in this `fit`: {saved.path} is of a later one."
@@ -135,7 +135,7 @@ def describe_end(saved: Saved, training: Training, directory: str) -> str:
 
 
 def describe_resume(saved: Saved, training: Training, *, has_data_state: bool) -> str:
-    """Returns what is said of a training that goes on."""
+    """Returns the line for a training that goes on."""
     record = saved.record
     data = "The data of this epoch" if has_data_state else "All data"
     of_epochs = f" of {training.epochs}" if training.epochs <= _MOST_EPOCHS else ""

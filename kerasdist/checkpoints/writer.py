@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a training, also beside it, and keeps some of them."""
+"""Writes the checkpoints of a training, also while it goes on, and keeps some of them."""
 
 import contextlib
 import warnings
@@ -15,15 +15,15 @@ from kerasdist.checkpoints.folder import Folder, saver_of_copy
 class Writer:
     """Writes one checkpoint at a time, and removes those that are not to be kept.
 
-    Where the disk does not take one it warns, and training goes on.
+    If one cannot be written it warns, and training goes on.
 
     Args:
         folder: Where they are.
         keep: How many to keep, the newest.
-        keep_best: How many to keep besides, the best.
-        monitor: What says which are best.
+        keep_best: How many to keep in addition, the best.
+        monitor: The value that says which are best.
         mode: "min" or "max", what is best.
-        raises: Whether an error of the disk is raised instead.
+        raises: Whether an error is raised instead.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Writer:
     def write_beside(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
     ) -> None:
-        """The same in a thread, from a copy in memory of the arrays and weights of this moment."""
+        """Does the same in a thread, from a copy of the present arrays and weights in memory."""
         self.wait()
         arrays = {name: np.array(each) for name, each in arrays.items()}
         pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -60,7 +60,7 @@ class Writer:
         pool.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Waits until the disk has what is written in a thread."""
+        """Waits until the thread has written its checkpoint."""
         if self._writing is None:
             return
         (step, writing), self._writing = self._writing, None
@@ -70,7 +70,7 @@ class Writer:
     def _write(self, step, record, arrays, save_weights):
         self._folder.write(step, record, arrays, save_weights)
         steps = self._folder.steps()
-        # Those after it are damaged: training went on from one before them.
+        # Later ones are damaged: training went on from one before them.
         newest = [each for each in steps if each <= step][-self._keep :]
         later = [each for each in steps if each > step]
         ranked = self._folder.ranked(self._monitor, self._mode)
@@ -86,7 +86,7 @@ class Writer:
                 raise
             warnings.warn(
                 f"The checkpoint of step {step} cannot be written to {self._folder.path!r}: "
-                f"{getattr(error, 'message', error)}. Training goes on, and tries again with the "
-                "next one.",
+                f"{getattr(error, 'message', error)}. Training goes on; the next checkpoint will "
+                "be tried again.",
                 stacklevel=2,
             )

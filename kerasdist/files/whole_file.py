@@ -38,7 +38,7 @@ def whole_file(path: str) -> Generator[str]:
 
 
 def can_be_whole(path: str) -> bool:
-    """Whether a file can be made beside `path` and take its place."""
+    """Whether a file can be made next to `path` and then replace it."""
     target = os.path.realpath(path)
     is_file = os.path.isfile(target) or not os.path.exists(target)
     folder = os.path.dirname(target)

@@ -1,1 +1,1 @@
-"""Weights from elsewhere: where they are read from, and which variable each is for."""
+"""Weights from elsewhere: where they are read from, and to which variable each belongs."""

@@ -6,7 +6,7 @@ from kerasdist.weights.sources import Source, Value, read
 
 
 def listing(path: str) -> str:
-    """Returns what a checkpoint says of itself, and its weights with shapes, dtypes and sizes.
+    """Returns where a checkpoint is from, and its weights with shapes, dtypes and sizes.
 
     Raises:
         ValueError: It cannot be read.

@@ -1,15 +1,15 @@
-"""Where weights can be, told without TensorFlow, which takes seconds to load."""
+"""Where weights can be, found out without TensorFlow, which takes seconds to load."""
 
 import os
 
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 # Of what callbacks.Checkpoint and TensorFlow write into a folder.
-_PREFIX, _NAMES = "step-", ("checkpoint", "checkpoint.json")
+_PREFIXES, _NAMES = ("step-", ".replaced-step-"), ("checkpoint", "checkpoint.json")
 _NUM_SHOWN = 3
 
 
 def check(path: str) -> None:
-    """Checks that a path may lead to weights; what is remote or unreadable, the reader will see.
+    """Checks that a path may lead to weights; remote or unreadable ones are left to the reader.
 
     Raises:
         ValueError: There is nothing, or something else.
@@ -33,7 +33,7 @@ def nothing_at(path: str, reason: str = "") -> ValueError:
 
 
 def _inside(path: str) -> list[str]:
-    """Returns the first that have weights in what may be the folder of a run."""
+    """Returns the first paths with weights in what may be the folder of a run."""
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     found = [inner for name in names if _has_weights(inner := os.path.join(path, name))]
     return found[:_NUM_SHOWN]
@@ -45,6 +45,6 @@ def _has_weights(path: str) -> bool:
 
 def _is_folder_of_weights(path: str) -> bool:
     try:
-        return any(name in _NAMES or name.startswith(_PREFIX) for name in os.listdir(path))
+        return any(name in _NAMES or name.startswith(_PREFIXES) for name in os.listdir(path))
     except PermissionError:
         return True

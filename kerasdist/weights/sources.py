@@ -1,4 +1,4 @@
-"""Values to start with, read from files of many kinds. Nothing of a file is run."""
+"""Values to start with, read from files of many kinds. No code in a file is run."""
 
 import dataclasses
 import io
@@ -19,7 +19,7 @@ from kerasdist.weights import place
 _AVERAGE = "/ExponentialMovingAverage"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-# What reading a file raises that is damaged, is of another kind, or may not be read.
+# What reading raises if a file is damaged, of another kind, or not permitted.
 _UNREADABLE = (
     *(OSError, KeyError, zipfile.BadZipFile),
     *(tf.errors.OpError, CorruptCheckpointError),
@@ -32,7 +32,7 @@ class Value:
 
     Attributes:
         name: As a person sees it.
-        place: Where a file of Keras has it, such as "layers/dense/vars/0"; "" elsewhere.
+        place: Where it is in a file of Keras, such as "layers/dense/vars/0"; "" elsewhere.
         shape: Of the array.
         dtype: Of the array, as text.
         load: Returns the array.
@@ -165,7 +165,7 @@ def _of_h5(content: bytes) -> Iterator[Value]:
 
 
 def _readable(place: str, names: Mapping[str, str]) -> str:
-    """Returns a place in a file with the names of layers: "stem/0" for "layers/dense/vars/0"."""
+    """Returns a place in a file, with names of layers: "stem/0" for "layers/dense/vars/0"."""
     *parts, _, index = place.split("/")
     readable = [
         names.get("/".join(parts[: end + 1]), part)

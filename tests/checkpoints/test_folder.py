@@ -91,3 +91,24 @@ def test_a_copy_of_another_name_can_be_read(tmp_path):
     assert read(str(tmp_path / "copy")).arrays["number"] == 1
     with pytest.raises(CorruptCheckpointError, match="step-00000003"):
         folder.read(3)
+
+
+@pytest.mark.parametrize("name", ["model.weights.h5", "state.npz", "checkpoint.json"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_damage_is_found(name, damage, tmp_path):
+    folder = Folder(str(tmp_path))
+    folder.write(3, {"shape": [7, 8]}, {"number": np.ones(9)}, lambda file: file.write(b"weights"))
+    path = tmp_path / "step-00000003" / name
+    content = bytearray(path.read_bytes())
+    # In the record a digit, so that it can still be parsed.
+    place = content.index(b"7") if name == "checkpoint.json" else len(content) // 2
+    content[place] ^= 1
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[: len(content) // 3] if damage == "truncated" else content)
+
+    with pytest.raises(CorruptCheckpointError, match=f"step-00000003.*{name}"):
+        folder.read(3)
+    with pytest.warns(UserWarning, match="The checkpoint of step 3 cannot be read"):
+        assert folder.newest() is None
