@@ -12,7 +12,7 @@ import kerasdist
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.parity.data import examples
 from tests import strategies, unwritable
-from tests.strategies import each_cluster, each_strategy
+from tests.strategies import each_strategy
 
 LAYERS = ("stem", "norm", "head")
 
@@ -278,10 +278,10 @@ def test_training_goes_on_with_the_slots_and_averages_of_the_optimizer():
         ({"include": "stem"}, TypeError, r"Write include=\['stem'\]"),
         ({"exclude": "stem"}, TypeError, r"Write exclude=\['stem'\]"),
         ({"include": ["sten"]}, ValueError, "`include` holds 'sten'.* Closest paths: stem"),
-        ({"exclude": ["("]}, ValueError, "no regular expression"),
+        ({"exclude": ["("]}, ValueError, "not a regular expression"),
         ({"include": [3]}, TypeError, "`include` must hold regular expressions. Received: 3 of"),
         ({"rename": {"sten": "stem"}}, ValueError, "`rename` holds 'sten'.* Closest names: stem"),
-        ({"rename": [("(", "x")]}, ValueError, r"`rename` holds '\(', which is no regular"),
+        ({"rename": [("(", "x")]}, ValueError, r"`rename` holds '\('"),
         ({"rename": [("stem", r"\1")]}, ValueError, "replaces 'stem' by .* not a replacement"),
         ({"rename": [("stem",)]}, TypeError, r"list of pairs.* Received: \('stem',\)"),
         ({"rename": ["ab"]}, TypeError, "list of pairs.* Received: 'ab'"),
@@ -342,16 +342,3 @@ def test_nothing_of_a_file_is_run(tmp_path):
     kerasdist.warm_start(model, tmp_path / "evil.keras")
 
     assert_restored(model, source)
-
-
-@each_cluster
-def test_in_a_cluster(workers):
-    for weights in strategies.run_on_workers(started_in_a_cluster, workers):
-        for ours, theirs in zip(weights, make_model(seed=7).get_weights(), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-
-
-def started_in_a_cluster(strategy):
-    model = make_model(strategy)
-    kerasdist.warm_start(model, values_of(make_model(seed=7)))
-    return model.get_weights()

@@ -11,7 +11,7 @@ import pytest
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.checkpoints import Folder
 from tests import strategies
-from tests.callbacks import test_checkpoint
+from tests.callbacks import hand_loop, test_checkpoint
 from tests.callbacks.test_checkpoint import (
     Interrupt,
     Interrupted,
@@ -20,7 +20,7 @@ from tests.callbacks.test_checkpoint import (
     names,
     train,
 )
-from tests.strategies import each_cluster, each_strategy, run_on_workers
+from tests.strategies import each_replicated_strategy
 
 LAYERS = {
     "Dense": lambda **kwargs: keras.layers.Dense(8, **kwargs),
@@ -86,23 +86,9 @@ def test_lora_goes_on(layer, tmp_path):
     assert_lora_goes_on(strategies.get("one device"), with_lora(layer), tmp_path)
 
 
-@each_strategy
+@each_replicated_strategy
 def test_lora_goes_on_with_replicas(strategy, tmp_path):
     assert_lora_goes_on(strategy, with_lora(), tmp_path)
-
-
-@each_cluster
-def test_lora_goes_on_with_several_workers(workers, tmp_path):
-    for before, after in run_on_workers(functools.partial(lora_weights, tmp_path), workers):
-        for theirs, ours in zip(before, after, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
-
-
-def lora_weights(folder, strategy):
-    """Returns the weights of a finished training, and those with which it is found finished."""
-    callbacks = [Checkpoint(folder), Anew()]
-    models = [train(strategy, arrays, callbacks, make=with_lora())[0] for _ in range(2)]
-    return [model.get_weights() for model in models]
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])
@@ -157,7 +143,7 @@ class Frugal(keras.layers.Dense):
         pass
 
 
-@each_strategy
+@hand_loop.on_one_device_and_two_replicas
 def test_a_layer_that_leaves_its_weights_out_of_files_goes_on(strategy, tmp_path):
     def make(strategy):
         keras.utils.set_random_seed(5)
@@ -235,8 +221,14 @@ CHANGING = {
 ORDERS = {"first": lambda own, other: [own, other], "last": lambda own, other: [other, own]}
 
 
+@functools.cache
+def uninterrupted(strategy, changing):
+    """Returns the model and the history of a run that many tests compare theirs with."""
+    return train(strategy, arrays, [changing()], make=plain)
+
+
 def assert_goes_on(strategy, changing, order, folder, *, after=10, every_steps=4):
-    expected = train(strategy, arrays, [changing()], make=plain)
+    expected = uninterrupted(strategy, changing)
     with pytest.raises(Interrupted):
         own = Checkpoint(folder, every_steps=every_steps)
         train(strategy, arrays, [*order(own, changing()), Interrupt(after)], make=plain)
@@ -256,7 +248,7 @@ def test_what_callbacks_change_is_changed_once(changing, order, every_steps, tmp
     assert_goes_on(strategy, changing, order, tmp_path, every_steps=every_steps)
 
 
-@each_strategy
+@each_replicated_strategy
 def test_what_callbacks_change_is_changed_once_with_replicas(strategy, tmp_path):
     assert_goes_on(strategy, Shrink, ORDERS["last"], tmp_path)
 
@@ -285,10 +277,10 @@ class TellAt(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@each_strategy
+@hand_loop.on_one_device_and_two_replicas
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_term_waits_for_what_callbacks_change(order, strategy, tmp_path):
-    expected = train(strategy, arrays, [ShrinkInSteps()], make=plain)
+    expected = uninterrupted(strategy, ShrinkInSteps)
     # In the middle of the second epoch, and when that goes on.
     for tell in (TellAt(9), TellAt()):
         with pytest.raises(SystemExit):

@@ -14,14 +14,17 @@ def examples() -> list:
     return np.split(rows, np.cumsum(SIZES)[:-1])
 
 
+def paths(folder) -> list[str]:
+    return [str(folder / f"{index}.tfrecord") for index in range(len(SIZES))]
+
+
 def write(folder) -> list[str]:
-    paths = [str(folder / f"{index}.tfrecord") for index in range(len(SIZES))]
-    for path, rows in zip(paths, examples(), strict=True):
+    for path, rows in zip(paths(folder), examples(), strict=True):
         writer = tf.io.TFRecordWriter(path)
         for row in rows:
             writer.write(row.tobytes())
         writer.close()
-    return paths
+    return paths(folder)
 
 
 def read(paths) -> tf.data.Dataset:

@@ -1,11 +1,13 @@
 """Programs that are killed and started again by the launcher: they end as if nothing had been."""
 
 import contextlib
+import functools
 import json
 import math
 import re
 import signal
-from functools import partial
+import tempfile
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -15,9 +17,12 @@ import tensorflow as tf
 import kerasdist
 from kerasdist.private import names
 from kerasdist.training.data.epoch_iterator import EpochIterator
+from tests import test_warm_start
+from tests.callbacks import test_checkpoint, test_checkpoint_foreign
 from tests.cluster import outcomes, record_files
 from tests.cluster.outcomes import of
 from tests.strategies import (
+    WORKER_DEPLOYMENTS,
     each_cluster,
     each_with_parameter_servers,
     each_worker_deployment,
@@ -85,8 +90,6 @@ if kerasdist.is_chief():
 
 def killed(task, *options, at=10, number=signal.SIGKILL):
     """Runs a job of which a task is killed once, under a launcher that starts it again."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         program = PROGRAM.format(folder=folder, at=at, task=task, signal=int(number))
         return outcomes.launched(program, "--max-restarts=1", *options)
@@ -148,7 +151,22 @@ def test_a_worker_that_is_told_to_end_saves_with_the_others_at_one_step(outcome,
     assert re.search(r"Resumed from \S+: step 1[12], ", outcome.outputs[0])
 
 
-def in_two_runs(strategy, *, folder):
+def warm_started(strategy, folder):
+    model = test_warm_start.make_model(strategy)
+    kerasdist.warm_start(model, test_warm_start.values_of(test_warm_start.make_model(seed=7)))
+    return model.get_weights()
+
+
+def lora_weights(strategy, folder):
+    """Returns the weights of a finished training, and those with which it is found finished."""
+    callbacks = [kerasdist.callbacks.Checkpoint(folder), test_checkpoint_foreign.Anew()]
+    make = test_checkpoint_foreign.with_lora()
+    data = test_checkpoint.arrays
+    models = [test_checkpoint.train(strategy, data, callbacks, make=make)[0] for _ in range(2)]
+    return [model.get_weights() for model in models]
+
+
+def in_two_runs(strategy, folder):
     """Trains 6 steps and then 11 of epochs of 4, as two programs do, and 11 in one."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(101, 6)).astype("float32")
@@ -174,13 +192,6 @@ def in_two_runs(strategy, *, folder):
     return train(11, "in two"), train(11, "in one")
 
 
-@each_cluster
-def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(workers, tmp_path):
-    for found, expected in run_on_workers(partial(in_two_runs, folder=tmp_path), workers):
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
-
-
 class Interrupted(Exception):
     """The program of every worker ends, after the same step."""
 
@@ -193,9 +204,9 @@ class Interrupt(keras.callbacks.Callback):
             raise Interrupted
 
 
-def interrupted(strategy, *, paths, folder):
+def with_own_files(strategy, folder):
     """Trains on files of which each worker reads its own, in one run and in two."""
-    read_again = []
+    read_again, paths = [], record_files.paths(folder.parent)
     stock = EpochIterator._pass_over
 
     def pass_over(self, num_steps):
@@ -221,16 +232,6 @@ def interrupted(strategy, *, paths, folder):
         return train("in two"), expected, read_again
 
 
-@each_worker_deployment
-def test_workers_with_their_own_files_read_no_epoch_before(workers, tmp_path):
-    run = partial(interrupted, paths=record_files.write(tmp_path), folder=tmp_path)
-
-    for found, expected, read_again in run_on_workers(run, workers):
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
-        assert len(read_again) == 1  # Of the epoch that goes on.
-
-
 class CompileAtTheEnd(keras.callbacks.Callback):
     """Compiles the model after the last step, or at the end, of the last epoch."""
 
@@ -250,7 +251,7 @@ class CompileAtTheEnd(keras.callbacks.Callback):
         self.model.compile("sgd", "mse")
 
 
-def compiled_at_the_end(strategy, *, folder):
+def compiled_at_the_end(strategy, folder):
     """Returns the checkpoints of trainings at whose end a callback compiles the model."""
     x = np.ones((32, 4), "float32")
     for hook in ("step", "epoch"):
@@ -263,8 +264,57 @@ def compiled_at_the_end(strategy, *, folder):
     return [[path.name for path in (folder / hook).iterdir()] for hook in ("step", "epoch")]
 
 
-@each_with_parameter_servers
-def test_a_callback_may_compile_the_model_at_the_end(workers, tmp_path):
-    (found,) = run_on_workers(partial(compiled_at_the_end, folder=tmp_path), workers)
+def all_of_these(questions, folder, strategy) -> list:
+    return [question(strategy, folder / question.__name__) for question in questions]
 
-    assert list(map(len, found)) == [1, 1]
+
+@functools.cache
+def answers(workers) -> list[dict]:
+    """Returns what each question gave, on each worker: one cluster runs them all."""
+    others = [with_own_files] if workers in WORKER_DEPLOYMENTS else [compiled_at_the_end]
+    questions = [warm_started, lora_weights, in_two_runs, *others]
+    with tempfile.TemporaryDirectory() as folder:
+        record_files.write(Path(folder))
+        run = functools.partial(all_of_these, questions, Path(folder))
+        values = run_on_workers(run, workers, timeout_secs=240)
+    return [dict(zip(questions, value, strict=True)) for value in values]
+
+
+def assert_close(found, expected, *, tolerance=1e-6):
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=0)
+
+
+@each_cluster
+def test_warm_start_gives_every_worker_the_values(workers):
+    for answer in answers(workers):
+        expected = test_warm_start.make_model(seed=7).get_weights()
+        assert_close(answer[warm_started], expected, tolerance=0)
+
+
+@each_cluster
+def test_lora_goes_on(workers):
+    for answer in answers(workers):
+        before, after = answer[lora_weights]
+        assert_close(after, before)
+
+
+@each_cluster
+def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(workers):
+    for answer in answers(workers):
+        assert_close(*answer[in_two_runs])
+
+
+@each_worker_deployment
+def test_workers_with_their_own_files_read_no_epoch_before(workers):
+    for answer in answers(workers):
+        found, expected, read_again = answer[with_own_files]
+        assert_close(found, expected)
+        assert len(read_again) == 1  # Of the epoch that goes on.
+
+
+@each_with_parameter_servers
+def test_a_callback_may_compile_the_model_at_the_end(workers):
+    (answer,) = answers(workers)
+
+    assert list(map(len, answer[compiled_at_the_end])) == [1, 1]
