@@ -21,7 +21,7 @@ from typing import Any
 
 from kerasdist.cluster import Task
 from kerasdist.exit_codes import TIMED_OUT
-from kerasdist.launcher import DEFAULTS, Settings, function_program
+from kerasdist.launcher import Settings, function_program
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.launch import signals_end_the_launch
 from kerasdist.launcher.supervisor import Supervisor, describe_timeout
@@ -47,14 +47,14 @@ class TaskOutput:
 def run_cluster(
     program: Callable[[], Any] | Path | str,
     *,
-    num_workers: int = DEFAULTS.num_workers,
-    num_ps: int = DEFAULTS.num_ps,
-    chief: bool = DEFAULTS.chief,
-    evaluator: bool = DEFAULTS.evaluator,
-    num_clones: int = DEFAULTS.num_clones,
+    num_workers: int = 2,
+    num_ps: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
+    num_clones: int = 1,
     timeout_secs: float = 120.0,
     stop_on_failure: bool = True,
-    network: str = DEFAULTS.network,
+    network: str = "isolated",
 ) -> list[TaskOutput]:
     """Runs a program as all tasks of a cluster and returns what each did.
 

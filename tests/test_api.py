@@ -103,6 +103,20 @@ def test_the_settings_of_launch_have_one_type_for_checkers_and_for_readers():
     assert {"program", *hints} == set(inspect.signature(kerasdist.launch).parameters)
 
 
+# `run_cluster` ends sooner.
+@pytest.mark.parametrize(
+    ("function", "differ"), [(kerasdist.launch, set()), (testing.run_cluster, {"timeout_secs"})]
+)
+def test_launch_and_run_cluster_show_the_defaults_of_the_settings(function, differ):
+    shown = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+    names = shown.keys() & typing.get_type_hints(settings.Settings).keys() - differ
+
+    assert len(names) >= 6
+    assert {name: shown[name] for name in names} == {
+        name: getattr(settings.DEFAULTS, name) for name in names
+    }
+
+
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_public_methods_are_documented(name):
     members = vars(getattr(kerasdist, name)).items()

@@ -13,7 +13,7 @@ from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import LaunchResult
-from kerasdist.launcher.settings import DEFAULTS, Settings, SettingsOfLaunch
+from kerasdist.launcher.settings import Settings, SettingsOfLaunch
 from kerasdist.launcher.supervisor import Supervisor, describe_end, describe_timeout
 
 Value = TypeVar("Value")
@@ -46,17 +46,17 @@ def launch(program: Callable[[], Value], **settings: Unpack[SettingsOfLaunch]) -
 def launch(
     program,
     *,
-    num_workers: int = DEFAULTS.num_workers,
-    num_ps: int = DEFAULTS.num_ps,
-    chief: bool = DEFAULTS.chief,
-    evaluator: bool = DEFAULTS.evaluator,
-    num_clones: int = DEFAULTS.num_clones,
-    max_restarts: int = DEFAULTS.max_restarts,
-    grace_secs: float = DEFAULTS.grace_secs,
-    timeout_secs: float | None = DEFAULTS.timeout_secs,
-    frozen_timeout_secs: float = DEFAULTS.frozen_timeout_secs,
-    log_dir: str | os.PathLike[str] | None = DEFAULTS.log_dir,
-    network: str = DEFAULTS.network,
+    num_workers: int = 2,
+    num_ps: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
+    num_clones: int = 1,
+    max_restarts: int = 0,
+    grace_secs: float = 10.0,
+    timeout_secs: float | None = None,
+    frozen_timeout_secs: float = 60.0,
+    log_dir: str | os.PathLike[str] | None = None,
+    network: str = "isolated",
 ):
     """Runs a program as all tasks of a cluster on this machine, each in a process of its own.
 

@@ -76,5 +76,5 @@ class SettingsOfLaunch(TypedDict, total=False):
     network: str
 
 
-# `launch`, `run_cluster` and the command take their defaults from here.
+# The command takes its defaults from here; `launch` and `run_cluster` have the same ones.
 DEFAULTS = Settings()
