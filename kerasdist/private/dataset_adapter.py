@@ -39,19 +39,39 @@ def num_shuffled(dataset) -> int:
 
 def calls_python(dataset) -> bool:
     """Whether Python makes elements of a dataset: a generator, a `py_function`."""
+    return any("PyFunc" in operation.type for operation in _operations_of(dataset))
+
+
+def may_be_unordered(dataset) -> bool:
+    """Whether a part of a dataset, such as `map`, may have the argument `deterministic=False`.
+
+    A parallel `interleave` does not keep what it was given: its graph says it.
+    """
+    return any(
+        getattr(each, "_deterministic", None) == "false"
+        or "ParallelInterleave" in type(each).__name__
+        for each in _chain(dataset)
+    ) or any(
+        "Dataset" in operation.type
+        and "deterministic" in operation.node_def.attr
+        and operation.get_attr("deterministic") == b"false"
+        for operation in _operations_of(dataset)
+    )
+
+
+def _operations_of(dataset):
+    """Yields the operations of the functions of a dataset, and of those that these call."""
     functions = [wrapper.function for each in _chain(dataset) for wrapper in each._functions()]
     left, seen = [getattr(function, "graph", None) for function in functions], set()
     while left:  # Not by its GraphDef, which has copies of all constants.
         graph = left.pop()
         if graph is None:  # Of a function that was loaded, as of a SavedModel.
             continue
-        if any("PyFunc" in operation.type for operation in graph.get_operations()):
-            return True
+        yield from graph.get_operations()
         for name, function in graph._functions.items():
             if name not in seen:
                 seen.add(name)
                 left.append(getattr(function, "graph", None))
-    return False
 
 
 def cache_files(dataset) -> list[str]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kerasdist.private import dataset_adapter, keras_adapter
 from kerasdist.training import peers, running_call
-from kerasdist.training.data import file_caches, file_shards, input_functions
+from kerasdist.training.data import element_order, file_caches, file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
 
 # Elements that the shuffles of a dataset may hold for its state to be kept: TensorFlow writes 164
@@ -106,6 +106,9 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._calls_python = dataset_adapter.calls_python(self._dataset)
         num_shuffled = dataset_adapter.num_shuffled(self._dataset)
         self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
+        is_read_by_all = peers.count(self._strategy) > 1 and self._own_data is None
+        if is_read_by_all and isinstance(self._dataset, tf.data.Dataset):
+            self._dataset = element_order.in_order(self._dataset)
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._forget_count()

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, dataset_adapter, tensorflow_adapter
-from kerasdist.training.data import input_functions
+from kerasdist.training.data import element_order, input_functions
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
 _MOST_BYTES_SENT = 2**29
@@ -170,6 +170,8 @@ def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | N
     is_alike = is_of_worker or not (caches_an_order(definition) or has_variables(definition))
     if b"PyFunc" in graph.numpy() or not is_alike:
         return None
+    if not is_of_worker and element_order.put_in_order(definition):
+        graph = tf.constant(definition.SerializeToString())
     return functools.partial(dataset_adapter.deserialized, graph, dataset.element_spec)
 
 
@@ -236,10 +238,8 @@ def _part(dataset, num_workers, index):
 
 
 def _in_order(dataset):
-    # In the same order on every worker.
-    options = tf.data.Options()
-    options.deterministic = True
-    return dataset.with_options(options).enumerate().prefetch(tf.data.AUTOTUNE)
+    dataset = element_order.with_order_option(dataset)  # The same on every worker.
+    return dataset.enumerate().prefetch(tf.data.AUTOTUNE)
 
 
 def _untuned(dataset):
