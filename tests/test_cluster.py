@@ -237,8 +237,7 @@ def test_task_that_lost_its_cluster_is_an_error(job, index):
         (["a:2222"], r"\"cluster\" must be a JSON object. Received: cluster=\['a:2222'\]"),
         (None, "Received: cluster=None"),
         ({"workers": ["a:1"]}, 'Unknown job "workers".*chief, worker, ps. Did you mean "worker"?'),
-        ({"master": ["a:1"]}, 'no job "master". Use "chief"'),
-        ({"worker": ["a:1"], "evaluator": ["b:1"]}, 'Take it out of "cluster".*own process keeps'),
+        ({"master": ["a:1"], "chief": ["b:1"]}, 'no job "master". Use "chief"'),
         ({"worker": []}, r'"worker" has no addresses. Received: worker=\[\]'),
         ({"worker": "a:1"}, "must be a list.* Received: worker='a:1'"),
         ({"worker": {"0": "a:1"}}, "must be a list.* Received: worker={'0': 'a:1'}"),
@@ -280,6 +279,19 @@ def test_wrong_address_is_an_error_that_names_its_task(address, message):
 def test_cluster_made_by_hand_is_checked_too():
     with pytest.raises(ValueError, match="Received: index=1"):
         Cluster(jobs={"worker": ["a:2222"]}, task=Task("worker", 1))
+    with pytest.raises(ValueError, match='Take it out of "cluster".*own process keeps'):
+        Cluster(jobs={"worker": ["a:1"], "evaluator": ["b:1"]}, task=Task("worker", 0))
+
+
+@pytest.mark.parametrize("job", ["master", "worker", "evaluator"])
+def test_what_platforms_set_for_tensorflow_1_is_read_as_tensorflow_2_has_it(job):
+    cluster = {"master": ["a:1"], "worker": ["b:1"], "evaluator": ["c:1"]}
+
+    with pytest.warns(UserWarning, match='has the job "master", which is "chief"'):
+        read = from_tf_config({"cluster": cluster, "task": {"type": job, "index": 0}})
+
+    assert read.jobs == {"chief": ("a:1",), "worker": ("b:1",)}
+    assert read.task == Task("chief" if job == "master" else job, 0)
 
 
 @pytest.mark.parametrize(

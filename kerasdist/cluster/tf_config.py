@@ -1,6 +1,7 @@
 """TF_CONFIG: the variable that says which processes there are, and which of them this one is."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ def read_tf_config(text: str) -> TFConfig:
     _check_keys(config)
     jobs = _read_object(config, "cluster")
     task = _read_task(_read_object(config, "task"))
+    jobs, task = _without_old_names(jobs, task)
     # Without a cluster the first process can only be alone; a later one has lost its cluster.
     if not jobs and task in (None, Task("chief", 0), Task("worker", 0)):
         return TFConfig(jobs={}, task=Task("worker", 0))
@@ -48,6 +50,22 @@ def read_tf_config(text: str) -> TFConfig:
             "with another index on every process."
         )
     return TFConfig(jobs=jobs, task=task)
+
+
+def _without_old_names(jobs: dict[str, Any], task: Task | None) -> tuple[dict, Task | None]:
+    """Returns what a platform sets for TensorFlow 1, in the form of TensorFlow 2.
+
+    Users cannot change it: the chief is a "master", and the evaluator is in the cluster.
+    """
+    jobs = {job: addresses for job, addresses in jobs.items() if job != "evaluator"}
+    if "master" not in jobs or "chief" in jobs:
+        return jobs, task
+    warnings.warn(
+        'TF_CONFIG has the job "master", which is "chief" in TensorFlow 2, and is read as that.',
+        stacklevel=2,
+    )
+    jobs["chief"] = jobs.pop("master")
+    return jobs, Task("chief", task.index) if task and task.job == "master" else task
 
 
 def _read_json(text: str) -> dict[str, Any]:
