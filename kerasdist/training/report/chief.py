@@ -56,23 +56,28 @@ def write(stock, model, *args, **kwargs):
     """Replaces `save`, `save_weights` and `export`: the chief writes, and the others wait for it.
 
     So the file is there on every worker when they return, or all raise what the chief raises. A
-    worker that names a folder of its own then writes there, too: its program may look there next.
+    worker that names a folder of its own, or works in one, then writes there, too: its program may
+    look there next.
     The chief waits for nobody: it may write alone, as its callbacks do.
     """
     strategy = getattr(model, "distribute_strategy", None)
     path = args[0] if args else kwargs.get("filepath")
     if strategy is None or peers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
         return stock(model, *args, **kwargs)
-    path = os.path.normpath(os.fsdecode(path))
-    folder, name = os.path.split(path)
+    path = os.fsdecode(path)
+    folder, name = os.path.split(os.path.normpath(path))
+    is_in_fit = running_call.training_of(model) is not None
     # Inside `fit` callbacks write, and the chief has more of them.
-    place = "in `fit`" if running_call.training_of(model) else "outside `fit`"
+    place = "in `fit`" if is_in_fit else "outside `fit`"
+    # A checkpoint that is not to be written has a path without a folder.
+    may_write = bool(folder) or not is_in_fit
+    if "://" not in path:  # The workers' working folders may differ.
+        path = os.path.abspath(path)
     _num_written[name, place] += 1
     call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
     if not peers.is_chief(strategy):
         path_of_chief = _path_of_chief(strategy, call)
-        # A path without a folder is that of a checkpoint which is not to be written.
-        if folder and path_of_chief not in (path, None):
+        if may_write and path_of_chief not in (path, None):
             with keras_adapter.compile_config_kept(model):
                 stock(model, *args, **kwargs)
         return None

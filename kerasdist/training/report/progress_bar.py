@@ -38,7 +38,9 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def set_params(self, params):
         verbose = params["verbose"]
         if verbose == "auto":
-            verbose = 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
+            # Programs put objects of their own here that only write.
+            is_terminal = getattr(sys.stdout, "isatty", lambda: False)()
+            verbose = 1 if is_terminal or "ipykernel" in sys.modules else 2
         epochs = math.inf if params["epochs"] > _MOST_EPOCHS else params["epochs"]
         super().set_params({**params, "verbose": verbose, "epochs": epochs})
 

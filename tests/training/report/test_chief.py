@@ -113,6 +113,14 @@ def test_a_worker_that_names_another_path_writes_there_too(posted, monkeypatch):
     assert write(1, "other folder/m.keras") == ["other folder/m.keras"]
 
 
+def test_a_worker_that_works_in_another_folder_writes_there_too(posted, monkeypatch, tmp_path):
+    write(0, "m.keras")
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.chdir(tmp_path)
+    assert write(1, "m.keras") == ["m.keras"]
+
+
 def test_what_the_chief_raises_the_others_raise_at_once(posted, monkeypatch):
     def fail(model, path):
         raise PermissionError(errno.EACCES, "Permission denied", path)

@@ -138,6 +138,16 @@ def test_auto_is_a_bar_where_a_person_looks(
     assert make_bar(1, "auto").verbose == verbose
 
 
+def test_an_output_that_only_writes_is_no_terminal(monkeypatch):
+    class Log:
+        write = staticmethod(lambda text: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Log())
+        bar = make_bar(1, "auto")
+    assert bar.verbose == 2
+
+
 @each_kind_of_strategy
 @pytest.mark.parametrize("verbose", [1, 2])
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_batch_end"])
