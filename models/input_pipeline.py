@@ -12,7 +12,7 @@ from models.preprocessing import Preprocess
 from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
-# How TensorFlow says that an example cannot be used; a peer that is lost is another matter.
+# TensorFlow's errors for an example that cannot be used; not those for a lost peer.
 READ_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.InvalidArgumentError,
@@ -30,33 +30,45 @@ def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> No
     text = functools.partial(define_text, values)
     count = functools.partial(define_count, values)
 
-    text(
-        "dataset_name",
-        None,
-        "digits, folder (of images), files of slim's form, or any name of tensorflow-datasets.",
-    )
-    text("dataset_dir", None, "Where the datasets are. Must exist; missing data is written here.")
-    text("dataset_split_name", split, "Which part of the dataset to read.")
-    text("preprocessing_name", None, "How images are prepared. Default: as the net wants it.")
-    count("labels_offset", 0, "Subtracted from labels; those below are no class.", at_least=0)
+    define_dataset_flags(values)
+    text("dataset_split_name", split, "The split to read, or a part of it: train[:80%].")
+    text("preprocessing_name", None, "How images are prepared. Default: as the net needs it.")
+    count("labels_offset", 0, "Subtracted from labels; smaller labels are invalid.", at_least=0)
     flags.DEFINE_bool(
         "ignore_other_labels",
         False,
-        "Let examples whose label is no class count for nothing. Default: they end the run.",
+        "Give examples with invalid labels the weight 0. Default: they end the run.",
         flag_values=values,
     )
-    flags.DEFINE_bool("use_grayscale", False, "Make colored images gray.", flag_values=values)
+    flags.DEFINE_bool("use_grayscale", False, "Convert colored images to gray.", flag_values=values)
     count("batch_size", batch_size, "Examples per step and clone.")
     count("num_preprocessing_threads", 4, "Threads that prepare images.")
 
 
+def define_dataset_flags(values: flags.FlagValues) -> None:
+    """Defines the flags that say which dataset is read."""
+    define_text(
+        values,
+        "dataset_name",
+        None,
+        "digits, folder (of images), TFRecords in slim's format, or any name of "
+        "tensorflow-datasets.",
+    )
+    define_text(
+        values,
+        "dataset_dir",
+        None,
+        "The folder of the datasets. It must exist; a missing dataset is written there.",
+    )
+
+
 def check(values: flags.FlagValues) -> None:
-    """Raises UsageError where the flags cannot be used."""
+    """Raises UsageError if the flags cannot be used."""
     for name in "dataset_name", "dataset_dir":
         if not values[name].value:
             raise UsageError(
-                f"--{name} is missing. For a start without a download: "
-                "mkdir -p data, then --dataset_name=digits --dataset_dir=data"
+                f"--{name} is missing. To begin without a download: mkdir -p data, then "
+                "--dataset_name=digits --dataset_dir=data"
             )
 
 
@@ -71,7 +83,7 @@ def in_the_channels_asked_for(dataset: Dataset, values: flags.FlagValues) -> Dat
 
 
 def num_classes(dataset: Dataset, *, labels_offset: int) -> int:
-    """Returns how many classes are left when labels below `labels_offset` are no class.
+    """Returns how many classes are left when labels below `labels_offset` are invalid.
 
     Raises:
         UsageError: None is left.
@@ -105,7 +117,7 @@ def train_batches(
         `ignore_other_labels` also the weights float32 [global_batch_size], 0 or 1.
 
     Raises:
-        tf.errors.InvalidArgumentError: While it is read: a label is no class; see `unread`.
+        tf.errors.InvalidArgumentError: While it is read: a label is invalid; see `unread`.
     """
     seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).batch(2)
 
@@ -121,7 +133,7 @@ def train_batches(
         buffer_size, seed=seed, reshuffle_each_iteration=True
     )
     examples = tf.data.Dataset.zip(examples, seeds).map(prepare, num_parallel_calls=num_threads)
-    return examples.batch(global_batch_size).prefetch(tf.data.AUTOTUNE)
+    return _batched(examples, dataset, global_batch_size)
 
 
 def test_batches(
@@ -143,18 +155,25 @@ def test_batches(
 
     target = _Target(dataset, labels_offset, ignore_other_labels)
     examples = dataset.examples.enumerate().map(prepare, num_parallel_calls=num_threads)
-    return examples.batch(global_batch_size).prefetch(tf.data.AUTOTUNE)
+    return _batched(examples, dataset, global_batch_size)
+
+
+def _batched(
+    examples: tf.data.Dataset, dataset: Dataset, global_batch_size: int
+) -> tf.data.Dataset:
+    # `batch` allocates memory for all examples of a batch, even for those that do not exist.
+    return examples.batch(min(global_batch_size, dataset.num_examples)).prefetch(tf.data.AUTOTUNE)
 
 
 class _Target:
-    """Turns a label into what the model is to say of it, in the graph of the pipeline."""
+    """Turns a label into the target of the model, in the graph of the pipeline."""
 
     def __init__(self, dataset: Dataset, offset: int, ignores_others: bool):
         self._num_classes, self._offset = dataset.num_classes - offset, offset
         self._ignores_others = ignores_others
 
     def __call__(self, label, number) -> tuple:
-        """Returns the one-hot label, and a weight where other labels count for nothing.
+        """Returns the one-hot label, and a weight if other labels are ignored.
 
         Args:
             label: int64 scalar, as it is stored.
@@ -173,7 +192,7 @@ class _Target:
 def unread(
     error: Exception, values: flags.FlagValues, *read: Dataset | None
 ) -> UnreadableDataError | None:
-    """Returns what an error of `fit` or `evaluate` says of the data; None where it is another.
+    """Returns the error of the data that made `fit` or `evaluate` fail; None if it is another.
 
     Args:
         error: One of `READ_ERRORS`.
@@ -182,7 +201,7 @@ def unread(
     """
     found = re.search(r"Label (-?\d+) of example (\d+)", str(error))
     if not found:
-        # Reading all once more is the one way to say where.
+        # Only reading everything again can tell where.
         damages = (dataset.damage() for dataset in read if dataset)
         text = next(filter(None, damages), "")
         return (
@@ -190,7 +209,7 @@ def unread(
         )
     return UnreadableDataError(
         f"Label {found[1]} of example {found[2]} (from 0, in the stored order of the split) of "
-        f"--dataset_name {values.dataset_name!r} is none of the classes that --labels_offset="
-        f"{values.labels_offset} leaves. Mend the data, or give --ignore_other_labels, and such "
-        "examples count for nothing."
+        f"--dataset_name {values.dataset_name!r} is not one of the classes that --labels_offset="
+        f"{values.labels_offset} leaves. Fix the data, or add --ignore_other_labels to give such "
+        "examples the weight 0."
     )

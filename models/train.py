@@ -87,7 +87,13 @@ def _define_flags(values: flags.FlagValues) -> None:
         10,
         "Global steps between points in the event files. If given, also between lines in the log.",
     )
-    count("seed", 0, "Seed of the initial weights, the batches and the distortions.", at_least=0)
+    count(
+        "seed",
+        0,
+        "Seed of the initial weights, the batches and the distortions.",
+        at_least=0,
+        at_most=2**32 - 1,  # Of NumPy.
+    )
     number(
         "weight_decay", 0.00004, "L2 regularization of kernels, with a factor of 1/2.", NOT_NEGATIVE
     )

@@ -1,9 +1,14 @@
-"""Flags of a type: a text, a count, or a number of a range, refused where it is read."""
+"""Flags of a type: a text, a count, or a number in a range. They are checked when parsed."""
 
 import math
 from collections.abc import Callable
 
 from absl import flags
+
+# So that `--help` lists a flag under the module that asks for it.
+flags.disclaim_key_flags()
+
+_MOST = 2**31 - 1  # Far more than any count needs; TensorFlow takes no number beyond 2**63 - 1.
 
 # Each range: what the message says, and whether a number is in it.
 POSITIVE = "more than 0", lambda number: number > 0
@@ -25,9 +30,11 @@ def define_count(
     help: str,
     *,
     at_least: int | None = 1,
+    at_most: int = _MOST,
 ) -> None:
     """Defines a flag that takes a whole number; `at_least` None leaves the check to others."""
-    flags.DEFINE_integer(name, default, help, lower_bound=at_least, flag_values=values)
+    parser = flags.IntegerParser() if at_least is None else _Counts(at_least, at_most)
+    flags.DEFINE(parser, name, default, help, values, flags.ArgumentSerializer())
 
 
 def define_number(
@@ -41,18 +48,29 @@ def define_number(
 
     Args:
         values: Where the flag is defined.
-        name: Of the flag.
-        default: In the range.
+        name: The name of the flag.
+        default: A number in the range, or None.
         help: One sentence for `--help`.
-        range: One of this file.
+        range: One of the ranges in this file.
     """
     flags.DEFINE(_Parser(*range), name, default, help, values, flags.ArgumentSerializer())
 
 
-class _Parser(flags.ArgumentParser):
-    syntactic_help = "a number"
+class _Counts(flags.IntegerParser):
+    def __init__(self, at_least: int, at_most: int):
+        super().__init__(at_least)
+        self._at_most = at_most
 
+    def parse(self, argument):
+        number = super().parse(argument)
+        if number > self._at_most:
+            raise ValueError(f"{number} is too large: at most {self._at_most} is possible")
+        return number
+
+
+class _Parser(flags.ArgumentParser):
     def __init__(self, words: str, contains: Callable[[float], bool]):
+        self.syntactic_help = f"a number, {words}"
         self._words, self._contains = words, contains
 
     def parse(self, argument):

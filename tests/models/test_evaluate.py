@@ -54,8 +54,9 @@ def test_the_examples_are_counted(data_dir, model_path, num_batches, num_example
         ("--dataset_split_name=tset", "Valid splits: train (1437 examples), test (360 examples)"),
         ("--model_name=lenett", "did you mean 'lenet'?"),
         ("--preprocessing_name=lent", "did you mean 'lenet'?"),
-        ("--labels_offset=1", "tells 10 classes apart"),
-        ("--timeout_secs=9", "--timeout_secs needs --continuous: else there is nothing to wait"),
+        ("--labels_offset=1", "and classes=10, but --dataset_name 'digits' has channels=1 and"),
+        ("--max_num_batches=99999999999999999999", "is too large: at most 2147483647"),
+        ("--timeout_secs=9", "--timeout_secs needs --continuous: without it, there is nothing"),
         ("--moving_average_decay=0.9", "--moving_average_decay needs --continuous: a model.keras"),
     ],
 )

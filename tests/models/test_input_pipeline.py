@@ -28,13 +28,13 @@ def preprocess(image, *, image_size, seed):
     return tf.cast(image, tf.float32) + 0.5 * noise
 
 
-def train_batches(*, seed=0, num_threads=1):
+def train_batches(*, seed=0, num_threads=1, global_batch_size=4):
     return input_pipeline.train_batches(
         dataset(),
         preprocess=preprocess,
         image_size=4,
         labels_offset=0,
-        global_batch_size=4,
+        global_batch_size=global_batch_size,
         num_threads=num_threads,
         seed=seed,
     )
@@ -50,6 +50,12 @@ def test_an_epoch_has_each_example_once_and_a_smaller_last_batch():
     assert [len(batch) for batch, _ in batches] == [4, 4, 2]
     assert sorted(np.floor(images(batches))) == list(range(NUM_EXAMPLES))
     assert int(train_batches().cardinality()) == 3
+
+
+def test_a_batch_larger_than_the_data_holds_all_examples_at_once():
+    [(batch, _)] = train_batches(global_batch_size=2**31 - 1)  # `batch` would allocate that much.
+
+    assert sorted(np.floor(batch[:, 0, 0, 0])) == list(range(NUM_EXAMPLES))
 
 
 def test_labels_are_one_hot_and_belong_to_their_images():

@@ -48,6 +48,8 @@ def argv(tmp_path, data_dir):
         ("--train_dir=", "--train_dir is missing"),
         ("--train_dir=gs://bucket/run", "--train_dir 'gs://bucket/run' must be a folder"),
         ("--batch_size=0", "--batch_size=0: 0 is not a positive integer"),
+        ("--seed=4294967296", "--seed=4294967296: 4294967296 is too large: at most 4294967295"),
+        ("--max_number_of_steps=99999999999999999999", "is too large: at most 2147483647"),
         ("--batchsize=1", "Did you mean: batch_size ?"),
         ("--num_clones=0", "num_clones=0"),
         ("--num_clones=99", "99"),
