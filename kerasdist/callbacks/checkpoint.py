@@ -54,7 +54,8 @@ _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
 class Checkpoint(UpdateCallback):
     """Saves the training now and then, and resumes it when the same script is started again.
 
-    A checkpoint holds weights, optimizers, metrics, random seeds, the state of callbacks
+    A checkpoint holds weights, optimizers, metrics, random seeds, the states of recurrent layers,
+    the `tf.Variable` and `tf.random.Generator` of your classes, the state of callbacks
     (`EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`, and those of kerasdist), the history,
     and the place in the data. When `fit` begins and the folder holds one, training goes on there:
     in the middle of an epoch, with the same history at its end. Give the program a seed
@@ -216,6 +217,8 @@ class Checkpoint(UpdateCallback):
         return UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
 
     def on_epoch_begin(self, epoch, logs=None):
+        if not self._num_epochs_here and peers.is_chief(self.model.distribute_strategy):
+            callback_states.read(self._callbacks)  # It warns now of what it will leave out.
         self._epoch, self._num_steps, self._cut = epoch, 0, None
         if self._first_epoch is None:
             self._first_epoch = epoch
@@ -426,6 +429,11 @@ class Checkpoint(UpdateCallback):
             epoch=record["epoch"] - self._first_epoch, step=record["step"], state=state
         )
         self._say(resume.describe_resume(saved, training, has_data_state=state is not None))
+        if missing := variables.missing_in(saved.arrays, self.model):
+            self._say(
+                f"{saved.path} is of an earlier version of kerasdist, which did not save "
+                f"{resume.describe_differences(missing)}: these begin anew."
+            )
 
     def _restore_weights(self, saved):
         if self._has_other_optimizer:  # A later `fit` restores the rest when it begins.
@@ -455,6 +463,12 @@ class Checkpoint(UpdateCallback):
         self._num_resumed = self._num_steps or None
         self._restore(saved)
         histories.extend(self._history, record["history"], lengths=record.get("num_logged"))
+        states = record["callbacks"], saved.arrays
+        if dropped := callback_states.without_callback(self._callbacks, *states):
+            self._say(
+                f"The state of {', '.join(dropped)} in {saved.path} is dropped: this `fit` has no "
+                "such callback."
+            )
         self._begun = saved if self._num_resumed else None
         # A later `fit` begins with its own `initial_epoch`.
         keras_adapter.begin_at(self.model, None)

@@ -1,6 +1,7 @@
-"""The variables of a training as arrays, and back, on as many replicas as there are then."""
+"""The variables of a training as arrays, and back, also on another number of replicas."""
 
 import itertools
+import warnings
 from collections.abc import Mapping
 
 import keras
@@ -10,16 +11,21 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
+from kerasdist.training.step import own_attributes
 
-# After the name of what has a value for each replica: [replicas, ...].
+# Ends the name of an array with a value for each replica: [replicas, ...].
 _OF_REPLICAS = "@replicas"
+# Begin the names of variables that no earlier version saved, of which each replica may have changed
+# its copy by itself.
+_WITH_COPIES = ("own/", "state/")
 
 
 def variables_of(model) -> dict[str, tf.Variable]:
-    """Returns what a step changes, by names that are the same in each run of a program.
+    """Returns what a step changes, by names that are the same in every run of a program.
 
-    That is all but weights and optimizers, which Keras saves: metrics, random seeds, and moving
-    statistics of which each replica has its own.
+    That is everything except weights and optimizers, which Keras saves: metrics, random seeds,
+    moving statistics of which each replica has its own, the states of recurrent layers with
+    `stateful=True`, and variables of TensorFlow's that the user's classes hold.
     """
     statistics = [each for each in model.non_trainable_weights if is_of_replicas(each.value)]
     generator = keras_adapter.known_global_seed_generator()
@@ -27,6 +33,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
         "metric": [each for metric in keras_stock.metrics_of(model) for each in metric.variables],
         "seed": [each for each in model.variables if _is_seed(each)],
         "statistic": statistics,
+        "state": _recurrent_states_of(model),
         "global seed": [generator.state] if generator else [],
     }
     named = {}
@@ -34,11 +41,28 @@ def variables_of(model) -> dict[str, tf.Variable]:
         unique = {id(variable): variable for variable in variables}.values()
         for index, variable in enumerate(unique):
             named[f"{group}/{index}"] = variable.value  # Keras numbers names in each process.
-    return named
+    own = own_attributes.variables_of(model)
+    return named | {f"own/{name}": variable for name, variable in own.items()}
+
+
+def _recurrent_states_of(model) -> list[keras.Variable]:
+    """Returns what Keras has in no list of variables."""
+    layers = keras_adapter.layers_of(model)
+    held = [getattr(each, "states", None) for each in layers if isinstance(each, keras.layers.RNN)]
+    return [each for each in keras.tree.flatten(held) if isinstance(each, keras.Variable)]
+
+
+def missing_in(arrays: Mapping[str, np.ndarray], model) -> list[str]:
+    """Returns the variables that a checkpoint of an earlier version of kerasdist does not hold."""
+    return [
+        name
+        for name in variables_of(model)
+        if name.startswith(_WITH_COPIES) and not {name, name + _OF_REPLICAS} & arrays.keys()
+    ]
 
 
 def weights_of(model) -> dict[str, tf.Variable]:
-    """Returns the weights, by names as `variables_of`."""
+    """Returns the weights by names like those of `variables_of`."""
     return {f"weight/{index}": each.value for index, each in enumerate(model.weights)}
 
 
@@ -46,7 +70,7 @@ def weights_apart(model) -> dict[str, tf.Variable]:
     """Returns those of `weights_of` that Keras does not save as they are.
 
     A layer with LoRA saves its kernel with the product of two small matrices added, and loading
-    sets these to zero, from where they never learn again. Layers of users may leave weights out.
+    sets both to zero, where they never learn again. Users' layers may leave weights out.
     """
     saved = set()
     for layer in keras_adapter.layers_of(model):
@@ -70,12 +94,12 @@ def signature_of(model) -> list[list]:
 
 
 def weights_in(signature: list[list]) -> list[list]:
-    """Returns what a signature says of the weights."""
+    """Returns the entries of a signature that are weights."""
     return [each for each in signature if each[0] == "weight"]
 
 
 def other_optimizers_of(model) -> list[str]:
-    """Returns the classes of the optimizers that a model has beside its own, as `signature_of`.
+    """Returns the classes of the optimizers that a model has besides its own.
 
     Their slots are made in the first step, and so cannot be compared before it.
     """
@@ -84,15 +108,15 @@ def other_optimizers_of(model) -> list[str]:
 
 
 def differences(then: list[list], now: list[list]) -> list[str]:
-    """Returns how two signatures differ, in words; paths are no difference."""
+    """Returns in words how two signatures differ; paths may."""
     return [
-        f"{_told(was)} in the checkpoint, {_told(are)} now"
+        f"{_in_words(was)} in the checkpoint, {_in_words(are)} now"
         for was, are in itertools.zip_longest(then, now)
         if was is None or are is None or (was[0], *was[2:]) != (are[0], *are[2:])
     ]
 
 
-def _told(entry) -> str:
+def _in_words(entry) -> str:
     if entry is None:
         return "nothing"
     what, path, shape, dtype = entry
@@ -103,7 +127,7 @@ def read(strategy, named: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     """Returns the values of variables; all workers must call it."""
     arrays = {}
     for name, variable in named.items():
-        if is_of_replicas(variable):
+        if is_of_replicas(variable) or _has_copies(name, variable):
             arrays[name + _OF_REPLICAS] = _gathered(strategy, variable)
         elif is_sharded(variable):
             arrays[name] = np.asarray(variable)
@@ -113,15 +137,18 @@ def read(strategy, named: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
 
 
 def write(strategy, named: Mapping[str, tf.Variable], arrays: Mapping[str, np.ndarray]) -> None:
-    """Gives variables the values that `read` has returned, maybe on other replicas."""
+    """Gives variables the values that `read` returned, maybe for other replicas."""
     for name, variable in named.items():
         if name in arrays:
             values, is_of_one = arrays[name], True
         elif name + _OF_REPLICAS in arrays:
             values, is_of_one = arrays[name + _OF_REPLICAS], False
-        else:  # Of another deployment, where replicas have none of their own.
+        else:  # From a deployment whose replicas have no values of their own.
             continue
-        if is_of_replicas(variable):
+        if name.startswith(_WITH_COPIES) and not is_of_replicas(variable):
+            values = values[np.newaxis] if is_of_one else values
+            _write_copies(strategy, name, variable, values)
+        elif is_of_replicas(variable):
             _scatter(strategy, variable, values[np.newaxis] if is_of_one else values)
         else:
             variable.assign(values if is_of_one else _joined(variable, values))
@@ -135,13 +162,45 @@ def is_of_replicas(variable) -> bool:
     )
 
 
+def _has_copies(name: str, variable) -> bool:
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    return name.startswith(_WITH_COPIES) and is_distributed
+
+
 def _gathered(strategy, variable) -> np.ndarray:
     copies = strategy.experimental_local_results(variable)
     own = np.stack([np.asarray(copy.read_value()) for copy in copies])
-    everyone = np.zeros((strategy.num_replicas_in_sync, *own.shape[1:]), "float64")
+    # Workers add up float64, which does not hold every number of a random generator's state.
+    parts = own.reshape(len(own), -1)
+    parts = parts.view("uint32") if own.dtype in ("int64", "uint64") else parts
+    everyone = np.zeros((strategy.num_replicas_in_sync, parts.shape[1]), "float64")
     replicas = peers.local_replicas(strategy)
-    everyone[replicas.start : replicas.stop] = own
-    return peers.sum_over(strategy, everyone).astype(own.dtype)
+    everyone[replicas.start : replicas.stop] = parts
+    gathered = peers.sum_over(strategy, everyone).astype(parts.dtype).view(own.dtype)
+    return gathered.reshape(-1, *own.shape[1:])
+
+
+def _write_copies(strategy, name: str, variable, values: np.ndarray):
+    """Gives each replica its value [replicas, ...]: of other replicas, their rows or the first."""
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    shape = (strategy.num_replicas_in_sync if is_distributed else 1, *variable.shape)
+    if values.size == np.prod(shape):  # The rows may be examples, which are divided anew.
+        values = values.reshape(shape)
+    elif values.shape[1:] == shape[1:]:
+        values = np.broadcast_to(values[:1], shape)
+    else:
+        warnings.warn(
+            f"{name} has the shape {values.shape[1:]} in the checkpoint and {shape[1:]} now: it is "
+            "not restored.",
+            stacklevel=2,
+        )
+        return
+    if not is_distributed:
+        variable.assign(values[0])
+        return
+    own = values[peers.local_replicas(strategy).start :]
+    for copy, value in zip(strategy.experimental_local_results(variable), own, strict=False):
+        copy.assign(value)
 
 
 def _scatter(strategy, variable, values: np.ndarray):
@@ -158,7 +217,7 @@ def _scatter(strategy, variable, values: np.ndarray):
 
 
 def _joined(variable, values: np.ndarray) -> np.ndarray:
-    # A variable that is in one piece here does not say what it was: metrics are added up.
+    # A variable of one value does not say how to join several: those of metrics are added up.
     whole = values.mean(axis=0) if _is_mean(variable) else values.sum(axis=0)
     return whole.astype(values.dtype)
 

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
+from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
 
 # What Keras keeps lists of, as soon as an attribute holds it.
 _TRACKED = (
@@ -72,6 +72,47 @@ def states_of(model) -> list[tuple[str, Any]]:
     ]
     different = {id(state): (name, state) for name, state in states if _is_number(state)}
     return list(different.values())
+
+
+def variables_of(model) -> dict[str, Any]:
+    """Returns TensorFlow's variables in the attributes of a model and of the user's own layers.
+
+    Among them the states of `tf.random.Generator`, and the variables of `tf.Module`. The names,
+    such as "0.memory.0", are the same in every run: the layer, counted from the model, its
+    attribute, and the place in it. What belongs to a variable of Keras' is left out.
+    """
+    known = {id(each.value) for each in model.variables}
+    owners = [each for each in keras_adapter.layers_of(model) if each is model or _is_own(each)]
+    return {
+        f"{index}.{name}.{place}": variable
+        for index, owner in enumerate(owners)
+        for name, held in _own_attributes(owner).items()
+        if not name.startswith("_self_")  # TensorFlow's own list of the same attributes.
+        for place, variable in enumerate(_variables_in(held))
+        if id(variable) not in known and _has_numbers(variable)
+    }
+
+
+def _variables_in(held) -> list:
+    return [
+        variable
+        for value in _values_in([held])
+        for variable in (
+            [value]
+            if isinstance(value, tf.Variable | tensorflow_adapter.ShardedVariable)
+            else [value.state]
+            if isinstance(value, tf.random.Generator)
+            else value.variables
+            if isinstance(value, tf.Module)
+            else []
+        )
+    ]
+
+
+def _has_numbers(variable) -> bool:
+    dtype = variable.dtype
+    is_number = dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool
+    return is_number and variable.shape.is_fully_defined()
 
 
 def _is_number(variable) -> bool:
