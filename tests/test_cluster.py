@@ -279,7 +279,7 @@ def test_wrong_address_is_an_error_that_names_its_task(address, message):
 def test_cluster_made_by_hand_is_checked_too():
     with pytest.raises(ValueError, match="Received: index=1"):
         Cluster(jobs={"worker": ["a:2222"]}, task=Task("worker", 1))
-    with pytest.raises(ValueError, match='Take it out of "cluster".*own process keeps'):
+    with pytest.raises(ValueError, match=r'Take it out of "cluster".*own process keeps'):
         Cluster(jobs={"worker": ["a:1"], "evaluator": ["b:1"]}, task=Task("worker", 0))
 
 
