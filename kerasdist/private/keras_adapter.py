@@ -42,6 +42,11 @@ def strategy_of(model_or_optimizer):
     return getattr(model_or_optimizer, "_distribute_strategy", None)
 
 
+def value_of(variable: keras.Variable | tf.Variable):
+    """Returns the variable of TensorFlow's that is updated: what Keras' holds, or itself."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
 def adopt_variables(variables: list[keras.Variable], strategy) -> None:
     """Takes variables from outside, with their values, into the scope of a strategy."""
     with tensorflow_adapter.outside_scopes(), strategy.scope():

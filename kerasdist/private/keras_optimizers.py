@@ -36,6 +36,12 @@ def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
     ]
 
 
+def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
+    """Returns the optimizers that the layers of `model` hold, also as compiled models."""
+    layers = [each for each in keras_adapter.layers_of(model) if each is not model]
+    return [optimizer for layer in layers for optimizer in optimizers_of(layer)]
+
+
 def _values_in(held) -> list:
     if isinstance(held, dict):
         return list(held.values())
@@ -119,7 +125,8 @@ def overwrite_each(frequency: int, optimizer, variables: list[keras.Variable]) -
     for variable in variables:
         average = _average_of(optimizer, variable)
         if average is not None:
-            variable.value.assign(tf.where(is_due, average.value, variable.value))
+            value = keras_adapter.value_of(variable)
+            value.assign(tf.where(is_due, average.value, value))
 
 
 def _average_of(optimizer, variable):
@@ -148,7 +155,7 @@ def build(optimizer, variables: list[keras.Variable]) -> None:
 
     def create(next_creator, **kwargs):
         if weights.now is not None and kwargs.get("colocate_with") is None:
-            kwargs["colocate_with"] = weights.now.value
+            kwargs["colocate_with"] = weights.now
         return next_creator(**kwargs)
 
     with tf.variable_creator_scope(create):
@@ -156,7 +163,7 @@ def build(optimizer, variables: list[keras.Variable]) -> None:
 
 
 class _Walk(list):
-    """A list of weights that knows which one a loop over it has come to, in `now`.
+    """A list of weights that knows which one a loop over it has come to, in `now`: TensorFlow's.
 
     None for one in several parts, which has no single place.
     """
@@ -165,7 +172,8 @@ class _Walk(list):
 
     def __iter__(self):
         for variable in super().__iter__():
-            self.now = None if hasattr(variable.value, "variables") else variable
+            value = keras_adapter.value_of(variable)
+            self.now = None if hasattr(value, "variables") else value
             yield variable
         self.now = None
 

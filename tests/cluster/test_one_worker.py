@@ -152,6 +152,46 @@ def losses_of_outputs():
     return make_with_two_outputs, run
 
 
+class WithVariablesOfTensorFlow(keras.Model):
+    """Updates a variable of TensorFlow's together with the weights, as code for Keras 2 does."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.log_variance = tf.Variable(0.0)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            error = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            loss = tf.exp(-self.log_variance) * error + self.log_variance
+        weights = [*self.trainable_variables, self.log_variance]
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss, "log_variance": self.log_variance + 0.0}
+
+
+@program
+def variables_of_tensorflow():
+    def make():
+        model = WithVariablesOfTensorFlow()
+        averages = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2}
+        model.compile(keras.optimizers.AdamW(0.05, global_clipnorm=0.5, **averages))
+        return model
+
+    def run(model):
+        is_ours = isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
+        ours = [kerasdist.callbacks.GradientMultipliers({".*kernel": 1.0})] if is_ours else []
+        arguments = {"batch_size": 8, "shuffle": False, "verbose": 0}
+        histories = [model.fit(X, Y, callbacks=each, **arguments).history for each in ([], ours)]
+        model.compile("sgd")
+        return [*histories, model.fit(X, Y, **arguments).history, model.log_variance.numpy()]
+
+    return make, run
+
+
 def run_programs():
     strategy = kerasdist.make_strategy()
     return {name: _error_of(make, strategy) for name, make in PROGRAMS.items()}

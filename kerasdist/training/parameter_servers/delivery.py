@@ -104,8 +104,8 @@ class RemoteDelivery:
                     self._note = tf.identity(note)
                 self._shared = keras_optimizers.numbers_of(optimizer)
                 self._values = [_read_in_place(each.value) for each in self._shared]
-                parts = (sharded_variables.parts_of(each.value) for each in variables)
-                self._updated = list(itertools.chain(*parts))
+                weights = map(keras_adapter.value_of, variables)
+                self._updated = list(itertools.chain(*map(sharded_variables.parts_of, weights)))
             self._optimizer = optimizer
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
                 result = stock(optimizer, gradients, variables)
@@ -124,8 +124,9 @@ class RemoteDelivery:
     def _send(self, gradients: list, variables: list) -> list:
         sent, self._arrived, self._notes = local_copies.sent(gradients, variables, self._note)
         for gradient, variable in zip(gradients, variables, strict=True):
-            if gradient is not None and sharded_variables.is_sharded(variable.value):
-                self._send_pieces(gradient, variable.value)
+            weight = keras_adapter.value_of(variable)
+            if gradient is not None and sharded_variables.is_sharded(weight):
+                self._send_pieces(gradient, weight)
         return sent
 
     def _send_pieces(self, gradient, variable):
@@ -192,15 +193,17 @@ class RemoteDelivery:
             assign = functools.partial(stock, optimizer, variable, self._at(device, value))
             self._if_due(device, assign)
 
-    def change(self, function, variables: list[keras.Variable]) -> None:
+    def change(self, function, variables: list) -> None:
         """Calls `function(optimizer, [variable])` for each variable, on its parameter server."""
 
         def on_server(part, variable):
-            with keras_adapter.standing_in([variable], [part]):
+            held = [variable] if isinstance(variable, keras.Variable) else []
+            with keras_adapter.standing_in(held, [part]):
                 function(self._optimizer, [variable])
 
         for variable in variables:
-            self.update(variable.value, functools.partial(on_server, variable=variable))
+            weight = keras_adapter.value_of(variable)
+            self.update(weight, functools.partial(on_server, variable=variable))
 
     def _if_due(self, device, update: Callable):
         if self._is_due:
@@ -297,6 +300,7 @@ def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tupl
         (variable, variable.constraint)
         for gradient, variable in zip(gradients, variables, strict=True)
         if gradient is not None
+        and isinstance(variable, keras.Variable)  # TensorFlow's keeps its constraint.
         and variable.constraint is not None
         and not sharded_variables.is_sharded(variable.value)
     ]
@@ -317,7 +321,7 @@ def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tupl
             variable.constraint = constraint
 
 
-def _constrain(constraint, _, variables: list[keras.Variable]) -> None:
+def _constrain(constraint, _, variables: list) -> None:
     for variable in variables:
         variable.assign(constraint(variable))
 

@@ -68,7 +68,7 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
 
     Args:
         gradients: Tensors, IndexedSlices or None.
-        variables: Keras' variables, those of the parameter servers.
+        variables: Keras' or TensorFlow's, those of the parameter servers.
         note: int64 [2] that travels with the gradients, or None.
 
     Returns:
@@ -78,18 +78,19 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
     result, arrived, notes = list(gradients), {}, {}
     dense = []
     for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-        if gradient is None or is_sharded(variable.value):
+        weight = keras_adapter.value_of(variable)
+        if gradient is None or is_sharded(weight):
             continue
         is_dense = not isinstance(gradient, tf.IndexedSlices)
-        if is_dense and gradient.dtype == variable.value.dtype and _is_small(variable.value):
+        if is_dense and gradient.dtype == weight.dtype and _is_small(weight):
             dense.append(index)
             continue
-        device = variable.value.device
+        device = weight.device
         result[index], there = sent_to(device, gradient)
         arrived.setdefault(device, []).extend(there)
-    for group in _by_server([variables[index].value for index in dense]):
+    for group in _by_server([keras_adapter.value_of(variables[index]) for index in dense]):
         positions = [dense[position] for position in group]
-        weights = [variables[position].value for position in positions]
+        weights = [keras_adapter.value_of(variables[position]) for position in positions]
         device, dtype = weights[0].device, weights[0].dtype
         small, like = [gradients[position] for position in positions], weights
         goes_along = note is not None and device not in notes

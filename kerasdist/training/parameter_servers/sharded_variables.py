@@ -114,13 +114,17 @@ def check_placement(model) -> None:
             )
 
 
-def check_optimizer(optimizer, variables: list[keras.Variable]) -> None:
+def check_optimizer(optimizer, variables: list) -> None:
     """Checks that an optimizer can update each part of sharded variables by itself.
 
     Raises:
         ValueError: It computes with the norm, or with products, of whole weights.
     """
-    divided = [variable.path for variable in variables if is_sharded(variable.value)]
+    divided = [
+        getattr(variable, "path", variable.name)
+        for variable in variables
+        if is_sharded(keras_adapter.value_of(variable))
+    ]
     if divided and isinstance(optimizer, _OF_WHOLE_WEIGHTS):
         raise ValueError(
             f"{type(optimizer).__name__} updates a weight as a whole, and `variable_partitioner` "

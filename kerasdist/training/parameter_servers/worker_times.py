@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step import step_times
@@ -158,7 +158,7 @@ class WorkerTimes:
         for gradient, variable in zip(gradients, variables, strict=True):
             if gradient is None:
                 continue
-            parts = sharded_variables.parts_of(variable.value)
+            parts = sharded_variables.parts_of(keras_adapter.value_of(variable))
             for part in parts:
                 size = math.prod(part.shape) * part.dtype.size
                 if isinstance(gradient, tf.IndexedSlices):  # Over all parts; taken as even.

@@ -46,7 +46,11 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if step.rehearsed is not None:
         variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         pairs = zip(variables, gradients, strict=True)
-        pairs = [(variable.path, each) for variable, each in pairs if not _is_overwritten(variable)]
+        pairs = [
+            (getattr(variable, "path", variable.name), each)
+            for variable, each in pairs
+            if not _is_overwritten(variable)
+        ]
         rehearse(
             [path for path, _ in pairs],
             [each for _, each in pairs],

@@ -1,6 +1,5 @@
 """Finds what was created outside the strategy's scope, before the first step."""
 
-import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
@@ -95,8 +94,7 @@ def check_loop_scope(optimizer, variables: list) -> None:
         RuntimeError: It does, with an optimizer of ours or, on several replicas, weights of ours.
     """
     strategy = keras_adapter.strategy_of(optimizer)
-    values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
-    owners = [tensorflow_adapter.owner_of(value) for value in values]
+    owners = [tensorflow_adapter.owner_of(keras_adapter.value_of(each)) for each in variables]
     if _is_left(strategy):
         raise RuntimeError(
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and is applied "
