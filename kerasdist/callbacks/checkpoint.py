@@ -184,6 +184,7 @@ class Checkpoint(UpdateCallback):
             self._termination.watch()
             running_call.at_end(self.model, self._termination.unwatch)
         saved = self._agreed_newest()
+        updates_of(self.model)  # Optimizers of layers count from here, before they are restored.
         self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
         self._num_updates = updates_of(self.model)
         self._last_step_function: Any = self.model.train_function

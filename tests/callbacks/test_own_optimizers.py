@@ -256,6 +256,45 @@ def test_a_program_that_goes_on_has_the_slots_of_all(strategy, tmp_path):
     assert [int(each.iterations.numpy()) for each in model.optimizers.values()] == [12, 12]
 
 
+class Compiled(keras.Model):
+    """A network whose layer is a compiled model, beside one that was trained before."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.network = (keras.Sequential([keras.layers.Dense(6)]) for _ in range(2))
+        for each in (self.before, self.network):
+            each.build((None, 6))
+            each.compile("adam")
+        self.before.optimizer.iterations.assign(1000)
+
+    def call(self, x):
+        return self.network(self.before(x))
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data) - 1.0))
+        weights = self.network.trainable_variables
+        self.network.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_optimizers_of_layers_count_and_go_on(tmp_path):
+    def run(folder, epochs):
+        keras.utils.set_random_seed(1)
+        with strategies.get("one device").scope():
+            model = Compiled()
+            model.compile()
+        fit(model, [callbacks.Checkpoint(folder, every_steps=4)], epochs=epochs)
+        return model.get_weights()
+
+    truth = run(tmp_path / "whole", 2)
+    run(tmp_path / "parts", 1)
+
+    assert_same(run(tmp_path / "parts", 2), truth, tolerance=0)
+    steps = sorted(path.name for path in (tmp_path / "parts").iterdir())
+    assert steps == [f"step-{step:08d}" for step in (4, 6, 8, 12)]
+
+
 def test_a_program_with_other_optimizers_does_not_go_on(tmp_path):
     strategy = strategies.get("one device")
     trained = make(strategy, optimizer=keras.optimizers.Adam)

@@ -8,17 +8,21 @@ nothing, and with such a train_step looks come late.
 
 import math
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_optimizers
+from kerasdist.private import keras_optimizers, keras_stock
 from kerasdist.training import peers, traits
 from kerasdist.training.report.step_counter import StepCounter
 
 # Steps until the first look, while it is unknown how many steps make so many seconds.
 _FIRST_STEPS = 10
+# The updates that optimizers of layers had made when they were first seen: a layer may come, as a
+# model that was trained and compiled before, with an optimizer that nobody uses any more.
+_counts_before = weakref.WeakKeyDictionary()
 
 
 class UpdateCounter:
@@ -110,7 +114,8 @@ def updates_of(model) -> int:
     """Returns the updates that the optimizer of a model has made.
 
     Of several optimizers, the first that has made any counts: programs with optimizers of their own
-    call `compile()` without one, and the model then has one that nobody uses.
+    call `compile()` without one, and the model then has one that nobody uses. Those that layers
+    hold come last, and count only from when they are first seen here.
     """
     return next((count for _, count in _counts_of(model) if count), 0)
 
@@ -128,4 +133,13 @@ def _next_multiple(step: int, every_steps: int) -> int:
 def _counts_of(model):
     for optimizer in [model.optimizer, *keras_optimizers.optimizers_of(model)]:
         if optimizer is not None:
-            yield optimizer, int(tf.convert_to_tensor(optimizer.iterations))
+            yield optimizer, _count_of(optimizer)
+    if keras_stock.is_stock_step(model.train_step):
+        return
+    for optimizer in keras_optimizers.optimizers_inside(model):
+        count = _count_of(optimizer)
+        yield optimizer, count - _counts_before.setdefault(optimizer, count)
+
+
+def _count_of(optimizer) -> int:
+    return int(tf.convert_to_tensor(optimizer.iterations))

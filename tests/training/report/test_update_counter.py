@@ -17,6 +17,7 @@ class Training:
         self.clock = Clock()
         self.optimizer = types.SimpleNamespace(iterations=0)
         self.other = keras.optimizers.SGD()
+        self.train_step = keras.Model().train_step
         self.distribute_strategy = kerasdist.make_strategy()
         self.counter = UpdateCounter(self, clock=self.clock, **when)
         self.batch = -1
