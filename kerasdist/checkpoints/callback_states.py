@@ -1,29 +1,47 @@
-"""What callbacks have counted and seen, as JSON and arrays, and back.
+"""The state of callbacks as JSON and arrays, and back.
 
-Callbacks with `get_state()` and `set_state(state)`, which exchange a dict of arrays, keep what they
-like. Of Keras' own it is what they compare with and count.
+Callbacks with `get_state()` and `set_state(state)`, which exchange a dict of arrays, choose what to
+keep. For those of Keras it is the attributes that they count and compare with. The state of a
+wrapper is that of the callback in it.
 """
 
-from collections.abc import Mapping, Sequence
+import collections
+import inspect
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-# The attributes that Keras sets when `fit` begins, and changes in it.
+from kerasdist.training.report.wrapper import Wrapper
+
+# The attributes that Keras sets when `fit` begins and then changes.
 _OF_KERAS = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
     keras.callbacks.ModelCheckpoint: ("best", "epochs_since_last_save"),
 }
+# Numbers and text: what NumPy writes without pickle. Extensions such as bfloat16 are 2.
+_PLAIN_KINDS, _EXTENSION = "biufcSU", 2
+# Those whose state was said to be left out.
+_told = weakref.WeakSet()
+
+
+class _NotKept(TypeError):
+    """A state is none that a checkpoint can hold; the message says why."""
 
 
 def read(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
-    """Returns what callbacks know: for each in order what JSON can hold, and all arrays by name."""
+    """Returns for each callback in order what JSON can hold, and the arrays of all by name.
+
+    The state of a callback whose `get_state` returns anything else is left out, with one warning.
+    """
     states, arrays = [], {}
-    for index, callback in enumerate(callbacks):
+    for index, callback in enumerate(map(_innermost, callbacks)):
         state: dict[str, Any] = {"class": type(callback).__name__}
-        for name, value in _attributes(callback).items():
+        for name, value in _kept_attributes(callback).items():
             if isinstance(value, np.ndarray):
                 arrays[_name(index, name)] = value
             else:
@@ -33,38 +51,93 @@ def read(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
 
 
 def write(callbacks: Sequence, states: list[dict], arrays: Mapping[str, np.ndarray]) -> None:
-    """Gives callbacks what `read` has returned; others at a place keep what they have."""
-    for index, (callback, state) in enumerate(zip(callbacks, states, strict=False)):
-        if state["class"] != type(callback).__name__:
-            continue
-        prefix = _name(index, "")
-        own = {
-            name.removeprefix(prefix): value
-            for name, value in arrays.items()
-            if name.startswith(prefix)
-        }
-        if hasattr(callback, "set_state"):
-            if own:
-                callback.set_state(_under_the_names_of(callback.get_state(), own))
-            continue
-        lists = {name.split("[")[0] for name in own if "[" in name}
-        for name in lists:
-            state[name] = [own.pop(f"{name}[{number}]") for number in range(_length(own, name))]
-        for name in _names(callback):
-            if name in state or name in own:
-                setattr(callback, name, own.get(name, state.get(name)))
+    """Gives callbacks what `read` has returned; those without a state there keep theirs.
+
+    The second callback of a class gets the state of the second one, wherever it is in the list.
+    """
+    indices = _indices_of(states)
+    for key, callback in zip(_keys(map(_class_of, callbacks)), callbacks, strict=True):
+        if key in indices and not _runs_elsewhere(callback):
+            index = indices[key]
+            _write(_innermost(callback), states[index], _arrays_of(index, arrays))
+
+
+def without_callback(
+    callbacks: Sequence, states: list[dict], arrays: Mapping[str, np.ndarray]
+) -> list[str]:
+    """Returns the classes of the states that no callback would get from `write`."""
+    keys = set(_keys(map(_class_of, callbacks)))
+    return [
+        states[index]["class"]
+        for key, index in _indices_of(states).items()
+        if key not in keys and (len(states[index]) > 1 or _arrays_of(index, arrays))
+    ]
+
+
+def _write(callback, state: dict, own: dict[str, np.ndarray]):
+    if hasattr(callback, "set_state"):
+        if own:
+            callback.set_state(_under_the_names_of(callback.get_state(), own))
+        return
+    state, lists = dict(state), {name.split("[")[0] for name in own if "[" in name}
+    for name in lists:
+        state[name] = [own.pop(f"{name}[{number}]") for number in range(_length(own, name))]
+    for name in _names(callback):
+        if name in state or name in own:
+            setattr(callback, name, own.get(name, state.get(name)))
 
 
 def _under_the_names_of(current: Mapping, own: dict) -> dict:
-    # Keras numbers the names of layers in each process.
-    if len(current) == len(own):
+    # Keras numbers the names of layers anew in each process.
+    if current.keys() != own.keys() and len(current) == len(own):
         return dict(zip(current, own.values(), strict=True))
     return own
 
 
+def _kept_attributes(callback) -> dict[str, Any]:
+    try:
+        return _own_state(callback) if hasattr(callback, "get_state") else _attributes(callback)
+    except _NotKept as error:
+        if callback not in _told:
+            _told.add(callback)
+            warnings.warn(
+                f"Checkpoints do not hold the state of {type(callback).__name__}: {error}. Let "
+                "get_state() return a dict of arrays, and set_state(state) take it.",
+                stacklevel=3,
+            )
+        return {}
+
+
+def _own_state(callback) -> dict[str, np.ndarray]:
+    if not hasattr(callback, "set_state"):
+        raise _NotKept("it has no set_state")
+    if not _takes_nothing(callback.get_state):
+        raise _NotKept("its get_state needs arguments")
+    state = callback.get_state()
+    if not isinstance(state, Mapping):
+        raise _NotKept(f"its get_state returns a {type(state).__name__}")
+    return {name: _plain(name, value) for name, value in state.items()}
+
+
+def _takes_nothing(function) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    return True
+
+
+def _plain(name, value) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # Lists of different lengths.
+        array = np.asarray(None)
+    if array.dtype.kind not in _PLAIN_KINDS and array.dtype.isbuiltin != _EXTENSION:
+        raise _NotKept(f"{name!r} in it is not an array of numbers or text")
+    return array
+
+
 def _attributes(callback) -> dict[str, Any]:
-    if hasattr(callback, "get_state"):
-        return {name: np.asarray(value) for name, value in callback.get_state().items()}
     found: dict[str, Any] = {}
     for name in _names(callback):
         value = getattr(callback, name, None)
@@ -75,6 +148,36 @@ def _attributes(callback) -> dict[str, Any]:
         else:
             found[name] = np.asarray(value).item()
     return found
+
+
+def _innermost(callback):
+    return callback.innermost if isinstance(callback, Wrapper) else callback
+
+
+def _runs_elsewhere(callback) -> bool:
+    """Whether a wrapper runs its callback on another worker."""
+    return isinstance(callback, Wrapper) and callback.innermost.model is None
+
+
+def _class_of(callback) -> str:
+    return type(_innermost(callback)).__name__
+
+
+def _keys(classes: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yields each class with how many of it there were before."""
+    counts = collections.Counter()
+    for name in classes:
+        yield name, counts[name]
+        counts[name] += 1
+
+
+def _indices_of(states: list[dict]) -> dict[tuple[str, int], int]:
+    return {key: index for index, key in enumerate(_keys(each["class"] for each in states))}
+
+
+def _arrays_of(index: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    prefix = _name(index, "")
+    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
 
 
 def _names(callback) -> tuple[str, ...]:

@@ -1,0 +1,57 @@
+"""What a program that is started again, in a folder with checkpoints, finds and says."""
+
+import keras
+import numpy as np
+import pytest
+
+from kerasdist.callbacks import Checkpoint
+from tests import strategies
+
+
+def make_model(learning_rate=0.01):
+    with strategies.get("one device").scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(learning_rate), "mse")
+    return model
+
+
+def train(folder, *callbacks, epochs=2, model=None, learning_rate=0.01):
+    """Trains for epochs of 2 steps; returns the Checkpoint."""
+    checkpoint = Checkpoint(folder)
+    model = model or make_model(learning_rate)
+    x = np.ones((8, 2), "float32")
+    fit = {"batch_size": 4, "epochs": epochs, "verbose": 0}
+    model.fit(x, x[:, :1], callbacks=[checkpoint, *callbacks], **fit)
+    return checkpoint
+
+
+class Best(keras.callbacks.Callback):
+    """Has a state of another kind as soon as it has seen an epoch."""
+
+    def on_train_begin(self, logs=None):
+        self.rows: list = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rows.append({"epoch": epoch})
+
+    def get_state(self):
+        return {"rows": self.rows}
+
+    def set_state(self, state):
+        raise AssertionError
+
+
+def test_a_state_that_cannot_be_kept_does_not_cost_the_checkpoint(tmp_path):
+    with pytest.warns(UserWarning, match="do not hold the state of Best"):
+        train(tmp_path, Best())
+        again = train(tmp_path, Best(), epochs=3)
+
+    assert again.resumed_from == str(tmp_path / "step-00000004")
+
+
+def test_a_state_without_a_callback_is_named(capsys, tmp_path):
+    train(tmp_path, keras.callbacks.EarlyStopping("loss"))
+
+    train(tmp_path, epochs=3)
+
+    assert "The state of EarlyStopping in " in capsys.readouterr().err
