@@ -1,4 +1,4 @@
-"""What one process has to do before the others: write what they read.
+"""Work that the chief has to do before the other workers, such as writing what they read.
 
 with chief_first(strategy, cluster):
     dataset = load()        # The chief writes its files; the others find them.
@@ -16,10 +16,10 @@ import kerasdist
 def chief_first(
     strategy: tf.distribute.Strategy, cluster: kerasdist.Cluster
 ) -> Generator[None, None, None]:
-    """Lets the chief run the body first, and then the other workers; all of them must come here.
+    """Lets the chief run the body first, and then the other workers; all of them must call it.
 
-    Where the chief fails, the others end as its peers do when it is lost. Beside parameter servers
-    the chief alone runs the program, so nobody waits.
+    If the chief fails, the others end as they do whenever a peer is lost. With parameter servers
+    only the chief runs the program, so nobody waits.
     """
     if cluster.num_ps:
         yield
@@ -32,10 +32,10 @@ def chief_first(
 
 
 def _meet(strategy: tf.distribute.Strategy) -> None:
-    """Waits for all workers: a sum has its value when everybody has given his part.
+    """Waits for all workers: a sum is complete when each of them has contributed.
 
-    Where one is gone it fails at once. `kerasdist.barrier` would wait for it to the end of its
-    limit, and the chief may take hours here.
+    If one of them is gone, it fails at once. `kerasdist.barrier` would wait until its timeout,
+    which could not be short: the chief may take hours.
     """
 
     def replica_fn():

@@ -32,17 +32,19 @@ def run(
 ) -> int:
     """Parses `argv` and returns the exit code of `action`.
 
-    `action` is called with the flags, and where the command `takes_files` with what is left. The
-    code is 1 where the cluster does not come together, an example cannot be used or training
-    diverges; 2 for a mistake, 130 for Ctrl-C.
+    `action` is called with the flags and, if the command `takes_files`, with the other arguments.
+    The code is 1 if the cluster does not start, an example cannot be used or training diverges; 2
+    for a mistake, 130 for Ctrl-C.
     """
     values = flags.FlagValues()
     define_flags(values)
-    flags.DEFINE_bool("help", False, "Print this list.", short_name="h", flag_values=values)
+    flags.DEFINE_bool("help", False, "Print this help.", short_name="h", flag_values=values)
     try:
         files = _parse(values, argv, takes_files=takes_files)
         if values.help:
-            print(f"{description}\nFlags:\n{values.get_help()}")
+            # absl heads the flags of the main module with the path of its file.
+            listed = values.get_help().replace(f"\n{sys.argv[0]}:\n", "\nthis command:\n")
+            print(f"{description}\nFlags:\n{listed}")
             return 0
         with _lines_as_they_are():
             return action(values, files) if takes_files else action(values)
@@ -78,7 +80,7 @@ def _lines_as_they_are() -> Generator[None]:
 
 
 def _parse(values: flags.FlagValues, argv: Sequence[str], *, takes_files: bool) -> list[str]:
-    """Sets the flags; returns what is none."""
+    """Sets the flags and returns the other arguments."""
     # absl takes the first argument for the program's name.
     _, *rest = values(["", *argv])
     unexpected = [] if takes_files else rest

@@ -1,4 +1,4 @@
-"""Which classes are taken for which, as a picture."""
+"""A picture of the confusion matrix: which classes are mistaken for which."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +10,17 @@ from matplotlib.ticker import FixedLocator
 from models.whole_file import whole_file
 
 _MOST_SHOWN = 30  # Classes in the picture.
-_WITH_NUMBERS = 15  # So many have their counts written into them.
+_MOST_WITH_NUMBERS = 15  # With more classes, the counts are not written into the picture.
 
 
 def write_picture(counts: np.ndarray, names: Sequence[str], path: Path, *, title: str) -> None:
     """Writes the counts to `path`, a .png, in one piece.
 
-    Where there are many classes, those with the most mistakes are shown.
+    If there are many classes, only those with the most mistakes are shown.
 
     Args:
-        counts: [classes, classes], a row for each right class.
-        names: Of the classes.
+        counts: [classes, classes], a row for each true class.
+        names: The names of the classes.
         path: Replaced when the picture is complete.
         title: Above the picture.
     """
@@ -37,15 +37,15 @@ def write_picture(counts: np.ndarray, names: Sequence[str], path: Path, *, title
     figure.suptitle(title, fontsize=12)
     axes = figure.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axes, label="share of the right class", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
     labels = [names[number] for number in shown]
     axes.xaxis.set_major_locator(FixedLocator(range(len(shown))))
     axes.yaxis.set_major_locator(FixedLocator(range(len(shown))))
     axes.set_xticklabels(labels, rotation=90 if max(map(len, labels)) > 2 else 0)
     axes.set_yticklabels(labels)
     axes.set_xlabel("predicted")
-    axes.set_ylabel("right")
-    if len(shown) <= _WITH_NUMBERS:
+    axes.set_ylabel("true")
+    if len(shown) <= _MOST_WITH_NUMBERS:
         for row, column in zip(*np.nonzero(part), strict=True):
             color = "white" if shares[row, column] > 0.5 else "black"
             text = f"{part[row, column]:.0f}"

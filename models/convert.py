@@ -1,4 +1,4 @@
-"""Write a dataset in another form: `python -m models.convert --help` lists the flags.
+"""Write a dataset in another format: `python -m models.convert --help` lists the flags.
 
     python -m models.convert --dataset_name=digits --dataset_dir=data --output_dir=digits_folder
     python -m models.convert --dataset_name=folder --dataset_dir=digits_folder --form=tfrecords \
@@ -36,20 +36,17 @@ def main(argv: Sequence[str]) -> int:
 def _define_flags(values: flags.FlagValues) -> None:
     text = functools.partial(define_text, values)
 
-    text(
-        "dataset_name", None, "digits, folder, files of slim's form, or any of tensorflow-datasets."
-    )
-    text("dataset_dir", None, "Where the dataset is. Must exist; missing data is written here.")
-    text("output_dir", None, "A folder that is not there yet.")
-    text("output_name", None, "With tfrecords, what files begin with. Default: --dataset_name.")
-    flags.DEFINE_enum("form", "folder", _FORMS, "What is written.", flag_values=values)
-    define_count(values, "num_shards", 1, "With tfrecords, files a split.")
+    input_pipeline.define_dataset_flags(values)
+    text("output_dir", None, "The folder to write. It must not exist yet.")
+    text("output_name", None, "With tfrecords, how file names begin. Default: --dataset_name.")
+    flags.DEFINE_enum("form", "folder", _FORMS, "The format to write.", flag_values=values)
+    define_count(values, "num_shards", 1, "With tfrecords, the number of files per split.")
 
 
 def _convert(values: flags.FlagValues) -> int:
     input_pipeline.check(values)
     if not values.output_dir:
-        raise UsageError("--output_dir is missing: where the dataset goes, such as data/flowers.")
+        raise UsageError("--output_dir is missing. Say where to write, such as data/flowers.")
     target = Path(values.output_dir)
     if target.exists():
         raise UsageError(f"--output_dir {str(target)!r} exists already. Choose another one.")

@@ -1,4 +1,4 @@
-"""The flags that say on what a command runs, with slim's names, and the strategy they give.
+"""The flags for devices and processes, with slim's names, and the strategy that they describe.
 
     cluster = deployment.cluster(values)        # Without TensorFlow: who are we?
     strategy = deployment.make_strategy(values, cluster)
@@ -26,23 +26,27 @@ def define_flags(values: flags.FlagValues) -> None:
     # kerasdist checks these numbers and says what is wrong with them.
     count = functools.partial(define_count, values, at_least=None)
 
-    count("num_clones", 1, "Model copies of each worker; the loss is their mean.")
-    flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on the CPU.", flag_values=values)
-    count("worker_replicas", None, "Worker processes. Default: those of the cluster, or 1.")
-    count("num_ps_tasks", None, "Parameter servers. Default: those of the cluster, or 0.")
-    count("task", 0, "Which of the worker processes this is; 0 is the chief. Need not be given.")
-    text("worker_hosts", "", "host:port of each worker, with commas; without, TF_CONFIG decides.")
+    count("num_clones", 1, "Replicas of the model on each worker, one per device.")
+    flags.DEFINE_bool("clone_on_cpu", False, "Put the clones on CPUs.", flag_values=values)
+    count("worker_replicas", None, "Number of workers. Default: that of the cluster, or 1.")
+    count("num_ps_tasks", None, "Number of parameter servers. Default: that of the cluster, or 0.")
+    count("task", 0, "Index of this worker; 0 is the chief. It can be left out.")
+    text(
+        "worker_hosts",
+        "",
+        "host:port of each worker, comma-separated. Default: from TF_CONFIG or Slurm.",
+    )
     text("ps_hosts", "", "host:port of each parameter server. Needs --worker_hosts.")
-    text("chief_host", "", "host:port of the chief, which ps need. Needs --worker_hosts.")
-    text("job_name", "worker", "chief, worker or ps: what this process is. Needs --worker_hosts.")
-    count("task_id", 0, "Which one of its job this process is. Needs --worker_hosts.")
+    text("chief_host", "", "host:port of the chief, with --ps_hosts. Needs --worker_hosts.")
+    text("job_name", "worker", "Job of this process: chief, worker, ps. Needs --worker_hosts.")
+    count("task_id", 0, "Index of this process in its job. Needs --worker_hosts.")
 
 
 def cluster(values: flags.FlagValues) -> kerasdist.Cluster:
     """Returns the cluster of --worker_hosts, or else the one that the environment describes.
 
     Raises:
-        UsageError: Flags or environment describe no cluster that can work, or both describe one.
+        UsageError: The flags or the environment describe an invalid cluster, or both describe one.
     """
     try:
         if not values["worker_hosts"].present:
@@ -68,8 +72,8 @@ def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.di
     """Returns the strategy for the flags in this cluster; several workers wait for each other.
 
     Raises:
-        UsageError: The flags cannot be had, or contradict the cluster.
-        kerasdist.ClusterStartError: The other workers did not come, or do not fit.
+        UsageError: The flags ask for something unsupported, or contradict the cluster.
+        kerasdist.ClusterStartError: The other tasks did not start, or do not match.
     """
     try:
         config = _config(values, cluster)
@@ -85,14 +89,14 @@ def _check_no_hosts(values: flags.FlagValues) -> None:
         if values[name].present:
             raise UsageError(
                 f"--{name}={values[name].value} needs --worker_hosts, the addresses of all "
-                "workers. Leave it out where TF_CONFIG says what this process is."
+                "workers. Leave it out if TF_CONFIG says what this process is."
             )
 
 
 def _config(
     values: flags.FlagValues, cluster: kerasdist.Cluster
 ) -> kerasdist.DeploymentConfig | None:
-    """Returns what the flags ask for; None where they leave it to the cluster and the devices."""
+    """Returns what the flags ask for; None if they leave it to the cluster and the devices."""
     if not any(values[name].present for name in _CONFIG):
         return None
     config = kerasdist.DeploymentConfig(
@@ -128,7 +132,7 @@ def _check_launched_clones(config: kerasdist.DeploymentConfig) -> None:
     launched = os.environ.get("KERASDIST_NUM_CLONES", "1")
     if launched not in ("1", str(config.num_clones)):
         raise UsageError(
-            f"--num_clones={config.num_clones} (1 where it is not given), and the launch has "
-            f"--clones {launched}. Give --num_clones={launched}, on a machine without GPUs with "
-            "--clone_on_cpu, or leave --clones out."
+            f"--num_clones={config.num_clones} (default: 1) contradicts --clones {launched} of the "
+            f"launch. Give --num_clones={launched}, and --clone_on_cpu on a machine without GPUs, "
+            "or leave --clones out."
         )

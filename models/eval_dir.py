@@ -33,7 +33,7 @@ class EvalDir:
 
     @property
     def confusion(self) -> Path:
-        """The picture of which classes are taken for which."""
+        """The picture of the confusion matrix."""
         return self.path / "confusion.png"
 
     @property

@@ -2,15 +2,16 @@
 
     python -m models.evaluate --checkpoint_path=runs/first --dataset_name=digits --dataset_dir=data
 
-Prints how often the right class is the first (Accuracy) and among the first five (Recall_5). Each
-example counts once, also where several workers share the work, with or without parameter servers:
+Prints how often the right class is the most likely one (Accuracy), or one of the five most likely
+(Recall_5). Each example counts once, even if several workers share the work, with or without
+parameter servers:
 
     python -m kerasdist launch --workers 2 -- python -m models.evaluate ...
 
---eval_dir=runs/first/eval writes event files, a picture of which classes are taken for which, and
-one of the worst mistakes. With --continuous --model_name=lenet each new checkpoint of a training
-that goes on is measured once, and the best is kept; it ends when the training does, at
---max_number_of_steps, or when nothing new has come for --timeout_secs.
+With --eval_dir=runs/first/eval it also writes event files, a picture of the confusion matrix, and
+one of the worst mistakes. With --continuous --model_name=lenet it evaluates each new checkpoint of
+a training that is still running, and keeps the best model. It ends when the training is finished,
+at --max_number_of_steps, or when there was no new checkpoint for --timeout_secs.
 """
 
 import functools
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 from absl import flags
 
 import kerasdist
@@ -31,20 +33,21 @@ from models import (
     nets,
     preprocessing,
     saved_model,
+    weights,
 )
 from models.chief_first import chief_first
 from models.eval_dir import EvalDir
 from models.evaluation import Evaluation
 from models.nets import auxiliary
 from models.train_dir import TrainDir
-from models.typed_flags import define_count, define_text
+from models.typed_flags import DECAY, define_count, define_number, define_text
 from models.usage_error import UsageError
 
-# What each of them has no meaning without.
+# Flags that need --continuous, each with the reason.
 _OF_CONTINUOUS = {
-    **dict.fromkeys(("eval_interval_secs", "timeout_secs"), "else there is nothing to wait for"),
-    "max_number_of_steps": "else one model is measured",
-    "moving_average_decay": "a model.keras that was trained with it holds the averages",
+    "eval_interval_secs": "without it, there is nothing to wait for",
+    "timeout_secs": "without it, there is nothing to wait for",
+    "max_number_of_steps": "without it, one model is evaluated",
 }
 
 
@@ -57,23 +60,26 @@ def _define_flags(values: flags.FlagValues) -> None:
     count = functools.partial(define_count, values)
 
     saved_model.define_flags(values)
-    count("max_num_batches", None, "Default: all.")
+    count("max_num_batches", None, "Batches to evaluate. Default: all.")
     count("eval_image_size", None, "Height and width in pixels. Default: that of the model.")
-    define_text(values, "eval_dir", None, "Where results and pictures go.")
+    define_text(values, "eval_dir", None, "Where to write results and pictures. Default: nowhere.")
     flags.DEFINE_bool(
         "continuous",
         False,
-        "Measure each new checkpoint in --checkpoint_path, a --train_dir. Needs --model_name.",
+        "Evaluate each new checkpoint of a training: --checkpoint_path is its --train_dir. Needs "
+        "--model_name.",
         flag_values=values,
     )
-    count("eval_interval_secs", 60, "With --continuous, seconds between two looks.")
-    count("timeout_secs", 3600, "With --continuous, seconds without a new checkpoint to the end.")
-    count("max_number_of_steps", None, "With --continuous, the last step to measure.")
-    flags.DEFINE_float(
+    count("eval_interval_secs", 60, "With --continuous, seconds between looks for a checkpoint.")
+    count("timeout_secs", 3600, "With --continuous, seconds to wait for a new checkpoint.")
+    count("max_number_of_steps", None, "With --continuous, the last step to evaluate.")
+    define_number(
+        values,
         "moving_average_decay",
         None,
-        "With --continuous, measure the averages that training keeps, where this is given.",
-        flag_values=values,
+        "Evaluate the moving averages in a checkpoint, whatever the number. A model.keras that was "
+        "trained with it holds them.",
+        DECAY,
     )
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="test", batch_size=100)
@@ -82,16 +88,15 @@ def _define_flags(values: flags.FlagValues) -> None:
 def _evaluate(values: flags.FlagValues) -> int:
     _check(values)
     path = None if values.continuous else saved_model.path_of(values)
-    cluster = _cluster(values)
-    eval_dir = EvalDir(Path(values.eval_dir)) if values.eval_dir else None
-    if eval_dir and cluster.is_chief:
-        eval_dir.check()
-    strategy = deployment.make_strategy(values, cluster)
-    with chief_first(strategy, cluster):
-        dataset = datasets.load(
-            values.dataset_name, split=values.dataset_split_name, data_dir=values.dataset_dir
+    if path and values.moving_average_decay is not None:
+        raise UsageError(
+            "--moving_average_decay needs --continuous or a checkpoint: a model.keras that was "
+            "trained with it holds the averages."
         )
-    dataset = input_pipeline.in_the_channels_asked_for(dataset, values)
+    cluster = _cluster(values)
+    eval_dir = _eval_dir(values, cluster)
+    strategy = deployment.make_strategy(values, cluster)
+    dataset = _dataset(values, strategy, cluster)
     with strategy.scope():
         model = _built(values, dataset) if path is None else _loaded(values, path)
     evaluation = Evaluation(
@@ -103,19 +108,15 @@ def _evaluate(values: flags.FlagValues) -> int:
     )
     evaluation.check(model)
 
-    def measure(step: int, name: str) -> None:
-        with strategy.scope():
-            results = evaluation.measure(model)
-        if not cluster.is_chief:
-            return
-        _print_results(values, name, evaluation.num_examples, results)
-        if eval_dir:
-            evaluation.write(eval_dir, model, results, step=step)
-            print(f"Written: {eval_dir.path}")
-
-    if path is None:
+    measure = functools.partial(_measure, evaluation, model, cluster, eval_dir)
+    if values.continuous:
         return _measure_each(values, model, measure, eval_dir)
-    measure(TrainDir(path.parent).newest_step or 0, str(path))
+    if path:
+        measure(TrainDir(path.parent).newest_step or 0, str(path))
+        return 0
+    averages = values.moving_average_decay is not None
+    weights.start(model, values.checkpoint_path, averages=averages)
+    measure(weights.step_at(values.checkpoint_path), values.checkpoint_path)
     return 0
 
 
@@ -141,12 +142,31 @@ def _check_continuous(values: flags.FlagValues) -> None:
 
 def _cluster(values: flags.FlagValues) -> kerasdist.Cluster:
     cluster = deployment.cluster(values)
-    # An evaluator stands beside the cluster and works alone.
+    # An evaluator does not take part in the training of the cluster.
     if cluster.task.job == "evaluator":
         return kerasdist.Cluster.local()
     if values.continuous and not cluster.is_local:
-        raise UsageError("--continuous works on one process, beside those that train.")
+        raise UsageError("--continuous runs in a process of its own, not in those that train.")
     return cluster
+
+
+def _eval_dir(values: flags.FlagValues, cluster: kerasdist.Cluster) -> EvalDir | None:
+    """Returns the directory to write to, if this task is to write."""
+    if not (values.eval_dir and cluster.is_chief):
+        return None
+    eval_dir = EvalDir(Path(values.eval_dir))
+    eval_dir.check()
+    return eval_dir
+
+
+def _dataset(
+    values: flags.FlagValues, strategy: tf.distribute.Strategy, cluster: kerasdist.Cluster
+) -> datasets.Dataset:
+    with chief_first(strategy, cluster):
+        dataset = datasets.load(
+            values.dataset_name, split=values.dataset_split_name, data_dir=values.dataset_dir
+        )
+    return input_pipeline.in_the_channels_asked_for(dataset, values)
 
 
 def _built(values: flags.FlagValues, dataset: datasets.Dataset) -> keras.Model:
@@ -185,13 +205,32 @@ def _loaded(values: flags.FlagValues, path: Path) -> keras.Model:
     return other
 
 
+def _measure(
+    evaluation: Evaluation,
+    model: keras.Model,
+    cluster: kerasdist.Cluster,
+    eval_dir: EvalDir | None,
+    step: int,
+    name: str,
+) -> None:
+    """Measures the model on all workers; the chief prints and writes the results."""
+    with model.distribute_strategy.scope():
+        results = evaluation.measure(model)
+    if not cluster.is_chief:
+        return
+    _print_results(evaluation, name, results)
+    if eval_dir:
+        evaluation.write(eval_dir, model, results, step=step)
+        print(f"Written: {eval_dir.path}")
+
+
 def _measure_each(
     values: flags.FlagValues,
     model: keras.Model,
     measure: Callable[[int, str], None],
     eval_dir: EvalDir | None,
 ) -> int:
-    """Measures each new checkpoint, until the training ends, a step is reached or nothing comes."""
+    """Measures each new checkpoint, until the training ends, the last step or the timeout."""
     train_dir = TrainDir(Path(values.checkpoint_path))
     seen = eval_dir.steps() if eval_dir else set()
     last_time = time.monotonic()
@@ -204,7 +243,7 @@ def _measure_each(
             seen.add(step)
             last_time = time.monotonic()
         if values.max_number_of_steps and step is not None and step >= values.max_number_of_steps:
-            print(f"\nStep {step} has been measured: the end.")
+            print(f"\nDone: step {step} is evaluated.")
             return 0
         if train_dir.is_finished and train_dir.newest_step in seen:
             print(f"\nThe training in {train_dir.path} is finished.")
@@ -216,10 +255,10 @@ def _measure_each(
 
 
 def _take(train_dir: TrainDir, step: int, model: keras.Model, values: flags.FlagValues) -> bool:
-    """Gives the model the weights of a checkpoint; False where that was removed meanwhile.
+    """Gives the model the weights of a checkpoint; False if it has been removed meanwhile.
 
     Raises:
-        UsageError: They are another net's.
+        UsageError: They are of another net.
     """
     path = train_dir.checkpoint_of(step)
     try:
@@ -231,11 +270,12 @@ def _take(train_dir: TrainDir, step: int, model: keras.Model, values: flags.Flag
     return True
 
 
-def _print_results(
-    values: flags.FlagValues, name: str, num_examples: int, results: dict[str, float]
-) -> None:
-    split = values.dataset_split_name
-    print(f"\n{name} on {num_examples} examples of {values.dataset_name}, split {split}:")
+def _print_results(evaluation: Evaluation, name: str, results: dict[str, float]) -> None:
+    values = evaluation.values
+    print(
+        f"\n{name} on {evaluation.num_examples} examples of {values.dataset_name}, "
+        f"split {values.dataset_split_name}:"
+    )
     for metric, value in results.items():
         print(f"  {metric}  {value:.4f}")
 

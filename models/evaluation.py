@@ -1,4 +1,4 @@
-"""A split of a dataset, ready to measure models with."""
+"""A split of a dataset, ready for measuring models."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -56,16 +56,17 @@ class Evaluation:
         return batches.take(most) if most else batches
 
     def check(self, model: keras.Model) -> None:
-        """Raises UsageError where `model` is for other images or classes."""
+        """Raises UsageError if `model` is for other images or classes."""
         num_classes = input_pipeline.num_classes(
             self.dataset, labels_offset=self.values.labels_offset
         )
         channels = self.dataset.channels
         if (model.input_shape[-1], model.output_shape[-1]) != (channels, num_classes):
             raise UsageError(
-                f"The model takes images of {model.input_shape[-1]} channels and tells "
-                f"{model.output_shape[-1]} classes apart; --dataset_name "
-                f"{self.values.dataset_name!r} has {channels} channels and {num_classes} classes."
+                f"The model is for channels={model.input_shape[-1]} and "
+                f"classes={model.output_shape[-1]}, but --dataset_name "
+                f"{self.values.dataset_name!r} has channels={channels} and classes={num_classes}. "
+                "--use_grayscale and --labels_offset change the latter."
             )
 
     def measure(self, model: keras.Model) -> dict[str, float]:

@@ -2,14 +2,14 @@
 
     python -m models.export --checkpoint_path=runs/first --export_dir=exported/1
 
-Writes a SavedModel that TensorFlow Serving and `tf.saved_model.load` take, without Keras and
-without this package. Its signatures, both of any batch size:
+Writes a SavedModel that TensorFlow Serving and `tf.saved_model.load` read without Keras and without
+this package. Its signatures, both of any batch size:
 
     serving_default   images: float32 [batch, size, size, channels], as the net takes them
     encoded           images: string [batch], the contents of JPEG, PNG, BMP or GIF files
 
-Both return logits and probabilities, float32 [batch, classes]. assets.extra/labels.txt holds what
-the classes are called.
+Both return logits and probabilities, float32 [batch, classes]. assets.extra/labels.txt holds the
+names of the classes.
 """
 
 import shutil
@@ -22,7 +22,6 @@ import tensorflow as tf
 from absl import flags
 
 from models import command, saved_model
-from models.train_dir import TrainDir
 from models.typed_flags import define_text
 from models.usage_error import UsageError
 
@@ -34,23 +33,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _define_flags(values: flags.FlagValues) -> None:
     saved_model.define_flags(values)
-    define_text(values, "preprocessing_name", None, "Default: that of the net.")
-    define_text(values, "export_dir", None, "A folder that is not there yet.")
+    saved_model.define_preprocessing_flag(values)
+    define_text(values, "export_dir", None, "The folder to write. It must not exist yet.")
 
 
 def _export(values: flags.FlagValues) -> int:
-    path = saved_model.path_of(values)
+    saved_model.path_of(values)  # Said first, if it is missing.
     if not values.export_dir:
-        raise UsageError("--export_dir is missing: where the SavedModel goes, such as exported/1.")
+        raise UsageError("--export_dir is missing. Say where to write, such as exported/1.")
     folder = Path(values.export_dir)
     if folder.exists():
         raise UsageError(f"--export_dir {str(folder)!r} exists already. Choose another one.")
-    model = saved_model.load(path)
+    model, labels = saved_model.find(values)
     preprocess = saved_model.preprocess_of(model, values)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _write(folder, model, preprocess)
-        if (labels := TrainDir(path.parent).labels).is_file():
+        if labels.is_file():
             (folder / "assets.extra").mkdir()
             shutil.copyfile(labels, folder / "assets.extra" / labels.name)
     except OSError as error:

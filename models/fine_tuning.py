@@ -3,16 +3,12 @@
 import functools
 
 import keras
-import tensorflow as tf
 from absl import flags
 
-import kerasdist
 from kerasdist import callbacks
-from models import layer_scopes
-from models.nets import slim_names
+from models import layer_scopes, weights
 from models.train_dir import TrainDir
 from models.typed_flags import define_text
-from models.usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -52,20 +48,13 @@ def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> 
             f"{train_dir.checkpoints}"
         )
         return
-    path = train_dir.weights_at(values.checkpoint_path)
     scopes = _scopes(values.checkpoint_exclude_scopes)
-    exclude = layer_scopes.patterns("--checkpoint_exclude_scopes", scopes, model)
-    names = _names(path)
-    try:
-        kerasdist.warm_start(
-            model,
-            path,
-            exclude=exclude,
-            rename=slim_names.RENAME if slim_names.are_slims(names) else None,
-            ignore_missing=values.ignore_missing_vars,
-        )
-    except ValueError as error:
-        raise UsageError(f"--checkpoint_path {values.checkpoint_path!r}: {error}") from error
+    weights.start(
+        model,
+        values.checkpoint_path,
+        exclude=layer_scopes.patterns("--checkpoint_exclude_scopes", scopes, model),
+        ignore_missing=values.ignore_missing_vars,
+    )
 
 
 def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.Callback]:
@@ -77,14 +66,6 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
     scopes = _scopes(values.trainable_scopes)
     patterns = layer_scopes.patterns("--trainable_scopes", scopes, model)
     return [callbacks.TrainableScopes(patterns)] if patterns else []
-
-
-def _names(path: str) -> list[str]:
-    """Returns the names of the variables in a checkpoint of TensorFlow; [] for other files."""
-    try:
-        return [name for name, _ in tf.train.list_variables(path)]
-    except (tf.errors.OpError, ValueError):
-        return []
 
 
 def _scopes(text: str | None) -> list[str]:

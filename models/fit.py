@@ -1,4 +1,4 @@
-"""The one `fit` of a training, and what its errors say to the person who typed the flags."""
+"""The one `fit` of a training, whose errors are explained in terms of the flags."""
 
 import contextlib
 import math
@@ -30,7 +30,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """That of the command, where nothing else goes wrong."""
+        """The exit code of the command if nothing else goes wrong."""
         return command.INTERRUPTED if self.interrupted else 0
 
 
@@ -72,8 +72,8 @@ def fit(
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             batches = input_pipeline.train_batches(train, seed=values.seed, **pipeline)
             model.fit(
-                # The data ends at the last step: with a callback, several workers would stop a step
-                # later.
+                # The data ends at the last step. If a callback stopped, several workers would end
+                # one step later.
                 batches.repeat().take(last_step),
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
                 epochs=math.ceil(last_step / steps_per_epoch),
@@ -91,7 +91,7 @@ def fit(
 def _errors_of_flags(
     values: flags.FlagValues, train: Dataset, test: Dataset | None, train_dir: TrainDir
 ) -> Generator[None]:
-    """Raises what `fit` raises in the words of the flags, where they are the cause."""
+    """Raises errors of `fit` again as messages about the flags, if these are the cause."""
     try:
         yield
     except callbacks.Checkpoint.MismatchError as error:
@@ -109,7 +109,7 @@ def _errors_of_flags(
 
 
 class _TensorBoard(keras.callbacks.TensorBoard):
-    """Keras' own drops the values of an epoch unless `update_freq` divides its last step."""
+    """Writes each epoch. Keras' own drops it unless `update_freq` divides its last step."""
 
     def on_epoch_end(self, epoch, logs=None):
         with tf.summary.record_if(True):

@@ -17,14 +17,14 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "gradient_multipliers",
         None,
-        "Comma-separated layer=factor, such as fc8=10: how much faster it trains.",
+        "Comma-separated layer=factor, such as fc8=10: multiplies the gradients of the layer.",
         flag_values=values,
     )
     define_number(
         values,
         "clip_gradient_norm",
         0.0,
-        "Largest norm of the gradient of each variable; 0 clips none.",
+        "Largest norm of the gradient of each variable; 0 turns clipping off.",
         NOT_NEGATIVE,
     )
 
@@ -33,7 +33,7 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
     """Returns the callbacks that the flags ask for, in slim's order.
 
     Raises:
-        UsageError: --gradient_multipliers is none, or names a layer that the model does not have.
+        UsageError: --gradient_multipliers is malformed, or names a layer that the model lacks.
     """
     found: list[keras.callbacks.Callback] = []
     if values.gradient_multipliers:

@@ -15,8 +15,8 @@ def patterns(flag: str, scopes: list[str], model: keras.Model) -> list[str]:
 
     Args:
         flag: For the message.
-        scopes: Names of layers, or of blocks of them, also as slim writes them, with slashes and
-            behind the scope of the net: "fc8", "InceptionV3/Mixed_7c/Branch_0".
+        scopes: Names of layers or of blocks of layers. They can be written as in slim, with slashes
+            and after the scope of the net: "fc8", "InceptionV3/Mixed_7c/Branch_0".
         model: Whose variables.
 
     Raises:
@@ -37,5 +37,5 @@ def _pattern(flag: str, scope: str, model: keras.Model) -> str:
         told = f"The closest of its {len(layers)} layers are"
         layers = difflib.get_close_matches(scope.replace("/", "."), layers, n=5, cutoff=0)
     raise UsageError(
-        f"{flag} names {scope!r}, of which the net has no variable. {told} {', '.join(layers)}."
+        f"{flag} names {scope!r}, but the net trains no variable there. {told} {', '.join(layers)}."
     )

@@ -23,8 +23,12 @@ def define_flags(values: flags.FlagValues) -> None:
         "straight line to --end_learning_rate within --num_epochs_per_decay epochs.",
         flag_values=values,
     )
-    define_number(values, "end_learning_rate", 0.0001, "Last value of polynomial decay.", NOT_NEGATIVE)
-    define_number(values, "learning_rate_decay_factor", 0.94, "Factor of exponential decay.", POSITIVE)
+    define_number(
+        values, "end_learning_rate", 0.0001, "Last value of polynomial decay.", NOT_NEGATIVE
+    )
+    define_number(
+        values, "learning_rate_decay_factor", 0.94, "Factor of exponential decay.", POSITIVE
+    )
     define_number(
         values,
         "num_epochs_per_decay",

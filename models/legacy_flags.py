@@ -1,15 +1,15 @@
 """Flags of the legacy trainers that have no counterpart here, each with what to do instead."""
 
 _CLUSTER = "TF_CONFIG, Slurm, or --worker_hosts and --ps_hosts say where the other tasks are"
-_STEPS = "--max_number_of_steps says for how long to train"
+_STEPS = "--max_number_of_steps says how long to train"
 _RATE = "--learning_rate says where the learning rate begins"
-_SYNCHRONOUS = "workers without parameter servers are synchronous, and those beside them are not"
+_SYNCHRONOUS = "workers without parameter servers are synchronous, workers with them are not"
 _FINE_TUNING = "--checkpoint_path says which weights to begin with"
 
 ANSWERS = {
     # train_image_classifier
     "master": _CLUSTER,
-    "num_readers": "tf.data reads files side by side by itself",
+    "num_readers": "tf.data itself reads files in parallel",
     "sync_replicas": _SYNCHRONOUS,
     "replicas_to_aggregate": _SYNCHRONOUS,
     "quantize_delay": "nets are trained with the numbers they are evaluated with",
@@ -28,8 +28,8 @@ ANSWERS = {
     "pretrained_model_checkpoint_path": _FINE_TUNING,
     "checkpoint_dir": "--checkpoint_path of models.evaluate says which model to measure",
     "num_replicas_to_aggregate": _SYNCHRONOUS,
-    "protocol": "TensorFlow speaks gRPC, over whatever network there is",
+    "protocol": "TensorFlow uses gRPC on every network",
     "log_device_placement": "the plan at the beginning says which devices are used",
-    "run_once": "models.evaluate runs once, and again and again with --continuous",
+    "run_once": "models.evaluate runs once, unless --continuous is given",
     "num_examples": "--max_num_batches of models.evaluate says how much is read",
 }

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from models.whole_file import whole_file
 
 _COLUMNS = 6
+_MOST_KEPT = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,14 +34,9 @@ class Mistake:
 
 
 class Worst:
-    """The mistakes with the least probability of the right class among those that it is shown.
+    """Keeps the mistakes that give the right class the lowest probability."""
 
-    Args:
-        count: How many it keeps.
-    """
-
-    def __init__(self, count: int = 24):
-        self._count = count
+    def __init__(self):
         self._found: list[tuple[float, int, Mistake]] = []
         self._number = 0
 
@@ -62,9 +58,9 @@ class Worst:
                 right_probability=float(probabilities[index, right[index]]),
             )
             self._number += 1
-            # The number decides between equal ones: mistakes cannot be compared.
+            # The number decides if probabilities are equal: mistakes cannot be compared.
             entry = (-mistake.right_probability, -self._number, mistake)
-            if len(self._found) < self._count:
+            if len(self._found) < _MOST_KEPT:
                 heapq.heappush(self._found, entry)
             else:
                 heapq.heappushpop(self._found, entry)
@@ -81,7 +77,7 @@ def write_picture(
 
     Args:
         mistakes: The worst first.
-        names: Of the classes.
+        names: The names of the classes.
         path: Replaced when the picture is complete.
         title: Above the picture.
     """

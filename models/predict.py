@@ -1,4 +1,4 @@
-"""Say what pictures show: `python -m models.predict --help` lists the flags.
+"""Classify images: `python -m models.predict --help` lists the flags.
 
     python -m models.predict --checkpoint_path=runs/first IMAGE [IMAGE ...]
 
@@ -16,8 +16,7 @@ import tensorflow as tf
 from absl import flags
 
 from models import command, labels, saved_model
-from models.train_dir import TrainDir
-from models.typed_flags import define_count, define_text
+from models.typed_flags import define_count
 from models.usage_error import UsageError
 
 
@@ -30,21 +29,20 @@ def main(argv: Sequence[str]) -> int:
 
 def _define_flags(values: flags.FlagValues) -> None:
     saved_model.define_flags(values)
-    define_text(values, "preprocessing_name", None, "Default: that of the net.")
-    define_count(values, "top_k", 5, "Classes to print.")
+    saved_model.define_preprocessing_flag(values)
+    define_count(values, "top_k", 5, "How many classes to print.")
 
 
 def _predict(values: flags.FlagValues, files: Sequence[str]) -> int:
     if not files:
         raise UsageError("No image is given: python -m models.predict --checkpoint_path=RUN IMAGE")
-    path = saved_model.path_of(values)
-    model = saved_model.load(path)
+    model, file_of_labels = saved_model.find(values)
     preprocess = saved_model.preprocess_of(model, values)
     _, size, _, channels = model.input_shape
     images = [_read(file, channels) for file in files]
     prepared = tf.stack([preprocess(each, image_size=size, seed=None) for each in images])
     logits = model.predict(prepared, verbose=0)
-    names = labels.read(TrainDir(path.parent).labels, num_classes=logits.shape[-1])
+    names = labels.read(file_of_labels, num_classes=logits.shape[-1])
     for file, row in zip(files, np.asarray(keras.ops.softmax(logits)), strict=True):
         print(file)
         for number in np.argsort(-row, kind="stable")[: values.top_k]:

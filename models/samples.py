@@ -30,14 +30,14 @@ def write_picture(
     Args:
         dataset: What is trained on.
         preprocess: How its images are prepared.
-        names: Of the classes.
+        names: The names of the classes.
         path: Replaced when the picture is complete.
         image_size: Height and width that the net takes.
-        labels_offset: Subtracted from labels; those below are no class.
-        seed: Draws the distortions.
+        labels_offset: Subtracted from labels; smaller labels are invalid.
+        seed: The seed of the distortions.
     """
     figure = Figure(figsize=(1.5 * _COUNT, 4), layout="constrained")
-    figure.suptitle("Above: as stored. Below: as the net sees it while training.", fontsize=11)
+    figure.suptitle("Above: as stored. Below: as the net sees them in training.", fontsize=11)
     columns = figure.subplots(2, _COUNT, squeeze=False).T
     for axes in columns.flat:
         axes.axis("off")
@@ -47,7 +47,7 @@ def write_picture(
             image, image_size=image_size, seed=tf.constant([seed, number], tf.int64)
         )
         position = int(label) - labels_offset
-        stored.set_title(names[position] if 0 <= position < len(names) else "no class", fontsize=8)
+        stored.set_title(names[position] if 0 <= position < len(names) else "invalid", fontsize=8)
         for axes, shown in ((stored, image), (seen, prepared)):
             axes.imshow(as_picture(np.asarray(shown)), cmap="gray", vmin=0, vmax=1)
     with whole_file(path) as incomplete:

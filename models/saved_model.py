@@ -1,51 +1,80 @@
-"""The model of a run, as the commands that use it find it."""
+"""The model of a run, for the commands that use it."""
 
 from pathlib import Path
 
 import keras
 from absl import flags
 
-from models import nets, preprocessing
+from models import nets, preprocessing, weights
 from models.train_dir import TrainDir
+from models.typed_flags import define_text
 from models.usage_error import UsageError
+
+_MODELS = (".keras", ".h5", ".hdf5")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags that say which model, and how its images are prepared."""
-    flags.DEFINE_string(
-        "checkpoint_path", None, "A --train_dir, or a .keras file.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "model_name",
+    """Defines the flags that say which model is used."""
+    define_text(
+        values,
+        "checkpoint_path",
         None,
-        "The net that the model has to be. Default: any; it says itself which it is.",
-        flag_values=values,
+        "The model: a --train_dir, a .keras file or, with --model_name, a checkpoint, also of "
+        "TF-Slim.",
+    )
+    define_text(
+        values, "model_name", None, "The net that the model must be. Default: what its file says."
     )
 
 
-def path_of(values: flags.FlagValues) -> Path:
+def define_preprocessing_flag(values: flags.FlagValues) -> None:
+    """Defines the flag that says how the images of the model are prepared."""
+    define_text(
+        values, "preprocessing_name", None, "How images are prepared. Default: as the net needs it."
+    )
+
+
+def path_of(values: flags.FlagValues) -> Path | None:
     """Returns the file of the model that --checkpoint_path names.
 
+    None if there are only weights, such as those of a checkpoint, and --model_name says of what.
+
     Raises:
-        UsageError: There is none.
+        UsageError: There is neither.
     """
     if not values.checkpoint_path:
         raise UsageError("--checkpoint_path is missing: a --train_dir, or a .keras file.")
     path = Path(values.checkpoint_path)
     model_path = TrainDir(path).model if path.is_dir() else path
-    if not model_path.is_file():
-        raise UsageError(
-            f"--checkpoint_path {str(path)!r}: there is no model {model_path}. Train one with "
-            "python -m models.train."
-        )
-    return model_path
+    if model_path.is_file() and _is_model(model_path):
+        return model_path
+    if values.model_name:
+        return None
+    raise UsageError(
+        f"--checkpoint_path {str(path)!r}: there is no model {model_path}. Train one with "
+        "python -m models.train. For weights, such as a checkpoint of TF-Slim or of a training, "
+        "add --model_name."
+    )
+
+
+def find(values: flags.FlagValues) -> tuple[keras.Model, Path]:
+    """Returns the model of the flags, not compiled, and where the names of its classes are.
+
+    Raises:
+        UsageError: There is none.
+    """
+    path = path_of(values)
+    if path:
+        return load(path), TrainDir(path.parent).labels
+    model = weights.net(values.model_name, values.checkpoint_path)
+    return model, weights.labels_at(values.checkpoint_path)
 
 
 def load(path: Path) -> keras.Model:
     """Returns the model in a file, not compiled.
 
     Raises:
-        UsageError: It is no model.
+        UsageError: It is not a model.
     """
     try:
         return keras.saving.load_model(path, compile=False)
@@ -59,7 +88,7 @@ def preprocess_of(model: keras.Model, values: flags.FlagValues) -> preprocessing
     """Returns how the images of a model are prepared.
 
     Raises:
-        UsageError: Neither the flags nor its name say so; it is another net than --model_name.
+        UsageError: Neither the flags nor its name say so, or it is not the net of --model_name.
     """
     if values.model_name and model.name in nets.NETS and model.name != values.model_name:
         raise UsageError(
@@ -70,7 +99,11 @@ def preprocess_of(model: keras.Model, values: flags.FlagValues) -> preprocessing
     name = values.model_name or model.name
     if name not in nets.NETS:
         raise UsageError(
-            f"The model is named {name!r}, which is no net of ours. Say how its images are "
-            f"prepared: --preprocessing_name={'|'.join(preprocessing.PREPROCESSINGS)}."
+            f"The model is named {name!r}, which is not a net of this application. Say how its "
+            f"images are prepared: --preprocessing_name={'|'.join(preprocessing.PREPROCESSINGS)}."
         )
     return preprocessing.find(nets.find(name).preprocessing)
+
+
+def _is_model(path: Path) -> bool:
+    return path.suffix in _MODELS and not path.name.endswith(".weights.h5")

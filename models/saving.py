@@ -11,21 +11,21 @@ from models.typed_flags import DECAY, define_count, define_number
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of slim's trainer for what is written."""
+    """Defines slim's flags for what is written during training."""
     count = functools.partial(define_count, values)
 
-    count("save_interval_secs", 600, "Seconds between two checkpoints, from which a run goes on.")
+    count("save_interval_secs", 600, "Seconds between checkpoints, from which a run can resume.")
     count(
         "save_summaries_secs",
         None,
-        "Seconds between two summaries: norms, histograms and rates. Default: none of these.",
+        "Seconds between summaries: norms, histograms and rates. Default: no summaries.",
     )
-    count("trace_every_n_steps", None, "Global steps between two traces. Default: no traces.")
+    count("trace_every_n_steps", None, "Global steps between profiler traces. Default: no traces.")
     define_number(
         values,
         "moving_average_decay",
         None,
-        "Evaluate and save moving averages of the weights. Default: the weights.",
+        "Evaluate and save moving averages of the weights, with this decay. Default: the weights.",
         DECAY,
     )
 
@@ -50,7 +50,7 @@ def build(values: flags.FlagValues, train_dir: TrainDir) -> list[keras.callbacks
 
 
 class SlimLines(callbacks.Throughput):
-    """The lines of slim's trainer, and the examples/s of all clones and workers."""
+    """The lines of slim's trainer, with the examples/s of all clones and workers."""
 
     def line(self, step, rate, loss):
         shown = "unknown" if loss is None else f"{loss:.4f}"

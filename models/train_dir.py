@@ -1,4 +1,4 @@
-"""The directory of a training run: what is in it, and how each file gets there in one piece."""
+"""The directory of a training run: its files, each of which is written in one piece."""
 
 import contextlib
 import fcntl
@@ -44,22 +44,22 @@ class TrainDir:
 
     @property
     def checkpoints(self) -> Path:
-        """Where a run that was interrupted goes on."""
+        """What an interrupted run resumes from."""
         return self.path / "checkpoints"
 
     @property
     def labels(self) -> Path:
-        """What the classes are called."""
+        """The names of the classes."""
         return self.path / labels.FILE
 
     @property
     def is_begun(self) -> bool:
-        """Whether a run has left checkpoints here, from which it can go on."""
+        """Whether there are checkpoints to resume from."""
         return any(self.checkpoints.glob("step-*"))
 
     @property
     def newest_step(self) -> int | None:
-        """The step of the newest checkpoint; None where there is none."""
+        """The step of the newest checkpoint; None if there is none."""
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
@@ -77,9 +77,11 @@ class TrainDir:
 
     @staticmethod
     def weights_at(path: str) -> str:
-        """Returns what to read weights from: the model of a run, or the path itself."""
-        model = TrainDir(Path(path)).model
-        return str(model) if model.exists() else path
+        """Returns what to read weights from: the model of a run, its checkpoints, or the path."""
+        run = TrainDir(Path(path))
+        if run.model.exists():
+            return str(run.model)
+        return str(run.checkpoints) if run.is_begun else path
 
     def files(self) -> dict[str, str]:
         """Returns what the run writes, for the person: name to path."""
@@ -116,16 +118,16 @@ class TrainDir:
             )
         if self.model.exists() and not self.is_begun and not overwrite:
             raise UsageError(
-                f"--train_dir {str(self.path)!r} holds the model of an earlier run, and no "
-                "checkpoint to go on from. Choose another one, or add --overwrite to replace it."
+                f"--train_dir {str(self.path)!r} holds the model of an earlier run, but no "
+                "checkpoint to resume from. Choose another one, or add --overwrite to replace it."
             )
 
     @contextlib.contextmanager
     def taken(self) -> Generator[None]:
-        """Makes the directory and keeps other runs out of it, until the end or the process's death.
+        """Makes the directory and keeps other runs out of it, until the end of the `with`.
 
         Raises:
-            UsageError: The file system refuses, or a run is going on there.
+            UsageError: It cannot be made, or another run uses it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -145,19 +147,19 @@ class TrainDir:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"--train_dir {str(self.path)!r} is that of a run that is going on. Choose another "
-                "one, or end that run."
+                f"--train_dir {str(self.path)!r} is in use by another run. Choose another one, or "
+                "end that run."
             ) from error
         except OSError:  # A file system without locks.
             pass
 
     def clear(self, *, overwrite: bool = False) -> None:
-        """Takes an earlier run's curves out of TensorBoard's sight, unless it goes on.
+        """Deletes the checkpoints and event files of an earlier run, unless it is resumed.
 
-        The earlier model and picture stay until the new ones replace them.
+        Its model and pictures stay until the new ones replace them.
 
         Args:
-            overwrite: Whether a run that was interrupted is replaced, too.
+            overwrite: Whether a run that could be resumed is replaced, too.
         """
         if self.is_begun and not overwrite:
             return
@@ -168,7 +170,7 @@ class TrainDir:
             for file in (self.path / part).glob("events.out.tfevents.*")
         ]
         if event_files or self.model.exists():
-            print(f"Starting afresh: the results of an earlier run in {self.path} are replaced.")
+            print(f"Starting over: the results of an earlier run in {self.path} are replaced.")
         for file in event_files:
             file.unlink()
 
@@ -176,10 +178,10 @@ class TrainDir:
         """Saves `model`; whatever happens, the file is the old one or the new one, complete.
 
         Returns:
-            Where it is: in the folder for temporary files, where the directory does not take it.
+            Its path, which is in the folder for temporary files if this directory is full.
 
         Raises:
-            UsageError: That does not take it, either.
+            UsageError: It cannot be written to either of them.
         """
         try:
             with whole_file(self.model) as incomplete:
@@ -194,9 +196,9 @@ class TrainDir:
         except OSError as error:
             other.parent.rmdir()
             raise UsageError(
-                f"{told} Nor can it to {tempfile.gettempdir()}: {error}. Make room, and give the "
-                f"same command again: it goes on from the newest checkpoint in {self.checkpoints}, "
-                "if there is one."
+                f"{told} It cannot be written to {tempfile.gettempdir()}, either: {error}. Free "
+                "some space and run the same command again: it resumes from the newest checkpoint "
+                f"in {self.checkpoints}, if there is one."
             ) from error
         print(f"\n{told}", file=sys.stderr)
         return other

@@ -1,9 +1,9 @@
-"""The datasets: one table, name to builder, and every name of tensorflow-datasets besides.
+"""The datasets: one table, name to builder, and in addition every name of tensorflow-datasets.
 
     digits = datasets.load("digits", split="train", data_dir="data")
 
-A new dataset of our own is an import and a row; its builder says its SPLIT_SIZES. "folder" is a
-folder of images, and a name whose files in slim's form are in the folder is read from these.
+A new dataset is an import and a row; its builder has SPLIT_SIZES. "folder" is a folder of images,
+and a name whose TFRecords in slim's format are in `data_dir` is read from these.
 """
 
 import functools
@@ -33,17 +33,18 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     """Returns a split of the dataset `name`; the first time, writes its files into `data_dir`.
 
     Everything that can be checked is checked before anything is written. Files are written into a
-    directory that gets its real name when it is complete, so an interrupted run leaves nothing
-    that the next one trips over.
+    directory that gets its real name when it is complete, so an interrupted run does not disturb
+    the next one.
 
     Args:
-        name: A key of `BUILDERS`, "folder", the name of files in slim's form, or any name that
-            `tfds.builder` takes.
+        name: A key of `BUILDERS`, "folder", the name of TFRecords in slim's format, or any name
+            that `tfds.builder` takes.
         split: One of its splits, or a slice such as "train[:80%]". None is the first.
         data_dir: Where the datasets are; must exist.
 
     Raises:
-        UsageError: An unknown name or split, a missing directory, or data that cannot be had.
+        UsageError: The name or the split is unknown, the directory is missing, or the data cannot
+            be downloaded.
     """
     if not Path(data_dir).is_dir():
         raise UsageError(
@@ -58,7 +59,7 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     _check_features(name, builder)
     # It warns if there is no folder, too.
     if not (Path(builder.data_dir).is_dir() and builder.is_prepared()):
-        # A builder of our own knows its splits before it has written them.
+        # Builders of this application know their splits before they have written them.
         if split and name in BUILDERS:
             splits.parts(name, split, BUILDERS[name].SPLIT_SIZES)
         _prepare(name, builder, Path(data_dir))
@@ -97,26 +98,26 @@ def _make_builder(name: str, data_dir: str) -> tfds.core.DatasetBuilder:
 def _check_features(name: str, builder: tfds.core.DatasetBuilder) -> None:
     if builder.info.supervised_keys != ("image", "label"):
         raise UsageError(
-            f"--dataset_name {name!r} is not for image classification: a pair of image and label "
-            f"is needed. Its features: {', '.join(builder.info.features)}."
+            f"--dataset_name {name!r} is not for image classification, which needs pairs of image "
+            f"and label. Its features: {', '.join(builder.info.features)}."
         )
     image, label = (builder.info.features[key] for key in ("image", "label"))
     if image.np_dtype != np.uint8 or len(image.shape) != 3 or image.shape[-1] not in (1, 3):
         raise UsageError(
-            f"--dataset_name {name!r} has images {image}: uint8 of [height, width, 1 or 3] are "
-            "needed."
+            f"--dataset_name {name!r} has images {image}, but uint8 of [height, width, 1 or 3] "
+            "is needed."
         )
     if not isinstance(label, tfds.features.ClassLabel) or not label.num_classes:
-        raise UsageError(f"--dataset_name {name!r} has labels {label}: a ClassLabel is needed.")
+        raise UsageError(f"--dataset_name {name!r} has labels {label}, not a ClassLabel.")
 
 
 def _prepare(name: str, builder: tfds.core.DatasetBuilder, data_dir: Path) -> None:
-    # tensorflow-datasets tries for minutes.
+    # tensorflow-datasets would try for minutes.
     if name not in BUILDERS and connection.is_offline():
         raise UsageError(
             f"Could not get --dataset_name {name!r}: it is not in {data_dir}, and there is no "
-            f"network to download it from. Here is what needs none: {', '.join(BUILDERS)}, "
-            f"{FOLDER} and TFRecords of slim's form."
+            f"network connection to download it. These need none: {', '.join(BUILDERS)}, {FOLDER} "
+            "and TFRecords in slim's format."
         )
     print(f"Writing the dataset {name!r} into {builder.data_dir} (only this once).")
     try:

@@ -1,11 +1,11 @@
-"""Whether there is a network to download from, known in seconds."""
+"""Whether there is a network connection for downloads, found out within seconds."""
 
 import os
 import queue
 import socket
 import threading
 
-# Where tensorflow-datasets looks first, and a name that should be known anywhere.
+# Where tensorflow-datasets looks first, and a name that is known everywhere.
 _HOSTS = ("storage.googleapis.com", "www.tensorflow.org")
 _TIMEOUT_SECS = 5.0
 _PROXIES = ("https_proxy", "http_proxy", "all_proxy")

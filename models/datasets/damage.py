@@ -1,4 +1,4 @@
-"""Where the files of a dataset are broken: asked for after reading them has failed."""
+"""Finds where the files of a dataset are damaged, after reading them has failed."""
 
 import re
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import tensorflow_datasets as tfds
 
 
 def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
-    """Returns which record of which file cannot be read, and why; "" where all can.
+    """Returns which record of which file cannot be read, and why; "" if all can.
 
     Args:
-        builder: Of the dataset, whose files are TFRecord.
+        builder: The builder of the dataset, whose files are TFRecords.
         split: As in `datasets.load`.
     """
     decode = builder.info.features.deserialize_example
@@ -20,9 +20,7 @@ def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
         if damage:
             return damage
         if number != file.examples_in_shard:
-            return (
-                f"{file.filename} has {number} records, and {file.examples_in_shard} are expected"
-            )
+            return f"{file.filename} has {number} records instead of {file.examples_in_shard}"
     return ""
 
 
@@ -30,8 +28,8 @@ def damage_of_file(path: str, decode: Callable) -> tuple[int, str]:
     """Returns how many records of a TFRecord file can be read, and why the next one cannot.
 
     Args:
-        path: Of the file.
-        decode: Of a record, in the graph of a pipeline.
+        path: The path of the file.
+        decode: Decodes a record, in the graph of a pipeline.
     """
     number = 0
     try:
@@ -39,6 +37,6 @@ def damage_of_file(path: str, decode: Callable) -> tuple[int, str]:
             number += 1
     except tf.errors.OpError as error:
         line = error.message.partition("\n")[0]
-        reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # Names of TensorFlow's own.
+        reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # TensorFlow's names of ops.
         return number, f"record {number} (from 0) of {path} cannot be read: {reason}"
     return number, ""

@@ -8,16 +8,16 @@ import tensorflow as tf
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A split's examples and what a training run must know of them.
+    """The examples of a split, and what a training run must know about them.
 
     Args:
         examples: (image uint8 [height, width, channels], label int64 []), in the stored order.
-        num_examples: In this split.
-        label_names: What the labels are called, from 0.
-        channels: Of the images.
+        num_examples: How many examples the split has.
+        label_names: The names of the labels, from 0.
+        channels: Channels of the images.
         split_names: All splits of the dataset.
-        damage: Says which record of which file cannot be read, after reading has failed; "" where
-            all can.
+        damage: Says which record of which file cannot be read, after reading has failed; "" if all
+            can.
     """
 
     examples: tf.data.Dataset

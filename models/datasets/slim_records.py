@@ -1,7 +1,7 @@
 """TFRecords as slim's scripts wrote them, read as they are.
 
-data/cifar10_train.tfrecord                    cifar10, mnist, and your own of this form
-data/flowers_train_00000-of-00005.tfrecord     flowers, and your own of this form
+data/cifar10_train.tfrecord                    cifar10, mnist, and your own with such names
+data/flowers_train_00000-of-00005.tfrecord     flowers, and your own with such names
 data/train-00000-of-01024                      imagenet
 data/train.record-00000-of-00100               visualwakewords
 data/labels.txt                                "0:daisy", a line for each class
@@ -24,18 +24,18 @@ from models.datasets.damage import damage_of_file
 from models.datasets.dataset import Dataset
 from models.usage_error import UsageError
 
-# Where slim's form of a name is another; and the classes where labels.txt is not there.
+# The datasets whose files are named otherwise, and the classes of those without a labels.txt.
 _FILES = {
     "imagenet": r"(?P<split>train|validation)-\d+-of-(?P<count>\d+)",
     "visualwakewords": r"(?P<split>\w+)\.record-\d+-of-(?P<count>\d+)",
 }
 _NUM_CLASSES = {"cifar10": 10, "flowers": 5, "imagenet": 1001, "mnist": 10, "visualwakewords": 2}
-_LENGTH = struct.Struct("<Q")  # Of a record: before it stand this and 4 bytes, behind it 4 more.
+_LENGTH = struct.Struct("<Q")  # Of a record: it comes after this and 4 bytes, and before 4 more.
 _AROUND = 4
 
 
 def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
-    """Returns the files of each split of the dataset `name` in slim's form; {} without any.
+    """Returns the files in slim's format of each split of the dataset `name`; {} without any.
 
     Raises:
         UsageError: Shards are missing.
@@ -66,16 +66,16 @@ def _check_shards(name, split, paths, pattern) -> None:
 
 
 def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir: str) -> Dataset:
-    """Returns a split of a dataset in slim's form.
+    """Returns a split of a dataset in slim's format.
 
     Args:
-        name: Of the dataset.
-        files: Of each split.
+        name: The name of the dataset.
+        files: The files of each split.
         split: Such as "train", or a slice of one. None is the first.
         data_dir: Where labels.txt is.
 
     Raises:
-        UsageError: There is no such split, or nobody says what the classes are.
+        UsageError: There is no such split, or the classes are unknown.
     """
     sizes = {each: sum(map(_count, paths)) for each, paths in files.items()}
     parts = splits.parts(name, split or next(iter(sizes)), sizes)
@@ -111,8 +111,8 @@ def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
     num_classes = labels.count(path) or _NUM_CLASSES.get(name)
     if not num_classes:
         raise UsageError(
-            f"--dataset_name {name!r} has no {path}, which says what the classes are: a line such "
-            "as 0:daisy for each."
+            f"--dataset_name {name!r} needs {path}, which names the classes: a line such as "
+            "0:daisy for each."
         )
     return tuple(labels.read(path, num_classes=num_classes))
 
@@ -137,7 +137,7 @@ def _channels(path: Path) -> int:
     except (StopIteration, tf.errors.OpError) as error:
         reason = getattr(error, "message", "it is empty").partition("\n")[0]
         raise UsageError(
-            f"{path} does not begin with a record of slim's form, with image/encoded and "
+            f"{path} does not begin with a record in slim's format, with image/encoded and "
             f"image/class/label: {reason}"
         ) from error
     return 1 if image.shape[-1] == 1 else 3
@@ -170,9 +170,9 @@ class Encoded(NamedTuple):
 
 
 def write(path: Path, examples: Iterable[Encoded]) -> int:
-    """Writes records in slim's form; returns how many."""
+    """Writes records in slim's format; returns how many."""
     count = 0
-    # Its types say too little for `with`.
+    # TensorFlow's types do not know that it can be used in a `with`.
     writer: Any = tf.io.TFRecordWriter(str(path))
     with writer:
         for each in examples:

@@ -53,10 +53,10 @@ NETS = {
     "vgg_19": Net(vgg.vgg_19, 224, "vgg"),
     "vgg_a": Net(vgg.vgg_a, 224, "vgg"),
 }
-# Slim's other names, and why they are none here.
+# Slim's other names, and why they are missing here.
 ABSENT = {
-    "i3d": "it reads videos, and this application images",
-    "s3dg": "it reads videos, and this application images",
+    "i3d": "it needs video input, and this application reads images",
+    "s3dg": "it needs video input, and this application reads images",
     "nasnet_cifar": "keras.applications has no NASNet for images of 32 pixels; try cifarnet",
     "pnasnet_large": "keras.applications has no PNASNet; try nasnet_large",
     "pnasnet_mobile": "keras.applications has no PNASNet; try nasnet_mobile",
@@ -67,10 +67,10 @@ def find(name: str) -> Net:
     """Returns the row of `name`.
 
     Raises:
-        UsageError: There is no such net; the message lists those there are, or says why not.
+        UsageError: There is no such net. The message lists the valid names, or says why not.
     """
     if name in ABSENT:
-        raise UsageError(f"--model_name {name!r} is not here: {ABSENT[name]}.")
+        raise UsageError(f"--model_name {name!r} is not available: {ABSENT[name]}.")
     check_name("--model_name", name, NETS)
     return NETS[name]
 
@@ -83,15 +83,15 @@ def build(
     image_size: int | None = None,
     channels: int | None = None,
 ) -> keras.Model:
-    """Builds the net `name`, with fresh weights; it is named so too, and gives logits.
+    """Builds the net `name` with initial weights. The model has that name, and returns logits.
 
     Args:
         name: A key of `NETS`.
         num_classes: The number of logits.
-        weight_decay: Of slim's kind: adds `weight_decay * sum(w ** 2) / 2` to the loss for every
-            kernel that the net's slim original regularizes.
+        weight_decay: As in slim, adds `weight_decay * sum(w ** 2) / 2` to the loss for every
+            kernel that slim's net regularizes.
         image_size: Height and width in pixels; None is the net's default.
-        channels: Of the images; None is the net's default.
+        channels: Channels of the images; None is the net's default.
 
     Returns:
         A model: images float32 [batch, image_size, image_size, channels] to logits

@@ -1,7 +1,7 @@
-"""The optimizers of the legacy trainer, by their legacy names and flags: TensorFlow 1's steps.
+"""The optimizers of the legacy trainer, by their legacy names and flags, with TensorFlow 1's steps.
 
-Where Keras' own makes them, it is that one; `Momentum` and `RMSProp` are ours. A model that is
-saved with one of ours loads with `compile=False` where this package is not imported.
+They are Keras' optimizers, except `Momentum` and `RMSProp`, whose steps differ in Keras. Without
+this package, a model that was saved with one of these two loads with `compile=False` only.
 """
 
 import functools
@@ -30,12 +30,12 @@ def define_flags(values: flags.FlagValues) -> None:
 
     define_text(values, "optimizer", "rmsprop", f"One of {', '.join(OPTIMIZERS)}.")
     number("adadelta_rho", 0.95, "Decay of adadelta.", DECAY)
-    number("adagrad_initial_accumulator_value", 0.1, "Where adagrad's sums start.", POSITIVE)
+    number("adagrad_initial_accumulator_value", 0.1, "Initial value of adagrad's sums.", POSITIVE)
     number("adam_beta1", 0.9, "Decay of adam's mean of gradients.", DECAY)
     number("adam_beta2", 0.999, "Decay of adam's mean of squares.", DECAY)
     number("opt_epsilon", 1.0, "Epsilon of adadelta, adam and rmsprop.", NOT_NEGATIVE)
     number("ftrl_learning_rate_power", -0.5, "Power of ftrl's learning rate.", NOT_POSITIVE)
-    number("ftrl_initial_accumulator_value", 0.1, "Where ftrl's sums start.", NOT_NEGATIVE)
+    number("ftrl_initial_accumulator_value", 0.1, "Initial value of ftrl's sums.", NOT_NEGATIVE)
     number("ftrl_l1", 0.0, "L1 of ftrl.", NOT_NEGATIVE)
     number("ftrl_l2", 0.0, "L2 of ftrl.", NOT_NEGATIVE)
     number("momentum", 0.9, "Momentum of the momentum optimizer.", DECAY)
@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def check(values: flags.FlagValues) -> None:
-    """Raises UsageError where the flags cannot be used."""
+    """Raises UsageError if the flags cannot be used."""
     check_name("--optimizer", values.optimizer, OPTIMIZERS)
 
 

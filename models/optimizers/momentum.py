@@ -5,16 +5,16 @@ import keras
 
 @keras.saving.register_keras_serializable("models")
 class Momentum(keras.optimizers.Optimizer):
-    """Remembers gradients, where Keras' SGD remembers steps.
+    """Accumulates gradients, while Keras' SGD accumulates steps.
 
-    The mean of gradients becomes `momentum * mean + gradient`, and the weight falls by
-    `learning_rate * mean`. While the learning rate stays, both make the same steps; where it falls,
-    this one slows down at once, and Keras' keeps the speed of the steps before.
+    The sum of gradients becomes `momentum * sum + gradient`, and the weight falls by
+    `learning_rate * sum`. With a constant learning rate both make the same steps. When it falls,
+    this one slows down at once, and Keras' only after some steps.
 
     Args:
         learning_rate: Number or schedule.
-        momentum: How much of the mean stays, from 0 to less than 1.
-        **arguments: Further ones of Keras' optimizers.
+        momentum: How much of the sum is kept in each step, from 0 to less than 1.
+        **arguments: Further arguments of `keras.optimizers.Optimizer`.
 
     Example:
         model.compile(Momentum(0.01, momentum=0.9), "mse")
@@ -30,7 +30,7 @@ class Momentum(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._means = [
+        self._sums = [
             self.add_variable_from_reference(variable, name="momentum") for variable in variables
         ]
 
@@ -39,9 +39,9 @@ class Momentum(keras.optimizers.Optimizer):
         rate = keras.ops.cast(learning_rate, variable.dtype)
         gradient = keras.ops.cast(gradient, variable.dtype)
         kept = keras.ops.cast(self.momentum, variable.dtype)
-        mean = self._means[self._get_variable_index(variable)]
-        self.assign(mean, keras.ops.add(keras.ops.multiply(mean, kept), gradient))
-        self.assign_sub(variable, keras.ops.multiply(mean, rate))
+        total = self._sums[self._get_variable_index(variable)]
+        self.assign(total, keras.ops.add(keras.ops.multiply(total, kept), gradient))
+        self.assign_sub(variable, keras.ops.multiply(total, rate))
 
     def get_config(self):
         return {**super().get_config(), "momentum": self.momentum}

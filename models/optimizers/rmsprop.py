@@ -5,11 +5,12 @@ import keras
 
 @keras.saving.register_keras_serializable("models")
 class RMSProp(keras.optimizers.RMSprop):
-    """Starts its mean of squares at one, where Keras' starts at zero.
+    """Starts its mean of squares at one; that of Keras' starts at zero.
 
-    With an epsilon of 1, which the legacy trainers have, Keras' first step is a third larger.
+    With an epsilon of 1, as in the legacy trainers, Keras' first step is a third larger.
 
-    Args: those of `keras.optimizers.RMSprop`.
+    Args:
+        The same as of `keras.optimizers.RMSprop`.
 
     Example:
         model.compile(RMSProp(0.045, rho=0.9, momentum=0.9, epsilon=1.0), "mse")

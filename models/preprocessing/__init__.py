@@ -19,8 +19,8 @@ class Preprocess(Protocol):
         Args:
             image: uint8 [height, width, channels].
             image_size: Height and width of the result, in pixels.
-            seed: int64 [2], draws the random distortions of training; None is evaluation, which
-                distorts nothing.
+            seed: int64 [2], the seed of the random distortions in training. None means evaluation,
+                without distortions.
         """
         ...
 
@@ -37,7 +37,7 @@ def find(name: str) -> Preprocess:
     """Returns the preprocessing `name`.
 
     Raises:
-        UsageError: There is no such preprocessing; the message lists those there are.
+        UsageError: There is no such preprocessing; the message lists the valid names.
     """
     check_name("--preprocessing_name", name, PREPROCESSINGS)
     return PREPROCESSINGS[name]

@@ -1,6 +1,6 @@
 """What the Inception nets, MobileNets and NASNets take: pixels from -1 to 1, in slim's fast mode.
 
-Resizing is that of TensorFlow 1 (corners of pixels, not their centers), which slim's weights know.
+Images are resized as in TensorFlow 1 (by corners of pixels, not centers), as for slim's weights.
 """
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ def preprocess(image, *, image_size: int, seed):
 
     While training: crop a part of 5 to 100 % of the area and an aspect ratio of 3/4 to 4/3, flip
     left to right every other time, change the brightness by up to an eighth, and the saturation of
-    colored images by a factor of 0.5 to 1.5. Else: the middle, 87.5 % of each side.
+    colored images by a factor of 0.5 to 1.5. In evaluation: the middle, 87.5 % of each side.
     """
     image = tf.image.convert_image_dtype(image, tf.float32)
     if seed is None:

@@ -1,6 +1,6 @@
 """What VGG and the ResNets take: pixels from 0 to 255 less the mean color of ImageNet.
 
-Resizing is that of TensorFlow 1 (corners of pixels, not their centers), which slim's weights know.
+Images are resized as in TensorFlow 1 (by corners of pixels, not centers), as for slim's weights.
 """
 
 import tensorflow as tf
@@ -12,11 +12,11 @@ _SMALLEST_SIDE, _LARGEST_SIDE = 256, 512  # Of the shorter side, before the crop
 
 
 def preprocess(image, *, image_size: int, seed):
-    """Resizes uint8 [height, width, channels], crops it, and takes off the mean color.
+    """Resizes uint8 [height, width, channels], crops it, and subtracts the mean color.
 
-    While training the shorter side becomes 256 to 512 pixels long, the crop is at random, and every
-    other image is flipped left to right. Else it becomes 256 pixels long, and the middle is kept.
-    It is never shorter than the net's images.
+    In training the shorter side becomes 256 to 512 pixels long, the crop is random, and half of the
+    images are flipped left to right. In evaluation it becomes 256 pixels long, and the middle is
+    kept. It is never shorter than the net's images.
     """
     channels = image.shape[-1]
     if seed is None:
@@ -36,7 +36,7 @@ def preprocess(image, *, image_size: int, seed):
 
 
 def _resize(image, side):
-    """Resizes so that the shorter side has this length, and the aspect ratio stays."""
+    """Resizes so that the shorter side has this length; keeps the aspect ratio."""
     height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
     scale = tf.cast(side, tf.float32) / tf.minimum(height, width)
     size = tf.cast(tf.math.rint([height * scale, width * scale]), tf.int32)

@@ -4,17 +4,17 @@
 
 Reads slim's cifar10_train.tfrecord and cifar10_test.tfrecord in data/, or else has
 tensorflow-datasets download CIFAR-10 there (163 MB). The results go to runs/cifarnet_cifar10; a
-second start goes on.
+second start resumes.
 
 Expected time: 0.26 s a step on 2 cores, so 7 hours. Expected test accuracy: 0.86. That is what was
-published for TensorFlow's own CIFAR-10 trainer, with as many steps and images and a net of the same
-kinds of layers, after 4 hours on a K40; slim's script has no number of its own.
+published for TensorFlow's CIFAR-10 trainer, with as many steps and images and a net of the same
+kinds of layers, after 4 hours on a K40. For slim's script nothing is published.
 
 On workers, each with the batch of the recipe:
 
     python -m kerasdist launch --workers 2 -- python -m models.recipes.cifarnet_cifar10
 
-Further flags of models.train win over those here: --num_clones=2 --batch_size=64.
+Flags of models.train that are added override those here: --num_clones=2 --batch_size=64.
 """
 
 import sys
@@ -27,7 +27,7 @@ _DATASET_DIR = Path("data")
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Trains and returns the exit code; the flags `argv` win over those of the recipe."""
+    """Trains and returns the exit code; the flags `argv` override those of the recipe."""
     _DATASET_DIR.mkdir(exist_ok=True)
     return train.main(
         [

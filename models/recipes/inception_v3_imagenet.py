@@ -3,7 +3,7 @@
     python -m models.recipes.inception_v3_imagenet --dataset_dir=DIR
 
 DIR holds slim's TFRecords, train-00000-of-01024 to validation-00127-of-00128, with 1,001 classes.
-The results go to runs/inception_v3; a second start goes on. On several GPUs, or on workers, which
+The results go to runs/inception_v3; a second start resumes. On several GPUs, or on workers, which
 read --batch_size images each:
 
     python -m models.recipes.inception_v3_imagenet --dataset_dir=DIR --num_clones=8
@@ -11,15 +11,15 @@ read --batch_size images each:
         --dataset_dir=DIR
 
 RMSProp with decay 0.9, momentum 0.9 and epsilon 1.0; the learning rate 0.045 falls by 0.94 every
-two epochs, in stairs; moving averages of 0.9999; labels smoothed by 0.1; the second classifier
-counts 0.4.
+two epochs, in stairs; moving averages with decay 0.9999; labels smoothed by 0.1; the second
+classifier has the weight 0.4.
 
 Expected time and accuracy are the published ones: 73.5 % of the validation images after 100 hours
 on eight K40 with 256 images a step, and 78 % in less than 65 hours on 100 GPUs, 56 times the speed
-of one. A step of 32 images takes 5.5 s on 2 cores, and all of them 64 days: nothing for a laptop.
+of one. A step of 32 images takes 5.5 s on 2 cores, and all of them 64 days: too long for a laptop.
 
-Slim's trainer could leave out the slowest workers of a step; here all of them count. Further flags
-of models.train win over those here.
+The original trainer could leave out the slowest workers of a step; here all of them count. Flags of
+models.train that are added override those here.
 """
 
 import sys
@@ -29,7 +29,7 @@ from models import train
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Trains and returns the exit code; the flags `argv` win over those of the recipe."""
+    """Trains and returns the exit code; the flags `argv` override those of the recipe."""
     return train.main(
         [
             "--train_dir=runs/inception_v3",

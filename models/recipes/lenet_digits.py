@@ -4,7 +4,7 @@
 
 Expected time: about a minute on 2 cores. Expected test accuracy: 0.98. Nothing is
 downloaded. The dataset goes to data/, the results to runs/lenet_digits; a second run replaces them.
-Further flags of models.train win over those here: --num_clones=1.
+Flags of models.train that are added override those here: --num_clones=1.
 """
 
 import sys
@@ -17,7 +17,7 @@ _DATASET_DIR = Path("data")
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Trains and returns the exit code; the flags `argv` win over those of the recipe."""
+    """Trains and returns the exit code; the flags `argv` override those of the recipe."""
     _DATASET_DIR.mkdir(exist_ok=True)
     return train.main(
         [

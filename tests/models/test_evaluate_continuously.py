@@ -100,7 +100,7 @@ def test_it_ends_at_a_step(data_dir, copied, capsys):
 
     assert evaluate.main(continuous(data_dir, copied, "--max_number_of_steps=10")) == 0
 
-    assert "Step 10 has been measured: the end." in capsys.readouterr().out
+    assert "Done: step 10 is evaluated." in capsys.readouterr().out
 
 
 def test_the_best_model_is_that_of_the_best_step(data_dir, copied, monkeypatch):

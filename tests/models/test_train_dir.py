@@ -51,7 +51,7 @@ def test_a_directory_that_is_taken_is_refused_and_free_afterwards(tmp_path):
 
     with (
         train_dir.taken(),
-        pytest.raises(UsageError, match=r"that of a run that is going on\. Choose another"),
+        pytest.raises(UsageError, match=r"is in use by another run\. Choose another"),
         train_dir.taken(),
     ):
         pass
@@ -95,7 +95,7 @@ def test_clearing_takes_away_old_event_files_alone(tmp_path, capsys):
     assert not events.exists()
     assert other_run.exists()
     assert train_dir.model.read_text() == "old"
-    assert "Starting afresh" in capsys.readouterr().out
+    assert "Starting over" in capsys.readouterr().out
 
 
 def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path):
@@ -103,7 +103,9 @@ def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path):
     train_dir.save(Model())
 
     # It fails everywhere: there is no second place, either.
-    with pytest.raises(UsageError, match=r"No space left.* Nor can it to .*No space left.*room"):
+    with pytest.raises(
+        UsageError, match=r"No space left.* to .*, either: No space left.*Free some space"
+    ):
         train_dir.save(Model(fails=True))
 
     assert train_dir.model.read_text() == "new"

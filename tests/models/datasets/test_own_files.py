@@ -156,7 +156,7 @@ def test_records_of_another_kind_are_named(tmp_path):
     writer.write(b"a sentence")
     writer.close()
 
-    with pytest.raises(UsageError, match=r"birds_train.tfrecord does not begin with a record of"):
+    with pytest.raises(UsageError, match=r"birds_train.tfrecord does not begin with a record in"):
         datasets.load("birds", split="train", data_dir=tmp_path)
 
 
@@ -164,7 +164,7 @@ def test_records_without_classes_are_refused(records, tmp_path):
     for path in records.glob("*.tfrecord"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
 
-    with pytest.raises(UsageError, match=r"'numbers' has no .*labels.txt, which says what the"):
+    with pytest.raises(UsageError, match=r"'numbers' needs .*labels.txt, which names the classes"):
         datasets.load("numbers", split="train", data_dir=tmp_path)
 
 
