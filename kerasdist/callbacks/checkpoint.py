@@ -44,6 +44,8 @@ from kerasdist.training.step.update_callback import UpdateCallback
 # How many `fit` of a model have ended, by folder: a script that is started again makes the same
 # ones in the same order.
 _num_fits = weakref.WeakKeyDictionary()
+# The model of the last `fit` that has ended, by folder.
+_last_models: dict[str, weakref.ref] = {}
 
 # The name of the array that holds tf.data's state of an iterator: compressed, uint8.
 _DATA_STATE = "data/iterator"
@@ -111,6 +113,8 @@ class Checkpoint(UpdateCallback):
             is not the path of a folder.
         Checkpoint.MismatchError: A ValueError, when `fit` begins: the checkpoint is of another
             model, optimizer or batch size.
+        ValueError: When `fit` begins: this Checkpoint has seen another model trained to its end in
+            this process.
         OSError: When `fit` begins: a checkpoint that may be whole cannot be read.
 
     Example:
@@ -159,6 +163,7 @@ class Checkpoint(UpdateCallback):
         self.weights_if_changed, self.on_error = weights_if_changed, on_error
         self.save_on_term = save_on_term
         self.resumed_from: str | None = None
+        self._last_model: weakref.ref | None = None  # Of a `fit` that has ended.
         self._termination = Termination()
         self._folder = Folder(self.directory)
         self._monitored: float | None = None  # Of the epoch that has just ended.
@@ -289,6 +294,7 @@ class Checkpoint(UpdateCallback):
     def on_train_end(self, logs=None):
         keras_adapter.begin_at(self.model, None)
         _num_fits[self.model][self._key()] += 1
+        _last_models[self._key()] = self._last_model = weakref.ref(self.model)
         if self._pending is not None:  # Nothing was left to train.
             self._end_as_before(self._pending)
         elif self._cut is not None:
@@ -382,6 +388,12 @@ class Checkpoint(UpdateCallback):
         )
         if resume.is_of_earlier_fit(saved.record, training):
             return False
+        if self._last_model and self._last_model() is not self.model:
+            raise ValueError(
+                f"{saved.path} is of another model, which this Checkpoint has seen trained in this "
+                "process. Give each model, such as that of a fold, a Checkpoint and a folder of "
+                "its own."
+            )
         if differences := resume.differences(saved.record, training):
             self._refuse(saved, resume.describe_differences(differences))
             return False
@@ -421,7 +433,11 @@ class Checkpoint(UpdateCallback):
         self._pending = saved
         if resume.is_over(record, training):
             keras_adapter.begin_at(self.model, training.epochs)
-            self._say(resume.describe_end(saved, training, self.directory))
+            last = _last_models.get(self._key())
+            is_of_another = last is not None and last() is not self.model
+            self._say(
+                resume.describe_end(saved, training, self.directory, is_of_another=is_of_another)
+            )
             return
         keras_adapter.begin_at(self.model, record["epoch"])
         self._first_epoch = record.get("first_epoch", 0)

@@ -12,6 +12,10 @@ from kerasdist.checkpoints.folder import Saved
 # Instead of the step of a checkpoint.
 MISSING, UNREADABLE = -1, -2
 _NUM_SHOWN = 6
+_OTHER_MODEL = (
+    " This process has trained another model there: if this one is to be trained by itself, as "
+    "that of another fold is, give it a folder of its own."
+)
 _MOST_EPOCHS = 10**9  # Who asks for more asks for as many as there is time for.
 
 
@@ -122,8 +126,15 @@ def describe_differences(found: list[str]) -> str:
     return "; ".join(found[:_NUM_SHOWN]) + ("; ..." if len(found) > _NUM_SHOWN else "")
 
 
-def describe_end(saved: Saved, training: Training, directory: str) -> str:
-    """Returns the line for a training that is over."""
+def describe_end(saved: Saved, training: Training, directory: str, *, is_of_another: bool) -> str:
+    """Returns the line for a training that is over.
+
+    Args:
+        saved: Its last checkpoint.
+        training: The `fit` that begins.
+        directory: The folder of its checkpoints.
+        is_of_another: Whether this process has trained another model there.
+    """
     record = saved.record
     if is_of_later_fit(record, training):
         return f"Nothing left to train in this `fit`: {saved.path} is of a later one."
@@ -131,6 +142,7 @@ def describe_end(saved: Saved, training: Training, directory: str) -> str:
     return (
         f"The training in {directory} is finished: {saved.step} steps, {num_epochs} epochs. "
         "To train longer, ask for more epochs or steps; to start over, use another folder."
+        + (_OTHER_MODEL if is_of_another else "")
     )
 
 

@@ -55,3 +55,16 @@ def test_a_state_without_a_callback_is_named(capsys, tmp_path):
     train(tmp_path, epochs=3)
 
     assert "The state of EarlyStopping in " in capsys.readouterr().err
+
+
+def test_a_folder_is_not_for_several_models_of_a_process(capsys, tmp_path):
+    checkpoint = train(tmp_path)
+    again, x = make_model(), np.ones((8, 2), "float32")
+    before = again.get_weights()
+
+    with pytest.raises(ValueError, match="of another model, which this Checkpoint has seen"):
+        again.fit(x, x[:, :1], verbose=0, callbacks=[checkpoint])
+    train(tmp_path)  # As a cell of a notebook that is run once more, or another fold.
+
+    np.testing.assert_array_equal(again.get_weights()[0], before[0])
+    assert "This process has trained another model there" in capsys.readouterr().err
