@@ -25,6 +25,7 @@ class Evidence:
         with self._creation():
             self._step: Any = _variable(tf.constant(-1, tf.int64))
             self._num_bad: Any = _variable(0)
+            self._is_first: Any = _variable(True)
             self._flags: Any = _variable(tf.zeros([strategy.num_replicas_in_sync]))
             self._sizes: Any = _variable(tf.zeros([num_variables]))
             self._losses: Any = None
@@ -39,7 +40,9 @@ class Evidence:
         """Returns whether something is kept: bool scalar. Traced."""
         return self._step >= 0
 
-    def keep(self, step, flags, indices, sizes, losses: dict, values, data) -> None:
+    def keep(
+        self, step, flags, indices, sizes, losses: dict, values, data, *, is_first: bool
+    ) -> None:
         """Keeps what is known about the first such step, and counts them all. Traced."""
         leaves = tf.nest.flatten(data, expand_composites=True)
         leaves = [leaf for leaf in leaves if leaf is not None]
@@ -52,6 +55,7 @@ class Evidence:
         def keep():
             self._step.assign(step)
             self._flags.assign(flags)
+            self._is_first.assign(is_first)
             self._sizes.scatter_nd_update(indices, sizes)
             self._losses.assign(values)
             for variable, leaf in zip(self._leaves or (), leaves, strict=True):
@@ -75,6 +79,11 @@ class Evidence:
     def num_bad(self) -> int:
         """How many steps there were."""
         return int(self._num_bad.numpy())
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the same call of `train_step` made no other update before."""
+        return bool(self._is_first.numpy())
 
     @property
     def flags(self) -> np.ndarray:

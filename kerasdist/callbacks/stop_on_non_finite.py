@@ -29,10 +29,12 @@ class StopOnNonFinite(StepCallback):
 
     A gradient is finite if its L2 norm is, in float32.
 
-    Weights, optimizer, moving statistics and metrics stay as the step before has left them. The
+    Weights, optimizer, moving statistics and metrics stay as the step before has left them; if a
+    `train_step` makes several updates, those that came before the one that is not finite stay. The
     message names the step, the worker and replica, what went wrong first (an input, a layer, a loss
-    or the gradient of a variable), and the largest gradients of the step before. The batch that
-    caused it is kept. Infinite gradients of a `LossScaleOptimizer` are left to the optimizer.
+    or the gradient of a variable), and the largest gradients before it, as a replica has them for
+    its part of the batch. The batch that caused it is kept. Infinite gradients of a
+    `LossScaleOptimizer` are left to the optimizer.
 
     It acts before all other callbacks, wherever it is in the list. It costs one sum over the
     gradients in each step and, on accelerators, a wait for its result.
@@ -80,6 +82,8 @@ class StopOnNonFinite(StepCallback):
     def prepare(self, model):
         strategy = model.distribute_strategy
         self._index = {id(each): index for index, each in enumerate(model.trainable_variables)}
+        # A callback may freeze some of them later.
+        self._paths = [each.path for each in model.trainable_variables]
         self._sizes: dict = {}
         with step_variables.being_made(strategy):
             self._sizes_before: Any = tf.Variable(tf.zeros([len(self._index)]), trainable=False)
@@ -120,7 +124,10 @@ class StopOnNonFinite(StepCallback):
         def leave_out():
             count = tf.cast(tf.convert_to_tensor(step.updates[-1].iterations), tf.int64) + 1
             data = step.data if self._keeps_batch else ()
-            evidence.keep(count, flags, indices, sizes, step.losses, losses, data)
+            evidence.keep(
+                *(count, flags, indices, sizes, step.losses, losses, data),
+                is_first=replica_step.is_first_update(),
+            )
 
         def go_on():
             if local == 0:
@@ -198,14 +205,25 @@ class StopOnNonFinite(StepCallback):
         is_here = self._found is not None
         cause = self._cause() if is_here else "see the message of that worker for the cause"
         norms = np.sqrt(2 * self._sizes_before.numpy())
-        before = dict(zip(self._paths(), map(float, norms), strict=True))
+        before = dict(zip(self._paths, map(float, norms), strict=True))
         largest = sorted(before, key=before.__getitem__, reverse=True)[:_NUM_LARGEST]
         named = ", ".join(f"{path} {before[path]:.3g}" for path in largest)
         return (
             f"Step {self.step} is not finite{self._place()}: {cause}. Its update is left out, and "
-            f"the weights are those of step {self._evidence[0].step - 1}. Largest gradients before "
-            f"(L2 norms): {named}."
+            f"{self._weights()}. Largest gradients before ({self._norms()}): {named}."
         )
+
+    def _weights(self) -> str:
+        first = self._evidence[0]
+        if first.is_first:
+            return f"the weights are those of step {first.step - 1}"
+        return "the updates that the same call of `train_step` made before it stay"
+
+    def _norms(self) -> str:
+        strategy = self.model.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            return "L2 norms"
+        return f"L2 norms for the part of replica {peers.local_replicas(strategy)[0]}"
 
     def _place(self) -> str:
         strategy = self.model.distribute_strategy
@@ -215,9 +233,6 @@ class StopOnNonFinite(StepCallback):
         of_worker = len(peers.local_replicas(strategy))
         workers = "" if peers.count(strategy) == 1 else f"worker {bad[0] // of_worker}, "
         return f" on {workers}replica {', '.join(map(str, bad))} of {strategy.num_replicas_in_sync}"
-
-    def _paths(self) -> list[str]:
-        return [variable.path for variable in self.model.trainable_variables]
 
     def _cause(self) -> str:
         if self.batch is not None:
@@ -230,7 +245,7 @@ class StopOnNonFinite(StepCallback):
         for name, loss in losses.items():
             if not np.isfinite(loss):
                 return f"the loss '{name}' is {loss}"
-        sizes = zip(self._paths(), self._found.sizes, strict=True)
+        sizes = zip(self._paths, self._found.sizes, strict=True)
         bad = [path for path, size in sizes if not np.isfinite(size)]
         # The backward pass comes to the last variable first.
         return f"the gradient of '{bad[-1]}'" if bad else "a gradient"

@@ -199,9 +199,61 @@ def test_the_replica_and_the_largest_gradients_before_are_named():
     model = hand_loop.make_model(strategies.get("2 replicas"))
 
     with pytest.raises(
-        FloatingPointError, match=r"on replica 1 of 2: .* Largest gradients before .*kernel \d"
+        FloatingPointError, match=r"on replica 1 of 2: .* before \(.*of replica 0\): .*kernel \d"
     ):
         hand_loop.fit(model, [StopOnNonFinite()], data=data_with_nan())
+
+
+class TwoUpdates(keras.Model):
+    """A model whose second update in a step is not finite."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(1), keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.second(x) + self.first(x)
+
+    def train_step(self, data):
+        x, _ = data
+        for layer, factor in ((self.first, 1.0), (self.second, np.nan)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(x)) * factor
+            gradients = tape.gradient(loss, layer.trainable_variables)
+            self.optimizer.apply(gradients, layer.trainable_variables)
+        return {"loss": loss}
+
+
+def test_what_a_step_updates_before_stays_and_is_told():
+    with strategies.get("one device").scope():
+        model = TwoUpdates()
+        model(np.zeros((1, 6)))
+        model.compile("sgd")
+        model.optimizer.build(model.trainable_variables)
+    first, second = (layer.kernel.numpy() for layer in (model.first, model.second))
+
+    with pytest.raises(FloatingPointError, match=r"^Step 2 .* left out, and the updates that"):
+        hand_loop.fit(model, [StopOnNonFinite()])
+
+    assert np.all(model.first.kernel.numpy() != first)
+    np.testing.assert_array_equal(model.second.kernel.numpy(), second)
+
+
+def test_a_layer_may_be_frozen_before_the_first_step():
+    model = hand_loop.make_model(strategies.get("one device"))
+    freeze = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: setattr(model.layers[0], "trainable", False)
+    )
+
+    with pytest.raises(FloatingPointError, match=r"^Step 4 is not finite"):
+        hand_loop.fit(model, [freeze, StopOnNonFinite()], data=data_with_nan())
+
+
+def test_two_of_them_are_refused():
+    model = hand_loop.make_model(strategies.get("one device"))
+
+    with pytest.raises(ValueError, match="`callbacks` has 2 of StopOnNonFinite"):
+        hand_loop.fit(model, [StopOnNonFinite(), StopOnNonFinite("restore")])
 
 
 @hand_loop.on_one_device_and_two_replicas

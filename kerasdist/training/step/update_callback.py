@@ -153,7 +153,7 @@ def among(callbacks) -> tuple[UpdateCallback, ...]:
     """Returns the update callbacks among what `fit` is given as `callbacks`, in list order.
 
     Raises:
-        ValueError: A callback is given twice.
+        ValueError: A callback is given twice, or two decide whether there is an update.
     """
     found = [each for each in flattened(callbacks) if isinstance(each, UpdateCallback)]
     if len(set(map(id, found))) < len(found):
@@ -161,6 +161,12 @@ def among(callbacks) -> tuple[UpdateCallback, ...]:
         raise ValueError(
             f"The same {type(twice).__name__} is given twice in `callbacks`. Give each of them "
             "once."
+        )
+    guards = [each for each in found if _position(each) == 0]
+    if len(guards) > 1:
+        raise ValueError(
+            f"`callbacks` has {len(guards)} of {type(guards[0]).__name__}. Give only one of them: "
+            "each would decide by itself whether there is an update."
         )
     return tuple(sorted(found, key=_position))
 
