@@ -1,0 +1,89 @@
+"""Weights of a training, a file of Keras or a checkpoint of TF-Slim, put into a net."""
+
+import re
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+import kerasdist
+from models import labels, nets
+from models.nets import auxiliary, slim_names
+from models.train_dir import TrainDir
+from models.usage_error import UsageError
+
+_UNUSUAL = 1009  # A number of classes by which the layers of the logits can be told.
+
+
+def start(model: keras.Model, path: str, **options) -> None:
+    """Gives a net the weights at the path of --checkpoint_path.
+
+    Args:
+        model: The net.
+        path: As the person wrote it.
+        **options: Further arguments of `kerasdist.warm_start`.
+
+    Raises:
+        UsageError: There are none, or they do not fit the model.
+    """
+    source = TrainDir.weights_at(path)
+    rename = slim_names.RENAME if slim_names.are_slims(_shapes(source)) else None
+    try:
+        kerasdist.warm_start(model, source, rename=rename, **options)
+    except ValueError as error:
+        raise UsageError(f"--checkpoint_path {path!r}: {error}") from error
+
+
+def net(name: str, path: str) -> keras.Model:
+    """Returns the net `name` with the weights at a path, for as many classes as they are for.
+
+    Raises:
+        UsageError: There are none, or they do not fit the net.
+    """
+    model = nets.build(name, num_classes=_num_classes(name, path), weight_decay=0.0)
+    model = auxiliary.classifier_of(model)
+    start(model, path)
+    return model
+
+
+def step_at(path: str) -> int:
+    """Returns the step that the name of a checkpoint says; 0 if it says none."""
+    step = TrainDir(Path(path)).newest_step
+    match = re.search(r"-(\d+)$", path.rstrip("/"))
+    return step or (int(match[1]) if match else 0)
+
+
+def labels_at(path: str) -> Path:
+    """Returns where the names of the classes are, if there are any."""
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    for run in folder.parent, folder.parent.parent:
+        if folder.is_relative_to(TrainDir(run).checkpoints):
+            return TrainDir(run).labels
+    return TrainDir(folder).labels
+
+
+def _num_classes(name: str, path: str) -> int:
+    model = auxiliary.classifier_of(nets.build(name, num_classes=_UNUSUAL, weight_decay=0.0))
+    logits = {_layer(each.path) for each in model.weights if each.shape[-1] == _UNUSUAL}
+    for each, shape in _shapes(TrainDir.weights_at(path)).items():
+        if _layer(re.sub(*slim_names.RENAME[0], each)) in logits:
+            return shape[-1]
+    file = labels_at(path)
+    if not labels.count(file):
+        raise UsageError(
+            f"--checkpoint_path {path!r} does not say how many classes there are. Write their "
+            f"names to {file}, one line such as 0:daisy for each."
+        )
+    return labels.count(file)
+
+
+def _layer(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _shapes(path: str) -> dict[str, list[int]]:
+    """Returns the shapes in a checkpoint of TensorFlow by name; {} for other files."""
+    try:
+        return dict(tf.train.list_variables(path))
+    except (tf.errors.OpError, ValueError):
+        return {}
