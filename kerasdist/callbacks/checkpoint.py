@@ -188,6 +188,7 @@ class Checkpoint(UpdateCallback):
         if self.save_on_term:
             self._termination.watch()
             running_call.at_end(self.model, self._termination.unwatch)
+        self._first_rates = self._rates()
         saved = self._agreed_newest()
         updates_of(self.model)  # Optimizers of layers count from here, before they are restored.
         self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
@@ -425,7 +426,7 @@ class Checkpoint(UpdateCallback):
         )
 
     def _resume(self, saved: Saved, training: resume.Training):
-        record = saved.record
+        record, rates = saved.record, self._rates()
         self._restore_weights(saved)
         self.resumed_from = saved.path
         self._run = record["run"]
@@ -446,11 +447,21 @@ class Checkpoint(UpdateCallback):
             epoch=record["epoch"] - self._first_epoch, step=record["step"], state=state
         )
         self._say(resume.describe_resume(saved, training, has_data_state=state is not None))
+        self._first_rates = record.get("learning_rates", rates)
+        # In a later `fit` it is what the callbacks of an earlier one have left.
+        if not self._fit and resume.are_other_rates(self._first_rates, rates):
+            self._say(resume.describe_rates(self._first_rates, self._rates(), rates))
+        # `on_train_begin` of other callbacks sees what it has seen before; `_go_on` restores it.
+        for rate, value in zip(keras_optimizers.learning_rates_of(self.model), rates, strict=True):
+            rate.assign(value)
         if missing := variables.missing_in(saved.arrays, self.model):
             self._say(
                 f"{saved.path} is of an earlier version of kerasdist, which did not save "
                 f"{resume.describe_differences(missing)}: these begin anew."
             )
+
+    def _rates(self) -> list[float]:
+        return [float(each) for each in keras_optimizers.learning_rates_of(self.model)]
 
     def _restore_weights(self, saved):
         if self._has_other_optimizer:  # A later `fit` restores the rest when it begins.
@@ -466,7 +477,7 @@ class Checkpoint(UpdateCallback):
         variables.write(self.model.distribute_strategy, named, saved.arrays)
 
     def _load_weights(self, saved):
-        with saved.weights() as path:
+        with saved.weights() as path, keras_adapter.taken_as_built(self.model):
             self.model.load_weights(path)
         both = saved.record["variables"], variables.signature_of(self.model)
         if not variables.differences(*map(variables.weights_in, both)):
@@ -526,7 +537,11 @@ class Checkpoint(UpdateCallback):
         }
         write = self._writer.write_beside if beside else self._writer.write
         number = self._num_before + self._num_updates
-        write(number, record, arrays | of_callbacks, self.model.save_weights)
+        write(number, record, arrays | of_callbacks, self._save_weights)
+
+    def _save_weights(self, file):
+        with keras_adapter.taken_as_built(self.model):
+            self.model.save_weights(file)
 
     def _read_variables(self) -> dict[str, np.ndarray]:
         """Returns what Keras does not save; all workers must call it.
@@ -562,6 +577,7 @@ class Checkpoint(UpdateCallback):
             "variables": variables.signature_of(self.model),
             "other_optimizers": variables.other_optimizers_of(self.model),
             "batch_size": self._batch_size,
+            "learning_rates": self._first_rates,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }

@@ -45,7 +45,10 @@ RANDOM_FUNCTIONS = re.compile(
     r"(truncated_normal|normal|uniform|uniform_int|uniform_full_int)(_v2)?"
 )
 SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
-ASSIGNMENTS = re.compile(r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+")
+# The last ones move a `tf.random.Generator` on.
+ASSIGNMENTS = re.compile(
+    r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+|rng_(read_and_)?skip"
+)
 
 
 @contextlib.contextmanager
@@ -128,7 +131,7 @@ def assignments_undone() -> Generator[None]:
 
     keys = [
         (module, name)
-        for module in (gen_resource_variable_ops, gen_state_ops)
+        for module in (gen_resource_variable_ops, gen_state_ops, gen_stateful_random_ops)
         for name in vars(module)
         if ASSIGNMENTS.fullmatch(name) and not name.endswith("_eager_fallback")
     ]

@@ -854,8 +854,12 @@ def test_random_numbers_are_alike_for_all_examples(name):
 
 def test_every_assignment_is_undone():
     variable: Any = tf.Variable([1.0, 2.0, 3.0])
+    generator = tf.random.Generator.from_seed(1)
+    expected = generator.state.numpy()
 
     with rehearsal_adapter.assignments_undone():
+        generator.normal([3])
+        generator.skip(1)
         made: Any = tf.Variable(5.0)
         variable.assign_add([1.0, 1.0, 1.0])
         variable.assign_sub([1.0, 2.0, 3.0])
@@ -864,4 +868,5 @@ def test_every_assignment_is_undone():
         variable.assign([7.0, 7.0, 7.0])
 
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
+    assert generator.state.numpy().tolist() == expected.tolist()
     assert made.numpy() == 5.0

@@ -1,0 +1,46 @@
+"""Models that keep what Keras does not save, or that Keras itself would not save, are resumed."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.callbacks import Checkpoint
+from tests.strategies import each_kind_of_strategy
+
+
+class Autoencoder(keras.Model):
+    """A model without `call` that adds noise from a generator of TensorFlow's."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = keras.Sequential([keras.layers.Dense(3, "tanh")])
+        self.decoder = keras.Sequential([keras.layers.Dense(6)])
+        self.noise = tf.random.Generator.from_seed(3)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            decoded = self.decoder(self.encoder(data + self.noise.normal([6])))
+            loss = tf.reduce_mean(tf.square(decoded - data))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+@each_kind_of_strategy
+def test_a_model_that_nobody_calls_goes_on_with_its_generator(strategy, tmp_path):
+    x = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
+
+    def run(folder, epochs):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = Autoencoder()
+            model.compile("adam")
+        saving = Checkpoint(folder, every_steps=4)
+        model.fit(x, batch_size=8, shuffle=False, epochs=epochs, verbose=0, callbacks=[saving])
+        return model.get_weights()
+
+    truth = run(tmp_path / "whole", 2)
+    run(tmp_path / "parts", 1)
+
+    for found, expected in zip(run(tmp_path / "parts", 2), truth, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
