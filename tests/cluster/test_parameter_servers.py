@@ -745,7 +745,7 @@ def test_logs_are_numbers_on_the_way_and_exact_at_the_end():
         ("function", "TypeError: The function given as data must return a tf.data.Dataset"),
         ("ends early", r"ValueError: The data of a worker ended .* Call `repeat\(\)`"),
         ("eager", "ValueError: `run_eagerly=True` cannot be had with parameter servers"),
-        ("accumulation", "ValueError: GradientAccumulation is not supported with parameter servers"),
+        ("accumulation", "ValueError: GradientAccumulation is not supported with parameter serv"),
     ],
 )
 def test_says_what_cannot_be_had(name, message):
