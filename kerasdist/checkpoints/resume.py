@@ -155,3 +155,26 @@ def describe_resume(saved: Saved, training: Training, *, has_data_state: bool) -
         f"Resumed from {saved.path}: step {saved.step}, epoch {record['epoch'] + 1}{of_epochs}, "
         f"after {record['step']} of its steps. {data} is read again up to that step."
     )
+
+
+def are_other_rates(first: list[float], now: list[float]) -> bool:
+    """Whether learning rates differ; layers may make optimizers only in the first step."""
+    return len(first) == len(now) and first != now
+
+
+def describe_rates(first: list[float], restored: list[float], now: list[float]) -> str:
+    """Returns the line for learning rates that `compile` has changed.
+
+    Args:
+        first: Those when the training began.
+        restored: Those of the checkpoint.
+        now: Those with which `fit` was called.
+    """
+    return (
+        f"The training goes on with the learning rate {_listed(restored)} of the checkpoint. "
+        f"`compile` sets {_listed(now)} now, and set {_listed(first)} when the training began."
+    )
+
+
+def _listed(rates: list[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)

@@ -42,6 +42,14 @@ def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
     return [optimizer for layer in layers for optimizer in optimizers_of(layer)]
 
 
+def learning_rates_of(model) -> list[keras.Variable]:
+    """Returns the learning rates of all optimizers of `model`, without those of schedules."""
+    optimizers = [*optimizers_of(model), *optimizers_inside(model)]
+    inner = (getattr(each, "inner_optimizer", each) for each in optimizers)
+    rates = {id(each): each._learning_rate for each in inner}  # A model may hold one twice.
+    return [rate for rate in rates.values() if isinstance(rate, keras.Variable)]
+
+
 def _values_in(held) -> list:
     if isinstance(held, dict):
         return list(held.values())

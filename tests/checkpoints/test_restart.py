@@ -68,3 +68,37 @@ def test_a_folder_is_not_for_several_models_of_a_process(capsys, tmp_path):
 
     np.testing.assert_array_equal(again.get_weights()[0], before[0])
     assert "This process has trained another model there" in capsys.readouterr().err
+
+
+class BaseRate(keras.callbacks.Callback):
+    """Decays the rate that it finds when `fit` begins, as Horovod's callbacks do."""
+
+    def on_train_begin(self, logs=None):
+        self.base = float(self.model.optimizer.learning_rate)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = self.base * 0.5**epoch
+
+
+def test_when_fit_begins_callbacks_see_the_learning_rate_of_compile(capsys, tmp_path):
+    train(tmp_path, BaseRate())
+    base, model = BaseRate(), make_model()
+
+    train(tmp_path, base, epochs=3, model=model)
+
+    assert base.base == pytest.approx(0.01)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.0025)
+    assert "learning rate" not in capsys.readouterr().err
+
+
+def test_a_learning_rate_that_compile_has_changed_is_named(capsys, tmp_path):
+    train(tmp_path, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2))
+    model = make_model(0.25)
+
+    train(tmp_path, epochs=3, model=model)
+
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.0025)
+    assert (
+        "The training goes on with the learning rate 0.0025 of the checkpoint. `compile` sets "
+        "0.25 now, and set 0.01 when the training began."
+    ) in capsys.readouterr().err
