@@ -6,6 +6,8 @@ _SUFFIXES = (".keras", ".h5", ".hdf5")
 # Of what callbacks.Checkpoint and TensorFlow write into a folder.
 _PREFIXES, _NAMES = ("step-", ".replaced-step-"), ("checkpoint", "checkpoint.json")
 _NUM_SHOWN = 3
+# How a checkpoint of TensorFlow's first format ends, which is one file, such as slim's vgg_16.ckpt.
+_END_OF_V1 = bytes.fromhex("57fb808b247547db")
 
 
 def check(path: str) -> None:
@@ -32,6 +34,19 @@ def nothing_at(path: str, reason: str = "") -> ValueError:
     )
 
 
+def is_v1(path: str) -> bool:
+    """Whether a path is a checkpoint of TensorFlow in its first format, which is one file."""
+    # An index of the second format ends likewise.
+    if "://" in path or path.endswith(".index") or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(os.path.getsize(path) - len(_END_OF_V1), 0))
+            return file.read() == _END_OF_V1
+    except OSError:
+        return False
+
+
 def _inside(path: str) -> list[str]:
     """Returns the first paths with weights in what may be the folder of a run."""
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
@@ -40,7 +55,9 @@ def _inside(path: str) -> list[str]:
 
 
 def _has_weights(path: str) -> bool:
-    return _is_folder_of_weights(path) if os.path.isdir(path) else path.endswith(_SUFFIXES)
+    if os.path.isdir(path):
+        return _is_folder_of_weights(path)
+    return path.endswith(_SUFFIXES) or is_v1(path)
 
 
 def _is_folder_of_weights(path: str) -> bool:

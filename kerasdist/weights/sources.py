@@ -105,7 +105,7 @@ def _of_path(path: str, averages: bool) -> list[Value]:
     prefix = path
     if tf.io.gfile.isdir(path):
         prefix = tf.train.latest_checkpoint(path) or path
-    if not tf.io.gfile.exists(f"{prefix}.index"):
+    if not (tf.io.gfile.exists(f"{prefix}.index") or place.is_v1(prefix)):
         raise place.nothing_at(path)
     return _chosen(list(_of_tensorflow(prefix)), path, averages)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks
-from models import evaluate, export, labels, nets, predict
+from models import evaluate, export, labels, nets, predict, weights
 
 NET = "--model_name=lenet"
 
@@ -75,6 +75,22 @@ def test_without_the_name_of_the_net_the_error_says_the_way_out(slim, run, data_
         data = ["--dataset_name=digits", f"--dataset_dir={data_dir}"]
         assert evaluate.main([*data, f"--checkpoint_path={path}"]) == 2
         assert "add --model_name." in capsys.readouterr().err
+
+
+def test_the_first_format_of_tensorflow_is_read_which_is_that_of_slims_own_files(model, tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for layer, shape in ("fc4/weights", [1024, 10]), ("fc4/biases", [10]):
+            tf.compat.v1.get_variable(f"LeNet/{layer}", initializer=tf.ones(shape))
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver = tf.compat.v1.train.Saver(write_version=tf.compat.v1.train.SaverDef.V1)
+        path = saver.save(session, str(tmp_path / "lenet.ckpt"), write_meta_graph=False)
+    fresh = keras.models.clone_model(model)
+
+    weights.start(fresh, path, ignore_missing=True)
+
+    head = {each.path: each.numpy() for each in fresh.weights if each.path.startswith("fc4")}
+    assert len(head) == 2
+    assert all(np.all(value == 1) for value in head.values())
 
 
 def test_pictures_are_classified_and_models_exported(model, slim, run, tmp_path, capsys):
