@@ -474,7 +474,11 @@ class Checkpoint(UpdateCallback):
         named = variables.variables_of(self.model)
         if saved.record["step"] == 0:  # An epoch begins, and its metrics with it.
             named = {name: each for name, each in named.items() if not name.startswith("metric/")}
-        variables.write(self.model.distribute_strategy, named, saved.arrays)
+        arrays, metrics = saved.arrays, saved.record.get("metrics")
+        if metrics is not None:  # Earlier versions did not name them.
+            now = variables.metrics_of(self.model)
+            arrays = variables.with_metrics_in_order(arrays, metrics, now)
+        variables.write(self.model.distribute_strategy, named, arrays)
 
     def _load_weights(self, saved):
         with saved.weights() as path, keras_adapter.taken_as_built(self.model):
@@ -498,8 +502,20 @@ class Checkpoint(UpdateCallback):
                 "such callback."
             )
         self._begun = saved if self._num_resumed else None
+        self._say_new_metrics(saved)
         # A later `fit` begins with its own `initial_epoch`.
         keras_adapter.begin_at(self.model, None)
+
+    def _say_new_metrics(self, saved):
+        metrics = saved.record.get("metrics")
+        if metrics is None or not self._num_resumed:
+            return
+        new = [each for each in variables.metrics_of(self.model) if each not in metrics]
+        if names := dict.fromkeys(each.rpartition(" ")[0] for each in new):
+            self._say(
+                f"{saved.path} does not hold the metrics {', '.join(names)}: in this epoch they "
+                "count only the steps that are left."
+            )
 
     def _restore(self, saved):
         """Restores also what `fit`, the data and the callbacks have changed since it began."""
@@ -575,6 +591,7 @@ class Checkpoint(UpdateCallback):
             "epochs": self._epochs(),
             "history": histories.read(self._history),
             "variables": variables.signature_of(self.model),
+            "metrics": variables.metrics_of(self.model),
             "other_optimizers": variables.other_optimizers_of(self.model),
             "batch_size": self._batch_size,
             "learning_rates": self._first_rates,

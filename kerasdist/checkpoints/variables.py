@@ -1,6 +1,8 @@
 """The variables of a training as arrays, and back, also on another number of replicas."""
 
+import collections
 import itertools
+import re
 import warnings
 from collections.abc import Mapping
 
@@ -30,7 +32,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
     statistics = [each for each in model.non_trainable_weights if is_of_replicas(each.value)]
     generator = keras_adapter.known_global_seed_generator()
     groups = {
-        "metric": [each for metric in keras_stock.metrics_of(model) for each in metric.variables],
+        "metric": list(_metrics_by_variable(model).values()),
         "seed": [each for each in model.variables if _is_seed(each)],
         "statistic": statistics,
         "state": _recurrent_states_of(model),
@@ -43,6 +45,48 @@ def variables_of(model) -> dict[str, tf.Variable]:
             named[f"{group}/{index}"] = variable.value  # Keras numbers names in each process.
     own = own_attributes.variables_of(model)
     return named | {f"own/{name}": variable for name, variable in own.items()}
+
+
+def metrics_of(model) -> list[str]:
+    """Returns for each "metric/..." of `variables_of` what it is, such as "mae 0"."""
+    return list(_metrics_by_variable(model))
+
+
+def with_metrics_in_order(
+    arrays: Mapping[str, np.ndarray], then: list[str], now: list[str]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of a checkpoint with its metrics in the order of those of a model.
+
+    Args:
+        arrays: As `read` returned them.
+        then: `metrics_of` the model that they were read of.
+        now: `metrics_of` the model that they are for; what is not in `then` gets nothing.
+    """
+    others = {name: each for name, each in arrays.items() if not name.startswith("metric/")}
+    return others | {
+        f"metric/{now.index(metric)}{suffix}": arrays[f"metric/{index}{suffix}"]
+        for index, metric in enumerate(then)
+        for suffix in ("", _OF_REPLICAS)
+        if metric in now and f"metric/{index}{suffix}" in arrays
+    }
+
+
+def _metrics_by_variable(model) -> dict[str, keras.Variable]:
+    """Returns the variables of metrics by the metric and the place in it.
+
+    Keras numbers the names that it gives in each process, and so they are counted here.
+    """
+    names, counts, metrics = {}, collections.Counter(), keras_stock.metrics_of(model)
+    # Those given to `compile` are in one of Keras' that holds them all.
+    for metric in sorted(metrics, key=lambda each: hasattr(each, "metrics")):
+        name = re.sub(r"_\d+$", "", metric.name)
+        if name.replace("_", "") != type(metric).__name__.lower():  # The program's.
+            name = metric.name
+        counts[name] += 1
+        count = f" ({counts[name]})" if counts[name] > 1 else ""
+        for place, variable in enumerate(metric.variables):
+            names.setdefault(id(variable), f"{name}{count} {place}")
+    return {names[id(each)]: each for metric in metrics for each in metric.variables}
 
 
 def _recurrent_states_of(model) -> list[keras.Variable]:

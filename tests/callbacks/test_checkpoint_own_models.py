@@ -2,9 +2,11 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import Checkpoint
+from tests import strategies
 from tests.strategies import each_kind_of_strategy
 
 
@@ -44,3 +46,37 @@ def test_a_model_that_nobody_calls_goes_on_with_its_generator(strategy, tmp_path
 
     for found, expected in zip(run(tmp_path / "parts", 2), truth, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+class StopAt(keras.callbacks.Callback):
+    """Ends `fit` after a step, as a crash does."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise InterruptedError
+
+
+def test_metrics_are_found_by_their_names(tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
+
+    def run(folder, metrics, *others):
+        keras.utils.set_random_seed(1)
+        with strategies.get("one device").scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6)])
+            model.compile("sgd", "mse", metrics=metrics)
+        saving = [Checkpoint(folder, every_steps=2), *others]
+        return model.fit(x, x, batch_size=8, shuffle=False, verbose=0, callbacks=saving).history
+
+    truth = run(tmp_path / "whole", ["mae", "mape", "msle"])
+    with pytest.raises(InterruptedError):
+        run(tmp_path / "parts", ["mae", "mape"], StopAt(5))
+    found = run(tmp_path / "parts", ["mape", "msle", "mae"])
+
+    for name in ("loss", "mae", "mape"):
+        np.testing.assert_allclose(found[name], truth[name], rtol=1e-5)
+    assert "does not hold the metrics msle: in this epoch" in "".join(capsys.readouterr())
