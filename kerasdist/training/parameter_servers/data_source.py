@@ -9,8 +9,9 @@ the data:
 - Data that never ends: every worker reads its own part of it, each `num_workers`-th batch.
 - A function of the InputContext: every worker reads what the function makes for it.
 - Python's generators, arrays too large to send, what is shuffled and then cached, what is cached in
-  a file, which two workers cannot write, what reads a variable, and all data where the chief alone
-  is deterministic: the chief reads, and sends each batch.
+  a file, which two workers cannot write, what reads a variable, what a single worker would have to
+  shuffle twice, and all data where the chief alone is deterministic: the chief reads, and sends
+  each batch.
 """
 
 import functools
@@ -72,7 +73,7 @@ class WorkerDataSource:
         # Else tf.data changes a dataset on the chief, and its iterators fit no dataset elsewhere.
         is_alike = strategy.is_deterministic == tensorflow_adapter.is_deterministic()
         if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
-            self._copy = _copier(untuned)
+            self._copy = _copier(untuned, is_of_only_worker=num_workers == 1)
         if self._copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
             self._dataset, self.is_on_workers = dataset, False
@@ -158,16 +159,24 @@ class Pass:
         return None if self._iterator is None else dataset_adapter.position_state(self._iterator)
 
 
-def _copier(dataset, *, is_of_worker=False) -> Callable[[], tf.data.Dataset] | None:
+def _copier(
+    dataset, *, is_of_worker=False, is_of_only_worker=False
+) -> Callable[[], tf.data.Dataset] | None:
     """Returns a function that makes a copy of a dataset on another task; None if none is alike.
 
     Args:
         dataset: What is to be copied.
         is_of_worker: Whether one worker alone reads it, in any order.
+        is_of_only_worker: Whether the order must be that of one device, since there is no other
+            worker whose updates come in between.
     """
     graph = dataset_adapter.serialized(dataset)
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    is_alike = is_of_worker or not (caches_an_order(definition) or has_variables(definition))
+    is_alike = is_of_worker or not (
+        caches_an_order(definition)
+        or has_variables(definition)
+        or (is_of_only_worker and shuffles_late(definition))
+    )
     if b"PyFunc" in graph.numpy() or not is_alike:
         return None
     if not is_of_worker and element_order.put_in_order(definition):
@@ -189,7 +198,6 @@ def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
 
     What the first pass has kept, the copies do not know.
     """
-    nodes = {node.name: node for node in graph.node}
     drawing: set[str] = set()
     # A function is made after those that it calls, but TensorFlow lists them as it likes.
     for _ in graph.library.function:
@@ -198,17 +206,32 @@ def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:
             for function in graph.library.function
             if any(_draws(node, drawing) for node in function.node_def)
         }
-    found = [node for node in graph.node if node.op.startswith("CacheDataset")]
-    seen = set()
-    while found:
-        node = found.pop()
-        if node.name in seen:
-            continue
-        seen.add(node.name)
-        if _draws(node, drawing):
-            return True
-        found += [nodes[name.split(":")[0].lstrip("^")] for name in node.input]
-    return False
+    caches = [node for node in graph.node if node.op.startswith("CacheDataset")]
+    return any(_draws(node, drawing) for node in _upstream(caches, graph))
+
+
+def shuffles_late(graph: tf.compat.v1.GraphDef) -> bool:
+    """Whether a dataset has a shuffle that begins only when the first element is read, or later.
+
+    As what stands before another shuffle. The chief's iterator, which stays at the first element,
+    does not know its order: a copy draws its own, and not from what the copies of other datasets
+    over the same shuffle, such as those of validation, have drawn from before.
+    """
+    openers = [node for node in graph.node if node.op.startswith(("Shuffle", "Concatenate"))]
+    return any(node.op.startswith("Shuffle") for node in _upstream(openers, graph))
+
+
+def _upstream(some: list, graph) -> Iterator:
+    """Yields the nodes of a graph with which some of them are computed."""
+    nodes = {node.name: node for node in graph.node}
+    seen, left = set(), list(some)
+    while left:
+        for name in left.pop().input:
+            node = nodes[name.split(":")[0].lstrip("^")]
+            if node.name not in seen:
+                seen.add(node.name)
+                left.append(node)
+                yield node
 
 
 def _draws(node, drawing: set[str]) -> bool:

@@ -12,6 +12,7 @@ from kerasdist.training.parameter_servers.data_source import (
     WorkerDataSource,
     caches_an_order,
     has_variables,
+    shuffles_late,
 )
 
 
@@ -41,6 +42,23 @@ def test_a_cache_keeps_the_order_of_what_stands_before_it(name):
     arrange, expected = ORDERS_ARE_KEPT[name]
 
     assert caches_an_order(graph_of(arrange)) is expected
+
+
+SHUFFLES_LATE = {
+    "one": (lambda data: data.shuffle(3).repeat(2).batch(2), False),
+    "beside another": (lambda data: tf.data.Dataset.zip(data.shuffle(3), data.shuffle(3)), False),
+    "inside": (lambda data: data.shuffle(3).batch(5).flat_map(shuffled), False),
+    "before another": (lambda data: data.shuffle(3).map(noise).shuffle(3).batch(2), True),
+    "in a part": (lambda data: tf.data.Dataset.zip(data, data.shuffle(3)).shuffle(3), True),
+    "after another ended": (lambda data: data.concatenate(data.shuffle(3)).batch(2), True),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES_LATE)
+def test_a_shuffle_begins_late_where_it_is_behind_another(name):
+    arrange, expected = SHUFFLES_LATE[name]
+
+    assert shuffles_late(graph_of(arrange)) is expected
 
 
 def graph_of(arrange):
