@@ -12,6 +12,7 @@ written as PNG, which is lossless.
 
 import functools
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,7 @@ def _convert(values: flags.FlagValues) -> int:
     target = Path(values.output_dir)
     if target.exists():
         raise UsageError(f"--output_dir {str(target)!r} exists already. Choose another one.")
+    _check_name(values)
     first = _load(values, None)
     incomplete = target.with_name(f".incomplete_{target.name}")
     try:
@@ -66,6 +68,21 @@ def _convert(values: flags.FlagValues) -> int:
         print(f"  {split:<15} {count} examples")
     print(f"Written: {target}")
     return 0
+
+
+def _check_name(values: flags.FlagValues) -> None:
+    if values.form == "folder":
+        for name in "output_name", "num_shards":
+            if values[name].present:
+                raise UsageError(f"--{name} needs --form=tfrecords.")
+        return
+    name = values.output_name or values.dataset_name
+    if Path(name).name != name:
+        raise UsageError(f"{name!r} cannot begin names of files. Choose --output_name.")
+    if slim_records.has_own_names(name):
+        raise UsageError(
+            f"{name!r} is a dataset whose files slim names in another way. Choose --output_name."
+        )
 
 
 def _load(values: flags.FlagValues, split: str | None) -> datasets.Dataset:
@@ -102,7 +119,17 @@ def _write_records(
     dataset: datasets.Dataset, values: flags.FlagValues, folder: Path, split: str
 ) -> int:
     name = f"{values.output_name or values.dataset_name}_{split}"
+    if not re.fullmatch(slim_records.SPLIT, split):
+        raise UsageError(
+            f"The split {split!r} cannot be written: with --form=tfrecords, names of splits have "
+            "only letters and digits."
+        )
     shards = values.num_shards
+    if shards > dataset.num_examples:
+        raise UsageError(
+            f"--num_shards={shards} is more than the {dataset.num_examples} examples of the split "
+            f"{split!r}."
+        )
     examples = _encoded(dataset)
     if shards == 1:
         return slim_records.write(folder / f"{name}.tfrecord", examples)

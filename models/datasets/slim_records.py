@@ -29,9 +29,15 @@ _FILES = {
     "imagenet": r"(?P<split>train|validation)-\d+-of-(?P<count>\d+)",
     "visualwakewords": r"(?P<split>\w+)\.record-\d+-of-(?P<count>\d+)",
 }
+SPLIT = "[a-zA-Z0-9]+"  # Without an underscore, behind which the number of the file is.
 _NUM_CLASSES = {"cifar10": 10, "flowers": 5, "imagenet": 1001, "mnist": 10, "visualwakewords": 2}
 _LENGTH = struct.Struct("<Q")  # Of a record: it comes after this and 4 bytes, and before 4 more.
 _AROUND = 4
+
+
+def has_own_names(name: str) -> bool:
+    """Returns whether slim names the files of a dataset in another way than `<name>_<split>`."""
+    return name in _FILES
 
 
 def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
@@ -43,7 +49,7 @@ def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
     pattern = re.compile(
         _FILES.get(
             name,
-            rf"{re.escape(name)}_(?P<split>[a-z]+)(_\d+-of-(?P<count>\d+))?\.tfrecord(-.*)?",
+            rf"{re.escape(name)}_(?P<split>{SPLIT})(_\d+-of-(?P<count>\d+))?\.tfrecord(-.*)?",
         )
     )
     found: dict[str, list[Path]] = {}

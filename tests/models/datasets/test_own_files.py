@@ -221,3 +221,39 @@ def test_a_target_that_is_there_is_not_touched(data_dir, tmp_path, capsys):
     assert convert.main(flags) == 2
 
     assert "exists already. Choose another one." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--num_shards=361"],
+            "--num_shards=361 is more than the 360 examples of the split 'test'",
+        ),
+        (["--output_name=a/b"], "'a/b' cannot begin names of files. Choose --output_name."),
+        (["--output_name=imagenet"], "'imagenet' is a dataset whose files slim names in another"),
+        (["--form=folder", "--output_name=a"], "--output_name needs --form=tfrecords."),
+        (["--form=folder", "--num_shards=2"], "--num_shards needs --form=tfrecords."),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(flags, message, data_dir, tmp_path, capsys):
+    common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--form=tfrecords"]
+
+    assert convert.main([*common, f"--output_dir={tmp_path / 'out'}", *flags]) == 2
+
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_splits_of_other_names_are_found_again_or_refused(folder, tmp_path, capsys):
+    for name, split in ("a", "Val1"), ("b", "test_b"):
+        shutil.copytree(folder / "test", tmp_path / name / split)
+        flags = ["--dataset_name=folder", f"--dataset_dir={tmp_path / name}", "--form=tfrecords"]
+        flags += ["--output_name=numbers", f"--output_dir={tmp_path / name / 'out'}"]
+        if split == "Val1":
+            assert convert.main(flags) == 0
+            found = datasets.load("numbers", split=split, data_dir=tmp_path / name / "out")
+            assert found.num_examples == 360
+        else:
+            assert convert.main(flags) == 2
+            assert "The split 'test_b' cannot be written" in capsys.readouterr().err
