@@ -18,7 +18,7 @@ def write_learning_curve(history: Mapping[str, Sequence[float]], path: Path, *, 
 
     Args:
         history: One value per epoch of "loss" and "accuracy", and of "val_loss" and
-            "val_accuracy" where there was validation, as in `keras.callbacks.History`.
+            "val_accuracy" if there was validation, as in `keras.callbacks.History`.
         path: Replaced when the picture is complete.
         title: Above the picture.
     """

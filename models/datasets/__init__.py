@@ -130,7 +130,7 @@ def _prepare(name: str, builder: tfds.core.DatasetBuilder, data_dir: Path) -> No
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Hides what tensorflow-datasets prints: it would speak of a download where there is none."""
+    """Hides what tensorflow-datasets prints: it would mention a download, and there is none."""
     tfds.disable_progress_bar()
     try:
         with redirect_stdout(io.StringIO()):

@@ -1,4 +1,4 @@
-"""A classifier that learns from a second, smaller one half way through the net, too."""
+"""A net that is trained with a second, smaller classifier in the middle."""
 
 import keras
 from keras import layers
@@ -12,8 +12,8 @@ _SMALLEST = 5  # Height and width that its first layer takes.
 class WithAuxiliary(keras.Model):
     """Images to two kinds of logits; its loss is the first's plus 0.4 times the second's.
 
-    Metrics are of the first alone. `classifier` is the net without the second, which shares its
-    weights: it is what is kept after training.
+    Metrics are of the first only. `classifier` is the net without the second, with the same weights:
+    it is what is saved after training.
 
     Args:
         images: The input.
@@ -40,14 +40,14 @@ class WithAuxiliary(keras.Model):
 
 
 def with_auxiliary(images, logits, auxiliary) -> keras.Model:
-    """Returns the model; without the second one where that is None."""
+    """Returns the model; without the second one if that is None."""
     if auxiliary is None:
         return keras.Model(images, logits)
     return WithAuxiliary(images, logits, auxiliary)
 
 
 def classifier_of(model: keras.Model) -> keras.Model:
-    """Returns the part of a net that gives its logits: all of it, where there is no second one."""
+    """Returns the part of a net that gives its logits: all of it if there is no second one."""
     return model.classifier if isinstance(model, WithAuxiliary) else model
 
 
@@ -55,7 +55,7 @@ def features(x, style: Style, *, stddev: float | None = None, names: tuple[str, 
     """Returns what the second classifier sees, [batch, 1, 1, 768]; None for too small images.
 
     Args:
-        x: Features half way through the net; their height and width have to be 5 at least.
+        x: Features in the middle of the net, with height and width of at least 5.
         style: Of the net.
         stddev: Of the first values of the large convolution; None is the style's.
         names: Of the mean and the two convolutions, below AuxLogits.

@@ -33,7 +33,7 @@ class Conv:
     Args:
         name: Slim's; it ends with height and width, such as 1x7.
         filters: The channels it gives.
-        size: Height and width where the name says something else.
+        size: Height and width, if the name says something else.
         strides: In both directions.
         padding: "same" or "valid".
         stddev: Of the kernel's first values; None is the style's.

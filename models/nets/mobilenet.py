@@ -76,7 +76,7 @@ def _build_v2(
 
 
 def _expanded(x, scope, expansion, filters, strides, style):
-    """Adds more channels, a depthwise convolution and fewer channels; and `x`, where it fits."""
+    """Adds more channels, a depthwise convolution and fewer channels; and `x`, if it fits."""
     shortcut = x
     if expansion > 1:
         x = style.conv(x, f"{scope}.expand", x.shape[-1] * expansion, 1)

@@ -18,7 +18,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """How a net is built, and what it expects where the person says nothing else.
+    """How a net is built, and what it expects by default.
 
     Args:
         build: Makes the model.

@@ -70,7 +70,7 @@ def _unit_v2(x, scope, filters, strides, style):
 
 
 def _conv_same(x, name, filters, strides, style):
-    """Adds a 3x3 convolution, padded alike on both sides also where it is strided."""
+    """Adds a 3x3 convolution, padded alike on both sides even if it is strided."""
     if strides == 1:
         return style.conv(x, name, filters, 3)
     x = layers.ZeroPadding2D(1, name=f"{name}.pad")(x)

@@ -115,7 +115,7 @@ class Style:
             x: The features [batch, height, width, channels].
             name: Of the convolution; dropout is named after what comes before its last dot.
             num_classes: The number of logits.
-            keep: The share that dropout keeps; None is no dropout.
+            keep: The share that dropout keeps; None means no dropout.
             stddev: Of the kernel's first values; None is the style's.
 
         Returns:
