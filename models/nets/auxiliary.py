@@ -12,8 +12,8 @@ _SMALLEST = 5  # Height and width that its first layer takes.
 class WithAuxiliary(keras.Model):
     """Images to two kinds of logits; its loss is the first's plus 0.4 times the second's.
 
-    Metrics are of the first only. `classifier` is the net without the second, with the same weights:
-    it is what is saved after training.
+    Metrics are of the first only. `classifier` is the net without the second, with the same
+    weights: it is what is saved after training.
 
     Args:
         images: The input.
