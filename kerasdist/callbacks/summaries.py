@@ -224,7 +224,7 @@ a step was computed; also of each worker |
         if not self._files:
             return
         step = updates_of(self.model)
-        numbers = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        numbers = {name: value for name, value in (logs or {}).items() if _is_scalar(value)}
         of_validation = {name for name in numbers if name.startswith("val_")}
         self._files["train"].write(
             step,
@@ -323,6 +323,16 @@ class _Choice:
         return {
             name for name in names if any(re.fullmatch(pattern, name) for pattern in self._patterns)
         }
+
+
+def _is_scalar(value) -> bool:
+    """Whether a log is one number; callbacks may write anything into the logs."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # Lists of different lengths.
+        return False
+    # Extensions such as bfloat16 are 2.
+    return array.ndim == 0 and (array.dtype.kind in "biuf" or array.dtype.isbuiltin == 2)
 
 
 def _outermost(graph):

@@ -4,11 +4,14 @@ An epoch in which the data ran out has logged. If it goes on with more data, it 
 its first values are cut off.
 """
 
-import json
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
+
+# What NumPy says of dtypes such as bfloat16.
+_EXTENSION = 2
 
 
 def read(history) -> dict:
@@ -42,5 +45,15 @@ def extend(history, before: Mapping, *, lengths: Mapping[str, int] | None = None
             history.history[name] = [*kept, *history.history.get(name, [])]
 
 
-def _plain(logs) -> dict[str, list]:
-    return json.loads(json.dumps(logs, default=lambda value: np.asarray(value).tolist()))
+def _plain(value) -> Any:
+    """Returns what JSON can hold: numbers and text as they are, other objects as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    array = np.asarray(value)
+    if array.dtype.isbuiltin == _EXTENSION:
+        array = array.astype("float64")
+    return array.tolist() if array.dtype.kind in "biufU" else str(value)

@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import keras
@@ -175,10 +176,13 @@ def test_each_of_several_optimizers_is_recorded(tmp_path):
 
 def test_the_logs_of_each_epoch_and_the_plan(tmp_path):
     model = hand_loop.make_model(strategies.get("2 replicas"), metrics=["mae"])
-    history = hand_loop.fit(model, [Summaries(tmp_path)], validation_data=examples(20))
+    foreign = {"when": datetime.now(), "none": None, "ragged": [[1], [1, 2]], "text": "x"}
+    log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(foreign))
+    history = hand_loop.fit(model, [log, Summaries(tmp_path)], validation_data=examples(20))
 
     train, validation = (event_files.numbers(tmp_path / role) for role in ("train", "validation"))
     assert list(train["epoch_mae"].values()) == pytest.approx(history["mae"])
+    assert not {f"epoch_{name}" for name in foreign} & train.keys()
     assert list(validation["epoch_mae"]) == [7, 14]
     assert list(validation["epoch_loss"].values()) == pytest.approx(history["val_loss"])
     assert "2 copies of the model" in event_files.texts(tmp_path / "train")["plan"]
