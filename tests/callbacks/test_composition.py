@@ -10,11 +10,13 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist.callbacks import (
+    Checkpoint,
     GradientAccumulation,
     GradientClipping,
     GradientMultipliers,
     LossAverages,
     MovingAverage,
+    StopOnNonFinite,
     TrainableScopes,
 )
 from kerasdist.parity import models
@@ -361,6 +363,17 @@ def test_a_train_step_that_does_without_the_optimizer_is_refused():
 
     with pytest.raises((RuntimeError, ValueError), match="GradientClipping"):
         hand_loop.fit(model, [stop()])
+
+
+def test_a_model_with_nothing_to_train_is_taken(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    model.trainable = False
+    weights = model.get_weights()
+
+    with pytest.warns(UserWarning, match="does not have any trainable weights"):
+        hand_loop.fit(model, [stop(), StopOnNonFinite(), Checkpoint(tmp_path, every_steps=2)])
+
+    hand_loop.assert_same(model, weights)
 
 
 def test_clipping_what_is_left_of_a_train_step_with_two_optimizers():

@@ -18,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import delivery, late_variables, rare
+from kerasdist.training.step import delivery, late_variables, randomness, rare
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.replica_step import ReplicaStep, current, entered
 
@@ -161,7 +161,7 @@ def run(
         _check_applied(step)
         return outputs, step.sums, _is_discarded(step)
 
-    with late_variables.made_at_once(strategy):
+    with late_variables.made_at_once(strategy), randomness.graph_seed_of_worker(first):
         replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(
         outputs=tuple(outputs for outputs, *_ in replicas),
@@ -275,7 +275,11 @@ def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
 
 
 def _check_applied(step: ReplicaStep):
-    if step.callbacks and not step.updates:
+    if not step.callbacks or step.updates:
+        return
+    model = step.callbacks[0].model
+    # Keras' own step does not call it if there is nothing to train, and warns.
+    if model is None or model.trainable_variables:
         raise RuntimeError(
             f"{type(step.callbacks[0]).__name__} takes part in `optimizer.apply`, which this "
             "train_step does not call. Apply the gradients with the optimizer, or leave the "
