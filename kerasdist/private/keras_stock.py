@@ -200,12 +200,16 @@ def metrics_of(model) -> list[keras.metrics.Metric]:
 
 def own_metrics_of(model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model` that may not add up; those given to `compile`, too."""
+    return [each for each in all_metrics_of(model) if not adds_up(each)]
+
+
+def all_metrics_of(model) -> list[keras.metrics.Metric]:
+    """Returns the metrics of `model`; those given to `compile`, too."""
     compiled, given = model._compile_metrics, []
     if compiled is not None:
         given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     metrics = [each for each in given if isinstance(each, keras.metrics.Metric)]
-    metrics = {id(each): each for each in (*metrics_of(model), *metrics)}
-    return [each for each in metrics.values() if not adds_up(each)]
+    return list({id(each): each for each in (*metrics_of(model), *metrics)}.values())
 
 
 def adds_up(metric) -> bool:

@@ -116,6 +116,19 @@ def random_generator_of_the_data():
     return make_dense, run
 
 
+@program
+def validation_with_what_is_shuffled_twice():
+    def run(model):
+        y = tf.data.Dataset.from_tensor_slices(Y).shuffle(20, seed=1)
+        data = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(X), y).shuffle(20, seed=2)
+        held_out = data.skip(12).batch(8)
+        return model.fit(
+            data.take(12).batch(8), validation_data=held_out, epochs=2, verbose=0
+        ).history
+
+    return make_dense, run
+
+
 def make_with_two_outputs():
     inputs = keras.Input((4,))
     outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")}
@@ -190,6 +203,46 @@ def variables_of_tensorflow():
         return [*histories, model.fit(X, Y, **arguments).history, model.log_variance.numpy()]
 
     return make, run
+
+
+class WithMetricsOfTheStep(keras.Model):
+    """Resets a metric, assigns to one, and computes with what one gives, before it is updated."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        names = ("of_batch", "smoothed", "weighing")
+        self.of_batch, self.smoothed, self.weighing = map(keras.metrics.Mean, names)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        self.of_batch.reset_state()
+        with tf.GradientTape() as tape:
+            error = tf.reduce_mean(tf.abs(self(x, training=True) - y))
+            loss = error / (1.0 + self.weighing.result())
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        self.of_batch.update_state(error)
+        self.weighing.update_state(error)
+        self.smoothed.total.assign(0.9 * self.smoothed.total + 0.1 * error)
+        self.smoothed.count.assign(1.0)
+        return {metric.name: metric.result() for metric in self.metrics} | {
+            "perplexity": tf.exp(self.weighing.result())
+        }
+
+
+@program
+def metrics_of_the_step():
+    def make():
+        model = WithMetricsOfTheStep()
+        model.compile("sgd")
+        return model
+
+    arguments = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    return make, lambda model: model.fit(X, Y, **arguments).history
 
 
 def run_programs():

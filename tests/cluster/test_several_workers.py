@@ -262,6 +262,28 @@ def count_collectives(function) -> int:
     return sum(node.op.startswith(COLLECTIVES) for node in nodes)
 
 
+class Noise(keras.layers.Layer):
+    """Keeps what TensorFlow draws in a step."""
+
+    def build(self, shape):
+        self.drawn = self.add_weight(shape=(3,), initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.drawn.assign(tf.random.normal([3]))
+        return inputs
+
+
+def draw_in_a_step(strategy) -> list:
+    """Returns what each replica of this worker has drawn."""
+    with strategy.scope():
+        noise = Noise()
+        model = keras.Sequential([keras.Input((6,)), noise, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(*data(8), batch_size=8, verbose=0)
+    replicas = strategy.experimental_local_results(noise.drawn.value)
+    return [replica.numpy() for replica in replicas]
+
+
 def predict_on_the_second_alone(strategy):
     with strategy.scope():
         model = models.regression()
@@ -289,6 +311,7 @@ CHECKS = [
     fit_in_stages,
     fit_with_an_accumulated_mask,
     collectives_of_a_step,
+    draw_in_a_step,
     predict_on_the_second_alone,
 ]
 
@@ -403,6 +426,13 @@ def test_a_step_sends_one_message_per_replica(workers):
     num_clones = strategies.WORKER_DEPLOYMENTS[workers].get("num_clones", 1)
 
     assert [outcome[collectives_of_a_step] for outcome in outcomes(workers)] == [num_clones] * 2
+
+
+@each_worker_deployment
+def test_each_replica_draws_numbers_of_its_own(workers):
+    drawn = [each for outcome in outcomes(workers) for each in outcome[draw_in_a_step]]
+
+    assert len(np.unique(drawn, axis=0)) == len(drawn)
 
 
 @each_worker_deployment

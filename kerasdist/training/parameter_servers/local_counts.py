@@ -5,7 +5,8 @@ would send and wait for each of them. TensorFlow knows such variables by their h
 call is traced they are others: of the worker, set to 0 at the start of the call, and added to those
 of the parameter server at its end, in one go. What a worker that dies has not handed over counts
 for nothing, and its call runs again on another one (see `ledger`): every example counts once.
-Those of the user's own metrics to which a step does more than add stay where they are.
+Where a step of the user's own, or a metric, does more than add, they stay where they are; so they
+do where the step computes with what a metric gives.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ class LocalCounts:
         metrics_variables: Of a model.
         num_examples: Another variable, to which a call adds its examples.
         ledger: Notes that the counts have arrived, in the same message; None in tests.
-        own_metrics: Those that may do more than add: see `has_found_others`.
+        unsure_metrics: Those to which a step may do more than add: see `has_found_others`.
     """
 
     def __init__(
@@ -36,13 +37,13 @@ class LocalCounts:
         metrics_variables: list,
         num_examples: tf.Variable,
         ledger: Ledger | None = None,
-        own_metrics: Iterable[keras.metrics.Metric] = (),
+        unsure_metrics: Iterable[keras.metrics.Metric] = (),
     ):
         self._variables = [
             variable for variable in metrics_variables if variable.value.dtype != tf.string
         ]
-        own = {id(variable) for metric in own_metrics for variable in metric.variables}
-        self._unsure = [variable for variable in self._variables if id(variable) in own]
+        unsure = {id(variable) for metric in unsure_metrics for variable in metric.variables}
+        self._unsure = [variable for variable in self._variables if id(variable) in unsure]
         self._num_examples = num_examples
         self._ledger = ledger
         self._prefix = unique_name()
@@ -78,10 +79,14 @@ class LocalCounts:
             else:
                 add()
 
-    def has_found_others(self) -> bool:
+    def has_found_others(self, computed_with: Iterable[keras.metrics.Metric] = ()) -> bool:
         """Whether the step that has just been traced does more to some variables than add.
 
         These stay on the parameter servers in the traces that follow.
+
+        Args:
+            computed_with: Metrics with whose results the step has computed, which need what their
+                variables really are.
         """
         local = [variable.value for variable in self._unsure]
         found = {id(value) for value in sums.no_sums(local, but_for=self._resets)}
@@ -90,6 +95,8 @@ class LocalCounts:
             for variable, value in zip(self._unsure, local, strict=True)
             if id(value) in found
         }
+        local = {id(variable) for variable in self._variables}
+        others |= {id(each) for metric in computed_with for each in metric.variables} & local
         self._variables, self._unsure = (
             [variable for variable in variables if id(variable) not in others]
             for variables in (self._variables, self._unsure)

@@ -23,7 +23,7 @@ from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, mos
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.step import graph_errors
+from kerasdist.training.step import graph_errors, randomness
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
@@ -61,6 +61,7 @@ class WorkerStepFunction:
         self.times = self._step.times
         self._is_first_call = True
         self._is_traced = False
+        self._has_looked = False  # At how its graph draws random numbers.
         self._coordinator = self._strategy.coordinator
         self._watch = self._strategy.watch
         num_workers = self._strategy.served_cluster.num_workers
@@ -71,7 +72,12 @@ class WorkerStepFunction:
             model.metrics_variables,
             self.num_examples,
             self._ledger,
-            own_metrics=keras_stock.own_metrics_of(model),
+            # A step of the user's own may reset what is a sum otherwise, or assign to it.
+            unsure_metrics=(
+                keras_stock.own_metrics_of(model)
+                if keras_stock.is_stock_step(step)
+                else keras_stock.all_metrics_of(model)
+            ),
         )
         self._running: list = []
         # They hold the iterator of the data, which must end with the `fit` that has made it.
@@ -206,7 +212,14 @@ class WorkerStepFunction:
             self._concrete[run] = _again_while_asked(
                 coordinator_adapter.concrete_function, self._coordinator, run, arguments
             )
+            self._warn_of_repeats(self._concrete[run].graph)
         return self._concrete[run]
+
+    def _warn_of_repeats(self, graph):
+        if not self._has_looked:
+            self._has_looked = True
+            num_workers = self._strategy.served_cluster.num_workers
+            randomness.warn_of_repeats(graph, num_workers)
 
     def _schedule_batch(self, batch, position, data=None, done=None):
         run, batch = self._run_given, batches.as_tensors(without_optionals(batch))
@@ -465,7 +478,7 @@ class WorkerStepFunction:
         with self._ledger.at_step(step), held as fetched:
             self.times.begin_step([batch, fetched], self._optimizers)
             self._step.run(batch, shares, checks=checks, counter=num_examples)
-        if self._counts.has_found_others():
+        if self._counts.has_found_others(self._step.logs.metrics_computed_with()):
             raise TraceAgainError
 
 

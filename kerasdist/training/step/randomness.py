@@ -1,12 +1,14 @@
 """Random numbers: different on every replica, the same in every run with the same seed.
 
 Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
-replica 0 keeps the numbers of one device, and the others add their position to the seed.
+replica 0 keeps the numbers of one device, and the others add their position to the seed. The
+operations of `tf.random` have a seed in the graph, which every worker traces for itself.
 """
 
 import contextlib
 import functools
 import random
+import warnings
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,6 +33,37 @@ def next_seed(stock, generator, ordered=True):
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)
+
+
+@contextlib.contextmanager
+def graph_seed_of_worker(first_replica: int) -> Generator[None]:
+    """Lets `tf.random`, in what is traced inside, draw other numbers than on other workers.
+
+    Args:
+        first_replica: The id of the first replica of this worker. With 0 the numbers are those of
+            one device.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not first_replica or graph.seed is None or draws.are_alike():
+        yield
+        return
+    seed = graph.seed
+    graph.seed = (seed + _STRIDE * first_replica) & 0x7FFFFFFF  # Functions inside inherit it.
+    try:
+        yield
+    finally:
+        graph.seed = seed
+
+
+def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:
+    """Warns if workers that run one graph, which the chief has traced, draw the same numbers."""
+    if num_workers > 1 and draws.has_state_in(graph):
+        warnings.warn(
+            "The step draws with `tf.random`, of which every worker begins with the same numbers: "
+            f"those of one step come again in steps of the other {num_workers - 1}. Draw with "
+            "`keras.random`, whose numbers all workers take from one generator.",
+            stacklevel=2,
+        )
 
 
 def global_seed_generator(stock):

@@ -37,15 +37,23 @@ class StepLogs:
         with tf.device("CPU:0"):
             self._share = tf.Variable(1.0, trainable=False)
         # One replica's results are those of all examples.
-        is_divided = self._strategy.num_replicas_in_sync > 1 or (
-            traits.has_remote_variables(self._strategy)
+        is_remote = traits.has_remote_variables(self._strategy)
+        is_divided = is_remote or self._strategy.num_replicas_in_sync > 1
+        # Those on parameter servers that a step computes with are of all workers (`LocalCounts`).
+        self._results = (
+            MetricResults(model, warns=not is_remote)
+            if is_divided and not returns_metrics
+            else None
         )
-        self._results = MetricResults(model) if is_divided and not returns_metrics else None
         self._read_with(model.get_metrics_result)
 
     def watched(self) -> contextlib.AbstractContextManager:
         """Returns a context for the step, in which results of metrics are told from other logs."""
         return self._results.watched() if self._results else contextlib.nullcontext()
+
+    def metrics_computed_with(self) -> list[keras.metrics.Metric]:
+        """Returns the metrics with whose results the step computed that was last traced."""
+        return self._results.computed_with if self._results else []
 
     def keep(self, replicas: list, shares: list) -> None:
         """Keeps what the step returned.

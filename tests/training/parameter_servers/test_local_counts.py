@@ -42,7 +42,7 @@ class Largest(keras.metrics.Metric):
 
 def test_what_is_no_sum_stays_where_it_is():
     metric = Largest()
-    counts = LocalCounts(metric.variables, tf.Variable(0, dtype=tf.int64), own_metrics=[metric])
+    counts = LocalCounts(metric.variables, tf.Variable(0, dtype=tf.int64), unsure_metrics=[metric])
     values_of_servers = [each.value for each in metric.variables]
     traces = []
 
@@ -60,3 +60,19 @@ def test_what_is_no_sum_stays_where_it_is():
 
     assert traces == [(True, [True, True]), (False, [False, True])]
     assert [float(each) for each in metric.variables] == [np.float32(0.7), 3.0]
+
+
+def test_a_metric_with_which_a_step_computes_stays_where_it_is():
+    metric = keras.metrics.Mean()
+    counts = LocalCounts(metric.variables, tf.Variable(0, dtype=tf.int64))
+    found = []
+
+    def call():
+        with counts.collected():
+            metric.update_state([1.0])
+            found.append(counts.has_found_others([metric]))
+
+    for _ in range(2):
+        tf.function(call).get_concrete_function()
+
+    assert found == [True, False]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_replicated_strategy, each_strategy, on_two_replicas
 
 X = np.random.default_rng(3).normal(size=(21, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True))
@@ -113,6 +113,22 @@ def test_a_step_that_computes_with_a_result_is_told(strategy):
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        fit(model)
+
+
+class WeighedByAResult(Tracked):
+    def train_step(self, data):
+        self.seen = tf.sqrt(self.tracker.result())
+        return super().train_step(data)
+
+
+@on_two_replicas
+def test_a_step_that_computes_with_a_result_before_it_changes_is_told(strategy):
+    with strategy.scope():
+        model = WeighedByAResult(lambda model, loss: {"loss": model.tracker.result()})
+        model.compile(keras.optimizers.SGD(0.1))
+
+    with pytest.warns(UserWarning, match=r"computes with the result of 'tracker', which in a"):
         fit(model)
 
 

@@ -2,12 +2,14 @@
 
 import functools
 import random
+import warnings
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.step import randomness
 from tests import strategies
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy, each_strategy
@@ -47,6 +49,35 @@ def test_every_replica_has_a_mask_of_its_own(strategy):
 def test_masks_come_from_the_seed(strategy):
     assert np.array_equal(masks(strategy), masks(strategy))
     assert not np.array_equal(masks(strategy), masks(strategy, seed=6))
+
+
+@pytest.mark.parametrize("first_replica", [0, 2])
+def test_the_operations_of_tensorflow_draw_other_numbers_on_other_workers(first_replica):
+    keras.utils.set_random_seed(5)
+
+    @tf.function
+    def draw():
+        return tf.random.normal([3]), tf.function(lambda: tf.random.uniform([3]))()
+
+    def draw_on_worker():
+        with randomness.graph_seed_of_worker(first_replica):
+            return draw.python_function()
+
+    for ours, theirs in zip(tf.function(draw_on_worker)(), draw(), strict=True):
+        assert np.array_equal(ours, theirs) == (first_replica == 0)
+
+
+def test_workers_that_run_one_graph_are_told_of_what_they_draw_alike():
+    def graph_of(draw):
+        return tf.function(draw).get_concrete_function().graph
+
+    generator = keras.random.SeedGenerator(1)
+    with pytest.warns(UserWarning, match="come again in steps of the other 2. Draw with `keras"):
+        randomness.warn_of_repeats(graph_of(lambda: tf.random.normal([3])), 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        randomness.warn_of_repeats(graph_of(lambda: tf.random.normal([3])), 1)
+        randomness.warn_of_repeats(graph_of(lambda: keras.random.normal([3], seed=generator)), 3)
 
 
 class AddsNoise(keras.layers.Layer):
