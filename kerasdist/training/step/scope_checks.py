@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
-from kerasdist.training import traits
+from kerasdist.training import running_call, traits
 
 
 def check(model) -> None:
@@ -49,7 +49,7 @@ def check_variables(model) -> None:
         if owner is not strategy:
             where = "in the scope of another strategy" if owner else "outside its strategy's scope"
             raise RuntimeError(
-                f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
+                f"Variable '{variable.path}' of model '{model.name}' was created {why}. Create "
                 "layers, metrics and the model inside the same `with strategy.scope():` block, and "
                 "call there what makes variables later: `add`, `adapt`, `enable_lora`, `quantize`."
             )
@@ -118,11 +118,13 @@ def _way_into(strategy, owners: list) -> str:
         "ake the step a `train_step` of the model, which `fit` runs "
         '(docs/training.md, "A loop of your own").'
     )
+    # It is left for them: what they make belongs to no step.
+    why = "Callbacks run outside of the scope that `fit` is in. " if running_call.is_fit() else ""
     if owners and strategy not in owners:
-        return f"Create the model inside the same `with strategy.scope():` block, and m{step}"
+        return f"{why}Create the model inside the same `with strategy.scope():` block, and m{step}"
     if strategy.num_replicas_in_sync > 1 or traits.has_remote_variables(strategy):
-        return f"M{step}"
-    return f"Put the loop inside `with strategy.scope():`, or m{step}"
+        return f"{why}M{step}"
+    return f"{why}Put the loop inside `with strategy.scope():`, or m{step}"
 
 
 def check_on_replica(what: str) -> None:

@@ -170,6 +170,20 @@ def test_a_loop_outside_of_the_scope_is_told_where_it_belongs(
         optimizer.apply_gradients([(tf.constant([1.0]), weight)])
 
 
+@on_two_replicas
+def test_a_callback_is_told_that_it_runs_outside_of_the_scope(strategy):
+    def update(*_):
+        weights = model.trainable_variables
+        model.optimizer.apply([tf.zeros_like(each) for each in weights], weights)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        begin = keras.callbacks.LambdaCallback(on_epoch_begin=update)
+        with pytest.raises(RuntimeError, match=r"outside of it. Callbacks run outside .* Make the"):
+            model.fit(np.ones((4, 1)), np.ones((4, 1)), callbacks=[begin], verbose=0)
+
+
 def test_so_is_one_that_updates_variables_of_tensorflow():
     with strategies.get("2 replicas").scope():
         weight = tf.Variable([1.0], name="w")
