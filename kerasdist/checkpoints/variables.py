@@ -172,7 +172,11 @@ def read(strategy, named: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     arrays = {}
     for name, variable in named.items():
         if is_of_replicas(variable) or _has_copies(name, variable):
-            arrays[name + _OF_REPLICAS] = _gathered(strategy, variable)
+            values = _gathered(strategy, variable)
+            if name.startswith("own/") and (values == values[:1]).all():
+                arrays[name] = values[0]
+            else:
+                arrays[name + _OF_REPLICAS] = values
         elif is_sharded(variable):
             arrays[name] = np.asarray(variable)
         else:

@@ -64,7 +64,10 @@ def test_variables_of_the_users_own_come_back_on_each_replica(strategy):
 
     variables.write(strategy, variables.variables_of(second), expected)
 
-    assert len(expected) == 2
+    # Numbers that each replica drew for itself differ, and the states of the generator do not.
+    is_one = strategy.num_replicas_in_sync == 1
+    suffix = "" if is_one else "@replicas"
+    assert expected.keys() == {f"own/0.queue.0{suffix}", "own/0.generator.0"}
     assert all(each.dtype != object for each in expected.values())
     keras.tree.map_structure(np.testing.assert_array_equal, read(strategy, second), expected)
     last, truth = (
