@@ -8,6 +8,7 @@ Without flags, the environment decides: TF_CONFIG, Slurm, or the devices of this
 
 import functools
 import os
+import re
 
 import tensorflow as tf
 from absl import flags
@@ -17,6 +18,11 @@ from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 
 _CONFIG = ("num_clones", "clone_on_cpu", "worker_replicas", "num_ps_tasks", "task")
+# By the fields of DeploymentConfig, which its errors name.
+_FLAGS_OF_FIELDS = {
+    **{name: name for name in ("num_clones", "clone_on_cpu", "num_ps_tasks")},
+    **{"replica_id": "task", "num_replicas": "worker_replicas"},
+}
 _HOSTS = ("ps_hosts", "chief_host", "job_name", "task_id")
 
 
@@ -81,7 +87,15 @@ def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.di
     except kerasdist.ClusterStartError:
         raise
     except (ValueError, RuntimeError) as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(_in_flags(str(error))) from error
+
+
+def _in_flags(message: str) -> str:
+    """Returns a message about DeploymentConfig in the words of the flags."""
+    for field, flag in _FLAGS_OF_FIELDS.items():
+        message = re.sub(rf"(?<![\w-])`?{field}\b`?", f"--{flag}", message)
+    message = message.replace("--clone_on_cpu=True", "--clone_on_cpu")
+    return re.sub(r"DeploymentConfig (ask|say)s", r"The flags \1", message)
 
 
 def _check_no_hosts(values: flags.FlagValues) -> None:

@@ -9,6 +9,7 @@ from kerasdist import callbacks
 from models import layer_scopes, weights
 from models.train_dir import TrainDir
 from models.typed_flags import define_text
+from models.usage_error import UsageError
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -32,6 +33,15 @@ def define_flags(values: flags.FlagValues) -> None:
         "Accept that --checkpoint_path has no weights for some layers.",
         flag_values=values,
     )
+
+
+def check(values: flags.FlagValues) -> None:
+    """Raises UsageError if the flags cannot be used."""
+    if values.checkpoint_exclude_scopes and not values.checkpoint_path:
+        raise UsageError(
+            "--checkpoint_exclude_scopes needs --checkpoint_path: without it, all layers keep "
+            "their initial weights."
+        )
 
 
 def start(values: flags.FlagValues, model: keras.Model, train_dir: TrainDir) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -95,10 +96,16 @@ def _errors_of_flags(
     try:
         yield
     except callbacks.Checkpoint.MismatchError as error:
-        raise UsageError(
+        told = (
             f"--train_dir {str(train_dir.path)!r} holds another training. Give its flags again, "
             f"choose another directory, or replace it with --overwrite. {error}"
-        ) from error
+        )
+        if re.search(r"batch size \d+ in the checkpoint", told):
+            told += (
+                " --batch_size is per clone: with more or fewer clones or workers, give the one "
+                "that makes the same batch."
+            )
+        raise UsageError(told) from error
     except FloatingPointError as error:
         raise DivergedError(error) from error
     except input_pipeline.READ_ERRORS as error:

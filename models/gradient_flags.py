@@ -37,9 +37,12 @@ def build(values: flags.FlagValues, model: keras.Model) -> list[keras.callbacks.
     """
     found: list[keras.callbacks.Callback] = []
     if values.gradient_multipliers:
-        factors = dict(map(_pair, values.gradient_multipliers.split(",")))
-        patterns = layer_scopes.patterns("--gradient_multipliers", list(factors), model)
-        factors = dict(zip(patterns, factors.values(), strict=True))
+        names, factors = zip(*map(_pair, values.gradient_multipliers.split(",")), strict=True)
+        patterns = layer_scopes.patterns("--gradient_multipliers", list(names), model)
+        for name, pattern in zip(names, patterns, strict=True):
+            if patterns.count(pattern) > 1:
+                raise UsageError(f"--gradient_multipliers names {name!r} twice. Give one factor.")
+        factors = dict(zip(patterns, factors, strict=True))
         found.append(callbacks.GradientMultipliers(factors))
     if values.clip_gradient_norm:
         found.append(callbacks.GradientClipping(norm=values.clip_gradient_norm))

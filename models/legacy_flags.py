@@ -10,7 +10,6 @@ ANSWERS = {
     # train_image_classifier
     "master": _CLUSTER,
     "num_readers": "tf.data itself reads files in parallel",
-    "sync_replicas": _SYNCHRONOUS,
     "replicas_to_aggregate": _SYNCHRONOUS,
     "quantize_delay": "nets are trained with the numbers they are evaluated with",
     # eval_image_classifier

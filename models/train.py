@@ -98,6 +98,12 @@ def _define_flags(values: flags.FlagValues) -> None:
         "weight_decay", 0.00004, "L2 regularization of kernels, with a factor of 1/2.", NOT_NEGATIVE
     )
     number("label_smoothing", 0.0, "Share of a label that is spread over all classes.", SHARE)
+    flags.DEFINE_bool(
+        "sync_replicas",
+        False,
+        "Slim's flag, which can only be false: backup workers are not supported.",
+        flag_values=values,
+    )
     deployment.define_flags(values)
     input_pipeline.define_flags(values, split="train", batch_size=32)
     optimizers.define_flags(values)
@@ -205,6 +211,7 @@ def _check(values: flags.FlagValues, cluster: kerasdist.Cluster) -> TrainDir:
     _check_can_train(values, cluster)
     optimizers.check(values)
     learning_rates.check(values)
+    fine_tuning.check(values)
     input_pipeline.check(values)
     if not values.train_dir:
         raise UsageError("--train_dir is missing. Say where to write, such as runs/first.")
@@ -224,6 +231,11 @@ def _check_can_train(values: flags.FlagValues, cluster: kerasdist.Cluster) -> No
         raise UsageError(
             f"{cluster.task} cannot train. Launch without --evaluator; `python -m models.evaluate` "
             "measures the model afterwards."
+        )
+    if values.sync_replicas:
+        raise UsageError(
+            "--sync_replicas is not needed: workers without parameter servers train synchronously. "
+            "Backup workers (--replicas_to_aggregate) are not supported. Leave the flag out."
         )
     if not cluster.is_local and not values.max_number_of_steps:
         raise UsageError(
@@ -266,7 +278,7 @@ def _build(
     except ValueError as error:
         raise UsageError(
             f"--model_name {values.model_name!r} cannot take images of {image_size} x {image_size} "
-            f"pixels; change --train_image_size. {error}"
+            "pixels: its layers shrink them to nothing. Give a larger --train_image_size."
         ) from error
     learning_rate = learning_rates.build(
         values,

@@ -134,7 +134,7 @@ class TrainDir:
             directory = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise UsageError(
-                f"--train_dir {str(self.path)!r} cannot be created: {error}"
+                f"--train_dir {str(self.path)!r} cannot be created: {error}. Choose another one."
             ) from error
         try:
             self._lock(directory)

@@ -26,8 +26,8 @@ def run(argv, action=lambda values: 0):
         (["--batchsize=1"], "Unknown command line flag 'batchsize'. Did you mean: batch_size ?"),
         (["--bogus=1"], "Unknown command line flag 'bogus'\n`--help` lists the flags."),
         (
-            ["--sync_replicas"],
-            "There is no --sync_replicas here: workers without parameter servers",
+            ["--replicas_to_aggregate=2"],
+            "There is no --replicas_to_aggregate here: workers without parameter servers",
         ),
         (["--max_steps=9"], "There is no --max_steps here: --max_number_of_steps says"),
         (["--batch_size=0"], "flag --batch_size=0: 0 is not a positive integer"),
@@ -68,7 +68,7 @@ TRAIN_FLAGS = {
     **{"preprocessing_name": None, "batch_size": 32, "train_image_size": None},
     **{"max_number_of_steps": None, "use_grayscale": False, "checkpoint_path": None},
     **{"checkpoint_exclude_scopes": None, "trainable_scopes": None},
-    **{"ignore_missing_vars": False},
+    **{"ignore_missing_vars": False, "sync_replicas": False},
 }
 EVAL_FLAGS = {
     **{"batch_size": 100, "max_num_batches": None, "num_preprocessing_threads": 4},
@@ -82,7 +82,7 @@ OTHERS = {
     evaluate: {"checkpoint_path", "eval_dir", "dataset_name", "model_name"},
 }
 ANSWERED = {
-    train: {"master", "num_readers", "sync_replicas", "replicas_to_aggregate", "quantize_delay"},
+    train: {"master", "num_readers", "replicas_to_aggregate", "quantize_delay"},
     evaluate: {"master", "quantize"},
 }
 

@@ -95,9 +95,12 @@ def test_hosts_and_tf_config_contradict_each_other(monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--worker_replicas=3"], "num_replicas=3, .*the cluster has 2 workers"),
-        (["--worker_replicas=2", "--num_ps_tasks=1"], "num_ps_tasks=1, .*0 ps tasks"),
-        (["--task=0", "--worker_replicas=1"], "num_replicas=1, .*the cluster has 2 workers"),
+        (
+            ["--worker_replicas=3"],
+            "The flags ask for --worker_replicas=3, .* the cluster has 2 workers",
+        ),
+        (["--worker_replicas=2", "--num_ps_tasks=1"], "--num_ps_tasks=1, .*0 ps tasks"),
+        (["--task=0", "--worker_replicas=1"], "--worker_replicas=1, .*the cluster has 2 workers"),
     ],
 )
 def test_flags_that_contradict_the_cluster_name_both(argv, message):

@@ -34,6 +34,12 @@ def test_what_is_no_pair_is_shown(text):
         build(f"--gradient_multipliers={text}")
 
 
+@pytest.mark.parametrize("text", ["conv1=1,conv1=2", "conv1=1,LeNet/conv1=1"])
+def test_a_layer_with_two_factors_is_refused(text):
+    with pytest.raises(UsageError, match="--gradient_multipliers names 'conv1' twice"):
+        build(f"--gradient_multipliers={text}")
+
+
 def test_a_layer_that_is_not_there_is_answered_with_those_that_are():
     with pytest.raises(UsageError, match=r"--gradient_multipliers names 'fc5', .* conv1, conv2"):
         build("--gradient_multipliers=fc5=2")

@@ -2,6 +2,7 @@
 
 import re
 
+import keras
 import pytest
 
 from models import layer_scopes, nets
@@ -22,6 +23,9 @@ def model():
         ("InceptionV3/AuxLogits", 10),
         ("Mixed_7c/Branch_0", 4),
         ("inception_v3/Mixed_7c.Branch_0", 4),
+        ("InceptionV3/Logits/Conv2d_1c_1x1/weights", 1),
+        ("InceptionV3/Mixed_7c/Branch_0/Conv2d", 4),
+        ("Logits.Conv2d_1c", 2),
     ],
 )
 def test_scopes_are_layers_or_blocks_also_as_slim_writes_them(scope, count, model):
@@ -29,6 +33,22 @@ def test_scopes_are_layers_or_blocks_also_as_slim_writes_them(scope, count, mode
 
     # With the averages of batch normalisation.
     assert sum(bool(re.fullmatch(pattern, each.path)) for each in model.weights) == count
+
+
+def test_a_layer_of_that_name_is_meant_before_those_that_begin_with_it():
+    names = "conv1", "conv10", "fc2"
+    net = keras.Sequential(
+        [keras.Input([2]), *(keras.layers.Dense(2, name=each) for each in names)]
+    )
+
+    def layers_of(scope):
+        [pattern] = layer_scopes.patterns("--trainable_scopes", [scope], net)
+        return {
+            each.path.split("/")[-2] for each in net.weights if re.fullmatch(pattern, each.path)
+        }
+
+    assert layers_of("Net/conv1") == {"conv1"}
+    assert layers_of("Net/conv") == layers_of("conv") == {"conv1", "conv10"}
 
 
 def test_an_unknown_one_is_answered_with_the_closest(model):

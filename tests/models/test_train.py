@@ -65,7 +65,13 @@ def argv(tmp_path, data_dir):
         ("--label_smoothing=nan", "must be a number, from 0 to 1"),
         ("--dataset_split_name=train[:abc]", "'train[:abc]'"),
         ("--dataset_split_name=train[40:40]", "'train[40:40]' of 'digits' has no examples"),
-        ("--train_image_size=2", "cannot take images of 2 x 2 pixels"),
+        ("--train_image_size=2", "of 2 x 2 pixels: its layers shrink them to nothing. Give a la"),
+        ("--checkpoint_exclude_scopes=fc4", "--checkpoint_exclude_scopes needs --checkpoint_path"),
+        (
+            "--sync_replicas",
+            "train synchronously. Backup workers (--replicas_to_aggregate) are not",
+        ),
+        ("--task=3", "--task must be less than --worker_replicas; it counts"),
     ],
 )
 def test_a_mistake_is_one_message_and_writes_nothing(argv, flag, message, tmp_path, capsys):
@@ -319,6 +325,7 @@ def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, caps
     for other in (
         ["--optimizer=adam", "--seed=1"],
         ["--model_name=cifarnet", "--train_image_size=28"],
+        ["--num_clones=2", "--clone_on_cpu"],
     ):
         capsys.readouterr()
 
@@ -327,6 +334,7 @@ def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, caps
         told = capsys.readouterr().err
         assert f"error: --train_dir {str(tmp_path / 'run')!r} holds another training." in told
         assert "in the checkpoint, " in told
+        assert ("--batch_size is per clone" in told) == ("--clone_on_cpu" in other)
         assert [file.read_bytes() for file in files] == contents
     assert train.main([*argv, "--optimizer=adam", "--overwrite"]) == 0
 
