@@ -49,7 +49,7 @@ def check_variables(model) -> None:
         if owner is not strategy:
             where = "in the scope of another strategy" if owner else "outside its strategy's scope"
             raise RuntimeError(
-                f"Variable '{variable.path}' of model '{model.name}' was created {why}. Create "
+                f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
                 "layers, metrics and the model inside the same `with strategy.scope():` block, and "
                 "call there what makes variables later: `add`, `adapt`, `enable_lora`, `quantize`."
             )
