@@ -186,8 +186,13 @@ def test_a_checkpoint_by_names(averages, tmp_path):
     assert len(again.restored) == 8
 
 
-def test_the_averages_of_a_run(tmp_path):
-    average = MovingAverage(0.5)
+class Average(MovingAverage):
+    """One with other defaults."""
+
+
+@pytest.mark.parametrize("kind", [MovingAverage, Average])
+def test_the_averages_of_a_run(kind, tmp_path):
+    average = kind(0.5)
     source = fit(make_model(seed=2), average, Checkpoint(tmp_path))
     model = make_model()
 

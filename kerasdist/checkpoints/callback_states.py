@@ -25,6 +25,8 @@ _OF_KERAS = {
 }
 # Numbers and text: what NumPy writes without pickle. Extensions such as bfloat16 are 2.
 _PLAIN_KINDS, _EXTENSION = "biufcSU", 2
+# What the state of each callback says of it.
+_KIND = ("class", "bases")
 # Those whose state was said to be left out.
 _told = weakref.WeakSet()
 
@@ -40,7 +42,7 @@ def read(callbacks: Sequence) -> tuple[list[dict], dict[str, np.ndarray]]:
     """
     states, arrays = [], {}
     for index, callback in enumerate(map(_innermost, callbacks)):
-        state: dict[str, Any] = {"class": type(callback).__name__}
+        state: dict[str, Any] = _kind_of(callback)
         for name, value in _kept_attributes(callback).items():
             if isinstance(value, np.ndarray):
                 arrays[_name(index, name)] = value
@@ -70,8 +72,15 @@ def without_callback(
     return [
         states[index]["class"]
         for key, index in _indices_of(states).items()
-        if key not in keys and (len(states[index]) > 1 or _arrays_of(index, arrays))
+        if key not in keys and (states[index].keys() - set(_KIND) or _arrays_of(index, arrays))
     ]
+
+
+def arrays_of_class(name: str, saved) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields names and arrays in the states of callbacks of a class, or of a subclass."""
+    for index, state in enumerate(saved.record["callbacks"]):
+        if name in (state["class"], *state.get("bases", ())):
+            yield from _arrays_of(index, saved.arrays).items()
 
 
 def _write(callback, state: dict, own: dict[str, np.ndarray]):
@@ -148,6 +157,11 @@ def _attributes(callback) -> dict[str, Any]:
         else:
             found[name] = np.asarray(value).item()
     return found
+
+
+def _kind_of(callback) -> dict[str, Any]:
+    name, *bases = (each.__name__ for each in type(callback).__mro__ if each is not object)
+    return dict(zip(_KIND, (name, bases), strict=True))
 
 
 def _innermost(callback):

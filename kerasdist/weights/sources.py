@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, folder
+from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, callback_states, folder
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
 from kerasdist.weights import place
 
@@ -115,13 +115,8 @@ def _of_checkpoint(saved: Saved, averages: bool) -> list[Value]:
         values = list(_of_h5(_content(path)))
     if not averages:
         return values
-    found = [
-        _of_array(name.split("/", 2)[2], array)
-        for index, state in enumerate(saved.record["callbacks"])
-        if state["class"] == "MovingAverage"
-        for name, array in saved.arrays.items()
-        if name.startswith(f"callback/{index}/")
-    ]
+    averaged = callback_states.arrays_of_class("MovingAverage", saved)
+    found = [_of_array(name, array) for name, array in averaged]
     if not found:
         raise ValueError(
             f"{saved.path} has no averages: it was written without callbacks.MovingAverage. Leave "
