@@ -28,7 +28,7 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
                 "variable or a table. Give `deterministic=True` there; with tensorflow-datasets, "
                 "give `shuffle_files` a `shuffle_seed` in the `ReadConfig`."
             )
-        graph = tf.constant(definition.SerializeToString())
+        graph = tf.convert_to_tensor(definition.SerializeToString())
         return with_order_option(dataset_adapter.deserialized(graph, dataset.element_spec))
     is_free = dataset.options().deterministic is False
     return with_order_option(dataset) if is_free else dataset

@@ -180,7 +180,7 @@ def _copier(
     if b"PyFunc" in graph.numpy() or not is_alike:
         return None
     if not is_of_worker and element_order.put_in_order(definition):
-        graph = tf.constant(definition.SerializeToString())
+        graph = tf.convert_to_tensor(definition.SerializeToString())
     return functools.partial(dataset_adapter.deserialized, graph, dataset.element_spec)
 
 

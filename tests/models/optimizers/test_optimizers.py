@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import flags
 
 from models import optimizers
+from models.learning_rates import Fixed
 from models.usage_error import UsageError
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy
@@ -32,7 +33,7 @@ def parse(*argv):
     ],
 )
 def test_every_optimizer_has_the_legacy_defaults(name, settings):
-    optimizer = optimizers.build(parse(f"--optimizer={name}"), learning_rate=0.01)
+    optimizer = optimizers.build(parse(f"--optimizer={name}"), learning_rate=Fixed(0.01))
 
     config = optimizer.get_config()
     assert {key: config[key] for key in settings} == settings
@@ -42,7 +43,7 @@ def test_every_optimizer_has_the_legacy_defaults(name, settings):
 def test_a_flag_reaches_its_optimizer():
     values = parse("--optimizer=momentum", "--momentum=0.5")
 
-    assert optimizers.build(values, learning_rate=0.01).momentum == 0.5
+    assert optimizers.build(values, learning_rate=Fixed(0.01)).momentum == 0.5
 
 
 def test_an_unknown_optimizer_is_answered_with_the_names():
