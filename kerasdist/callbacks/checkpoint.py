@@ -156,7 +156,7 @@ class Checkpoint(UpdateCallback):
         check_text("monitor", monitor)
         check_choice("mode", mode, ("auto", "min", "max"))
         check_choice("on_error", on_error, ("warn", "raise"))
-        self.directory = checked_folder("directory", directory)
+        self.directory = _absolute(checked_folder("directory", directory))
         self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
         self.keep_best, self.monitor = keep_best, monitor
         self.mode = _mode_of(monitor) if mode == "auto" else mode
@@ -455,10 +455,7 @@ class Checkpoint(UpdateCallback):
         for rate, value in zip(keras_optimizers.learning_rates_of(self.model), rates, strict=True):
             rate.assign(value)
         if missing := variables.missing_in(saved.arrays, self.model):
-            self._say(
-                f"{saved.path} is of an earlier version of kerasdist, which did not save "
-                f"{resume.describe_differences(missing)}: these begin anew."
-            )
+            self._say(f"{saved.path} does not hold {', '.join(missing)}, which begin anew.")
 
     def _rates(self) -> list[float]:
         return [float(each) for each in keras_optimizers.learning_rates_of(self.model)]
@@ -619,6 +616,11 @@ def _state_of_data(saved: Saved) -> tuple[int, bytes] | None:
     if _DATA_STATE not in saved.arrays:
         return None
     return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
+
+
+def _absolute(path: str) -> str:
+    """Returns a path that stays the same if a callback changes the working directory."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def _mode_of(monitor: str) -> str:

@@ -97,12 +97,14 @@ def _recurrent_states_of(model) -> list[keras.Variable]:
 
 
 def missing_in(arrays: Mapping[str, np.ndarray], model) -> list[str]:
-    """Returns the variables that a checkpoint of an earlier version of kerasdist does not hold."""
-    return [
+    """Returns in words what a checkpoint, as of an earlier version of kerasdist, does not hold."""
+    missing = [
         name
         for name in variables_of(model)
         if name.startswith(_WITH_COPIES) and not {name, name + _OF_REPLICAS} & arrays.keys()
     ]
+    words = ["the states of RNNs" if each.startswith("state/") else each for each in missing]
+    return list(dict.fromkeys(re.sub(r"^own/\d+\.(.*)\.\d+$", r"'\1'", each) for each in words))
 
 
 def weights_of(model) -> dict[str, tf.Variable]:

@@ -61,6 +61,23 @@ class StopAt(keras.callbacks.Callback):
             raise InterruptedError
 
 
+def test_a_variable_that_a_checkpoint_does_not_hold_is_named(tmp_path, capsys):
+    def run(*variables):
+        with strategies.get("one device").scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6)])
+            model.memory = list(variables)
+            model.compile("sgd", "mse")
+        x = np.ones([16, 6])
+        saving = [Checkpoint(tmp_path)]
+        epochs = 1 + len(variables)
+        return model.fit(x, x, batch_size=8, epochs=epochs, verbose=0, callbacks=saving).epoch
+
+    run()
+
+    assert run(tf.Variable(1.0)) == [0, 1]
+    assert "does not hold 'memory', which begin anew" in "".join(capsys.readouterr())
+
+
 def test_metrics_are_found_by_their_names(tmp_path, capsys):
     x = np.random.default_rng(0).normal(size=(48, 6)).astype("float32")
 
