@@ -1,5 +1,7 @@
 """What a program that is started again, in a folder with checkpoints, finds and says."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -102,3 +104,15 @@ def test_a_learning_rate_that_compile_has_changed_is_named(capsys, tmp_path):
         "The training goes on with the learning rate 0.0025 of the checkpoint. `compile` sets "
         "0.25 now, and set 0.01 when the training began."
     ) in capsys.readouterr().err
+
+
+def test_the_folder_stays_where_it_is_if_a_callback_changes_the_working_directory(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    train("run", keras.callbacks.LambdaCallback(on_train_begin=lambda logs: os.chdir("elsewhere")))
+
+    assert sorted(os.listdir(tmp_path / "run")) == ["step-00000002", "step-00000004"]
+    assert Checkpoint("gs://bucket/run").directory == "gs://bucket/run"
