@@ -58,9 +58,10 @@ class Checkpoint(UpdateCallback):
 
     A checkpoint holds weights, optimizers, metrics, random seeds, the states of recurrent layers,
     the `tf.Variable` and `tf.random.Generator` of your classes, the state of callbacks
-    (`EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`, and those of kerasdist), the history,
-    and the place in the data. When `fit` begins and the folder holds one, training goes on there:
-    in the middle of an epoch, with the same history at its end. Give the program a seed
+    (`EarlyStopping`, `ReduceLROnPlateau`, `ModelCheckpoint`, those of kerasdist, and all with
+    `get_state()` and `set_state(state)`, which exchange a dict of arrays), the history, and the
+    place in the data. When `fit` begins and the folder holds one, training goes on there: in the
+    middle of an epoch, with the same history at its end. Give the program a seed
     (`keras.utils.set_random_seed`), so that what comes next is drawn as it would have been.
 
     To get to its place, `fit` reads the data of the epoch again up to there. It also reads the
