@@ -2,7 +2,9 @@
 
 Each tensor of a batch is divided along its first axis. Where that does not count examples, as in a
 batch of graphs with one row for each node, rows that belong together part. Keras' own steps do not
-say what belongs together, so that this is a warning, and the reason of an error that follows.
+say what belongs together, so that this is a warning, and the reason of an error that follows. A
+step of the user's own may take two batches, with labels and without: a warning where parts are
+uneven.
 """
 
 import warnings
@@ -15,9 +17,14 @@ from kerasdist.training.data import batches
 
 
 class FirstAxes:
-    """The lengths of the first axes in the first batch, which a trace may not know."""
+    """The lengths of the first axes in the first batch, which a trace may not know.
 
-    def __init__(self):
+    Args:
+        is_of_stock_step: Whether the batch is for one of Keras' own steps.
+    """
+
+    def __init__(self, *, is_of_stock_step: bool = True):
+        self._is_of_stock_step = is_of_stock_step
         with tf.device("CPU:0"):
             empty = tf.zeros([0], tf.int32)
             self._noted: Any = tf.Variable(empty, shape=[None], trainable=False)
@@ -46,7 +53,7 @@ class FirstAxes:
         """Notes the lengths in the first batch.
 
         Args:
-            batch: One of tensors that Keras' own step is to have, or a distributed one.
+            batch: One of tensors that the step is to have, or a distributed one.
             num_parts: How many parts it is divided into.
             is_first: bool scalar; later batches are not looked at.
 
@@ -75,13 +82,26 @@ class FirstAxes:
         # One row goes to all replicas as it is. The first tensor says how many examples there are.
         if not sizes or set(sizes) <= {sizes[0], 1}:
             return None
+        is_even = all(size == 1 or size % self._num_parts == 0 for size in sizes)
+        if not self._is_of_stock_step and is_even:
+            return None
         told = ", ".join(f"{name} {size}" for name, size in zip(self._names, sizes, strict=True))
-        return (
+        divided = (
             f"The tensors of a batch differ in the length of their first axis: {told}. Each is "
-            f"divided into {self._num_parts} parts along it, one for each replica, as if it "
-            "counted examples; rows that belong together, such as the nodes of a graph and its "
-            "label, may come to different replicas. Give tensors with a row for each example, "
-            "ragged or padded ones, and join them inside the model; or train on one device."
+            f"divided into {self._num_parts} parts along it, one for each replica"
+        )
+        if not self._is_of_stock_step:
+            return (
+                f"{divided}: rows that belong together may come to different replicas, and a mean "
+                f"over uneven parts counts as if these had the lengths of those of {self._names[0]}"
+                f". Give lengths that are multiples of {self._num_parts}, or use "
+                "`kerasdist.global_mean` in the step."
+            )
+        return (
+            f"{divided}, as if it counted examples; rows that belong together, such as the nodes of "
+            "a graph and its label, may come to different replicas. Give tensors with a row for "
+            "each example, ragged or padded ones, and join them inside the model; or train on one "
+            "device."
         )
 
     def warn(self) -> None:

@@ -52,7 +52,7 @@ class ModelStep:
 
     Attributes:
         step: As it runs on a replica.
-        first_axes: The `FirstAxes` of the first batch of Keras' own steps.
+        first_axes: The `FirstAxes` of the first batch.
         logs: What the last step reports.
         num_examples: int64 variable, the examples of all steps since it was set to 0.
         times: Where the time of the steps goes; see `train_function`.
@@ -90,7 +90,7 @@ class ModelStep:
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
-        self.first_axes = FirstAxes()
+        self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))
         self._is_stock = keras_stock.is_stock_step(step)
         _warn_of_differences(model)
 
@@ -109,8 +109,6 @@ class ModelStep:
             num_parts: How many shares are made of it.
         """
         noted = data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
-        if not self._is_stock:
-            return noted
         return [*noted, *self.first_axes.note(batch, num_parts, is_first=is_first)]
 
     def see(self, batch) -> None:

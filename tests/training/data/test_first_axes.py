@@ -145,3 +145,32 @@ def test_one_row_for_all_examples_is_no_news(strategy, is_static):
         return model
 
     check_as_plain(strategy, make, fit)
+
+
+class OfTwoBatches(OfLabeled):
+    """Takes a batch with labels and one without, in a step of its own."""
+
+    def train_step(self, data):
+        (labeled, labels), other = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.dense(labeled) - labels))
+            loss += tf.reduce_mean(tf.square(self.dense(other)))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("num_others", [8, 9])
+@on_two_replicas
+def test_a_step_of_two_batches_is_told_where_they_are_divided_unevenly(strategy, num_others):
+    with strategy.scope():
+        model = OfTwoBatches()
+        model.compile("sgd")
+    batch = (X[:4], X[:4, :1]), X[:num_others]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(dataset_of_unknown_sizes(batch), shuffle=False, verbose=0)
+
+    told = [str(each.message) for each in caught if "The tensors of a" in str(each.message)]
+    assert len(told) == (num_others == 9)
+    assert all("x[0] 4, x[1] 4, y 9. Each is" in text for text in told)
