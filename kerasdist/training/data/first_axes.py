@@ -98,8 +98,8 @@ class FirstAxes:
                 "`kerasdist.global_mean` in the step."
             )
         return (
-            f"{divided}, as if it counted examples; rows that belong together, such as the nodes of "
-            "a graph and its label, may come to different replicas. Give tensors with a row for "
+            f"{divided}, as if it counted examples; rows that belong together, such as the nodes "
+            "of a graph and its label, may come to different replicas. Give tensors with a row for "
             "each example, ragged or padded ones, and join them inside the model; or train on one "
             "device."
         )
