@@ -171,13 +171,19 @@ def _dataset(
 
 def _built(values: flags.FlagValues, dataset: datasets.Dataset) -> keras.Model:
     """Returns a fresh net, for the weights of checkpoints."""
-    model = nets.build(
-        values.model_name,
-        num_classes=input_pipeline.num_classes(dataset, labels_offset=values.labels_offset),
-        weight_decay=0.0,
-        image_size=values.eval_image_size,
-        channels=dataset.channels,
-    )
+    num_classes = input_pipeline.num_classes(dataset, labels_offset=values.labels_offset)
+    try:
+        model = nets.build(
+            values.model_name,
+            num_classes=num_classes,
+            weight_decay=0.0,
+            image_size=values.eval_image_size,
+            channels=dataset.channels,
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"--eval_image_size={values.eval_image_size} is too small for {values.model_name}."
+        ) from error
     return auxiliary.classifier_of(model)
 
 
@@ -200,7 +206,7 @@ def _loaded(values: flags.FlagValues, path: Path) -> keras.Model:
     except ValueError as error:
         raise UsageError(
             f"--eval_image_size={size}: {model.name} was trained with images of "
-            f"{model.input_shape[1]} pixels, and cannot take others: {error}"
+            f"{model.input_shape[1]} pixels, and cannot take others."
         ) from error
     return other
 

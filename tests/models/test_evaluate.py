@@ -57,6 +57,10 @@ def test_the_examples_are_counted(data_dir, model_path, num_batches, num_example
         ("--labels_offset=1", "and classes=10, but --dataset_name 'digits' has channels=1 and"),
         ("--max_num_batches=99999999999999999999", "is too large: at most 2147483647"),
         ("--moving_average_decay=nan", "must be a number, from 0 to less than 1"),
+        (
+            "--eval_image_size=3",
+            "lenet was trained with images of 28 pixels, and cannot take others.",
+        ),
         ("--timeout_secs=9", "--timeout_secs needs --continuous: without it, there is nothing"),
         ("--moving_average_decay=0.9", "--moving_average_decay needs --continuous or a"),
     ],
@@ -66,6 +70,7 @@ def test_a_mistake_is_one_message(data_dir, model_path, flag, message, capsys):
 
     error = capsys.readouterr().err
     assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert message in error
 
 

@@ -75,6 +75,9 @@ def test_without_the_name_of_the_net_the_error_says_the_way_out(slim, run, data_
         data = ["--dataset_name=digits", f"--dataset_dir={data_dir}"]
         assert evaluate.main([*data, f"--checkpoint_path={path}"]) == 2
         assert "add --model_name." in capsys.readouterr().err
+        flags = [f"--checkpoint_path={path}", NET, "--eval_image_size=3"]
+        assert evaluate.main([*data, *flags]) == 2
+        assert "--eval_image_size=3 is too small for lenet." in capsys.readouterr().err
 
 
 def test_the_first_format_of_tensorflow_is_read_which_is_that_of_slims_own_files(model, tmp_path):
