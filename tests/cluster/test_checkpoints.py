@@ -159,11 +159,13 @@ def warm_started(strategy, folder):
 
 def lora_weights(strategy, folder):
     """Returns the weights of a finished training, and those with which it is found finished."""
-    callbacks = [kerasdist.callbacks.Checkpoint(folder), test_checkpoint_foreign.Anew()]
     make = test_checkpoint_foreign.with_lora()
-    data = test_checkpoint.arrays
-    models = [test_checkpoint.train(strategy, data, callbacks, make=make)[0] for _ in range(2)]
-    return [model.get_weights() for model in models]
+    data, weights = test_checkpoint.arrays, []
+    for _ in range(2):
+        callbacks = [kerasdist.callbacks.Checkpoint(folder), test_checkpoint_foreign.Anew()]
+        model, _ = test_checkpoint.train(strategy, data, callbacks, make=make)
+        weights.append(model.get_weights())
+    return weights
 
 
 def in_two_runs(strategy, folder):
