@@ -6,7 +6,9 @@ import tensorflow as tf
 from kerasdist.training.data import element_order
 from kerasdist.training.parameter_servers import data_source
 
-NUMBERS = tf.data.Dataset.range(24)
+
+def numbers() -> tf.data.Dataset:
+    return tf.data.Dataset.range(24)
 
 
 def slowly(number):
@@ -23,23 +25,25 @@ def with_option(dataset, is_in_order):
 
 
 def mapped(is_in_order, function=slowly):
-    return NUMBERS.map(function, num_parallel_calls=8, deterministic=is_in_order)
+    return numbers().map(function, num_parallel_calls=8, deterministic=is_in_order)
 
 
 def interleaved(make, is_in_order=None):
     number = None if is_in_order is None else 4
-    return NUMBERS.take(4).interleave(make, 4, num_parallel_calls=number, deterministic=is_in_order)
+    return (
+        numbers().take(4).interleave(make, 4, num_parallel_calls=number, deterministic=is_in_order)
+    )
 
 
 # Each with the order of one device, or any.
 DATASETS = {
     "map": mapped,
     "shuffle": lambda is_in_order: mapped(is_in_order).shuffle(5, seed=1),
-    "batch": lambda is_in_order: NUMBERS.map(slowly).batch(
-        3, num_parallel_calls=4, deterministic=is_in_order
+    "batch": lambda is_in_order: (
+        numbers().map(slowly).batch(3, num_parallel_calls=4, deterministic=is_in_order)
     ),
-    "options": lambda is_in_order: with_option(NUMBERS.map(slowly, 8), is_in_order).batch(3),
-    "interleave": lambda is_in_order: interleaved(lambda _: NUMBERS.map(slowly), is_in_order),
+    "options": lambda is_in_order: with_option(numbers().map(slowly, 8), is_in_order).batch(3),
+    "interleave": lambda is_in_order: interleaved(lambda _: numbers().map(slowly), is_in_order),
     "inside": lambda is_in_order: interleaved(lambda _: mapped(is_in_order)),
     "python": lambda is_in_order: mapped(
         is_in_order, lambda number: tf.numpy_function(int, [number], tf.int64)
@@ -64,7 +68,7 @@ def test_the_order_is_that_of_one_device(name):
 
 
 def test_other_data_stays_as_it_is():
-    for dataset in (NUMBERS, mapped(True), mapped(None), interleaved(lambda _: NUMBERS, True)):
+    for dataset in (numbers(), mapped(True), mapped(None), interleaved(lambda _: numbers(), True)):
         assert element_order.in_order(dataset) is dataset
 
 
