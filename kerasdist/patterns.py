@@ -11,7 +11,8 @@ def matches(pattern, variable) -> bool:
     """Whether `pattern` is the variable itself, or a regular expression for its whole path."""
     if isinstance(pattern, str):
         # A variable of TensorFlow's, which an optimizer may update as well, has no path.
-        return re.fullmatch(pattern, getattr(variable, "path", variable.name)) is not None
+        path = variable.path if hasattr(variable, "path") else variable.name
+        return re.fullmatch(pattern, path) is not None
     return pattern is variable
 
 

@@ -95,6 +95,7 @@ def _in_flags(message: str) -> str:
     for field, flag in _FLAGS_OF_FIELDS.items():
         message = re.sub(rf"(?<![\w-])`?{field}\b`?", f"--{flag}", message)
     message = message.replace("--clone_on_cpu=True", "--clone_on_cpu")
+    message = message.replace("give no DeploymentConfig", "leave these flags out")
     return re.sub(r"DeploymentConfig (ask|say)s", r"The flags \1", message)
 
 

@@ -196,6 +196,7 @@ def test_a_mistake_of_a_launched_training_is_one_line_and_code_2(tmp_path):
         output = process.stdout.read()
 
     assert process.returncode == 2, output
-    assert "num_replicas=3, num_ps_tasks=0, but the cluster has 2 workers" in output
+    assert "--worker_replicas=3, --num_ps_tasks=0, but the cluster has 2 workers" in output
+    assert "Make them agree, leave these flags out, or unset TF_CONFIG" in output
     assert "Traceback" not in output
     assert not (tmp_path / "run").exists()

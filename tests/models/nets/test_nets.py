@@ -103,8 +103,8 @@ def test_all_names_of_slim_are_here_or_answered():
 
 
 @pytest.mark.parametrize("name", nets.ABSENT)
-def test_a_net_that_is_not_here_says_why(name):
-    with pytest.raises(UsageError, match=f"'{name}' is not here: {nets.ABSENT[name]}"):
+def test_a_net_that_is_not_available_says_why(name):
+    with pytest.raises(UsageError, match=f"'{name}' is not available: {nets.ABSENT[name]}"):
         nets.find(name)
 
 
