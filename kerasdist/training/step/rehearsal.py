@@ -24,21 +24,21 @@ import dataclasses
 import functools
 import io
 import logging
-import math
 import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
+    assignments,
     batch_statistics,
     gradient_aggregation,
+    gradient_difference,
     graph_errors,
     own_attributes,
     randomness,
@@ -48,43 +48,15 @@ from kerasdist.training.step import (
     whole_losses,
     whole_metrics,
 )
+from kerasdist.training.step.gradient_difference import GradientDifference
 
 # Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
 # many predictions do, where those are enough.
 _EXAMPLES, _EXAMPLES_OF_LOSS = 4, 8
 # Of a gradient's norm: far above rounding, far below what a wrong divisor makes.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
-# Of the norm of all gradients: what is smaller may be rounding, as that of a bias before a layer
-# that subtracts the mean.
-_NEGLIGIBLE = 1e-2
-# Of the norm: the shares are not equal, so that a sum is not a mean times a number to the last bit.
-_TOLERANCE_OF_SUM = 0.2
-# Of each input, about the last bit of a float32; and how much of what that makes is rounding, too.
+# Of each input that is touched: about the last bit of a float32.
 _TOUCH = 2.0**-22
-ROUNDING = 4.0
-_DIVISION = (
-    "The program asks for the number of replicas, as `tf.nn.scale_regularization_loss` does, and "
-    "`tf.nn.compute_average_loss` without `global_batch_size`. Leave out the division of the loss "
-    "by it: the mean over the replicas is taken here."
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """Where the gradient over the replicas is not that of the whole batch.
-
-    Attributes:
-        variable: Path of the variable whose gradient differs most; "predictions" for those.
-        difference: Norm of the difference over the norm of the larger gradient, of that variable;
-            not finite where only one of them is.
-        is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
-        asks_for_number: Whether the program asks how many replicas there are.
-    """
-
-    variable: str
-    difference: float
-    is_sum: bool
-    asks_for_number: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +86,7 @@ class _Parts:
 
     Attributes:
         rehearsed: The updates.
-        spreads: Of `_note_spreads`.
+        spreads: Of `assignments.note_spreads`.
     """
 
     rehearsed: replica_run.Rehearsed
@@ -193,16 +165,19 @@ def rehearse(model, step: Callable, batch) -> list[str]:
         weights = [(each.path, each.value) for each in model.trainable_variables]
         noted = [value for _, value in (*weights, *states)]
 
-        def compare() -> tuple[_Parts, Finding | None]:
+        def compare() -> tuple[_Parts, GradientDifference | None]:
             with logs.watched():
                 parts = _rehearse_parts(strategy, runs, noted, weighs_loss=weighs_loss)
-            return parts, _find(whole, parts.rehearsed, tolerance, num_replicas)
+            return parts, gradient_difference.find(whole, parts.rehearsed, tolerance, num_replicas)
 
-        parts, finding = whole_losses.compared(model, compare)
-    texts = logs.describe(num_replicas, tolerance, ROUNDING) if runs.have_logs else []
-    if finding:  # What follows from it is no news.
-        texts = [_describe(finding, num_replicas, keras_stock.own_apply_of(model))]
-    return [*texts, *_describe_spreads(weights, states, parts.spreads, num_replicas)]
+        parts, difference = whole_losses.compared(model, compare)
+    texts = []
+    if runs.have_logs:
+        texts = logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
+    if difference:  # What follows from it is no news.
+        own_apply = keras_stock.own_apply_of(model)
+        texts = [gradient_difference.describe(difference, num_replicas, own_apply)]
+    return [*texts, *assignments.describe_spreads(weights, states, parts.spreads, num_replicas)]
 
 
 def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
@@ -210,7 +185,7 @@ def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) ->
     spreads: list = []
     rehearsed = replica_run.rehearse(
         strategy,
-        functools.partial(_note_spreads, runs.part, noted, spreads),
+        functools.partial(assignments.note_spreads, runs.part, noted, spreads),
         batches.shares_of(runs.batch, strategy),
         is_whole=False,
         weighs_loss=weighs_loss,
@@ -244,35 +219,6 @@ def _runs(model, step: Callable, batch, logs) -> _Runs:
         touched=nearly,
         have_logs=True,
     )
-
-
-def _describe_spreads(weights, states, spreads: list, num_replicas: int) -> list[str]:
-    """Returns in words which weights and states are not the same on all replicas.
-
-    Args:
-        weights: Pairs of a name and a variable.
-        states: The same.
-        spreads: Of `_note_spreads`, first of the weights.
-        num_replicas: In all.
-    """
-    texts, left = [], iter(spreads)
-    for variables, describe in ((weights, _describe_assigned), (states, _describe_states)):
-        if apart := [name for name, _ in variables if next(left) > _TOLERANCE]:
-            texts.append(describe(apart, num_replicas))
-    return texts
-
-
-def _find(whole, shared, tolerance: float, num_replicas: int) -> Finding | None:
-    """Returns where the gradient of a `Rehearsed` step is not that of the whole batch, or None."""
-    (expected, rounded), (found, *_) = whole.updates, shared.updates
-    finding = _compare(expected, found, tolerance, num_replicas)
-    if finding is None:
-        return None
-    # A deep net with few examples multiplies what rounding does to its inputs.
-    rounding = _compare(expected, rounded, 0.0, num_replicas)
-    if rounding and finding.difference <= ROUNDING * rounding.difference:
-        return None
-    return dataclasses.replace(finding, asks_for_number=whole.asks_for_number)
 
 
 def _predict(model, batch):
@@ -356,42 +302,6 @@ def try_parts(strategy, step: Callable, batch) -> None:
         replica_run.rehearse(strategy, step, batches.shares_of(batch, strategy), is_whole=True)
 
 
-def _note_spreads(step: Callable, variables: list, spreads: list, data):
-    """Runs a step, and notes how different what it assigns to weights is on the replicas.
-
-    Args:
-        step: Called with `data`, on each replica.
-        variables: TensorFlow's. In a rehearsal the optimizer leaves the trained ones alone.
-        spreads: Gets a list with a number for each of them, the same one from each replica: the
-            standard deviation over the replicas as a fraction of the root mean square.
-        data: The share of a replica.
-    """
-    before = [tf.convert_to_tensor(variable) for variable in variables]
-    step(data)
-    changes = [_sketch_of_change(*each) for each in zip(before, variables, strict=True)]
-    sketches = np.array([changes, np.square(changes)])
-    (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(sketches)])
-    means, mean_squares = sums.numpy() / tf.distribute.get_strategy().num_replicas_in_sync
-    variances = np.maximum(mean_squares - means**2, 0.0)
-    tiny = np.finfo("float64").tiny
-    spreads.append(np.sqrt(variances / np.maximum(mean_squares, tiny)).tolist())
-
-
-def _sketch_of_change(before, variable) -> float:
-    """Returns a number that is the same where a variable has changed alike; 0.0 for rounding.
-
-    Weights that are moved and moved back, as for a gradient nearby, keep their values but for that.
-    """
-    now = tf.convert_to_tensor(variable)
-    if tf.reduce_all(tf.equal(before, now)):  # Nearly always, and cheaper than what follows.
-        return 0.0
-    before, now = (tf.cast(tf.reshape(each, [-1]), tf.float64) for each in (before, now))
-    change = now - before
-    if tf.norm(change) <= ROUNDING * _TOUCH * tf.norm(before):
-        return 0.0
-    return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
-
-
 def touched(batch):
     """Returns a batch whose inputs differ in their last bits, where they are floats."""
 
@@ -451,84 +361,6 @@ def without_traces(model) -> Generator[None]:
         logger.setLevel(level)
 
 
-def _compare(expected: list, found: list, tolerance: float, num_replicas: int) -> Finding | None:
-    pairs = [
-        (path, _as_array(whole), _as_array(shared))
-        for (paths, wholes), (_, shareds) in zip(expected, found, strict=False)
-        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
-        if whole is not None and shared is not None
-    ]
-    if not pairs:
-        return None
-    norms = [(_norm(whole), _norm(shared)) for _, whole, shared in pairs]
-    norm = max(math.hypot(*filter(math.isfinite, each)) for each in zip(*norms, strict=True))
-    smallest = max(_NEGLIGIBLE * norm, np.finfo("float32").tiny)
-    differences = [
-        (_norm(whole - shared) / max(*both, smallest), path)
-        for (path, whole, shared), both in zip(pairs, norms, strict=True)
-        if np.isfinite(both).any()
-    ]
-    if not differences:  # On one device they are not finite either.
-        return None
-    difference, worst = max(differences, key=lambda each: np.nan_to_num(each[0], nan=np.inf))
-    if difference <= tolerance:
-        return None
-    apart = math.hypot(*(_norm(whole - num_replicas * shared) for _, whole, shared in pairs))
-    return Finding(
-        variable=worst,
-        difference=float(difference),
-        is_sum=math.isfinite(difference)
-        and apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
-    )
-
-
-def _as_array(gradient) -> np.ndarray:
-    return np.asarray(tf.convert_to_tensor(gradient), "float64")
-
-
-def _norm(array: np.ndarray) -> float:
-    return math.sqrt(np.vdot(array, array))
-
-
-def _describe(finding: Finding, num_replicas: int, own_apply: str | None) -> str:
-    text = (
-        f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
-        f"one device: it differs by {_percent(finding.difference)} (of '{finding.variable}'). "
-    )
-    if own_apply:
-        text += (
-            f"'{own_apply}' is a method of your own, and sees the gradient of one replica: change "
-            "the gradient in `update_step` of the optimizer, or in a "
-            "`kerasdist.callbacks.UpdateCallback`, where it is that of the whole batch. If that is "
-            "not it: "
-        )
-    text += "Each replica computes the loss of its own examples, which counts as a mean over them. "
-    if not math.isfinite(finding.difference):
-        text += (
-            "Only one of the two is finite: a mean over a part of the examples, such as those of a "
-            "mask, may divide by 0 on a replica that has none of them. "
-        )
-    if finding.is_sum and finding.asks_for_number:
-        return text + f"On one device it is about {num_replicas} times as large. {_DIVISION}"
-    if finding.is_sum:
-        return text + (
-            f"On one device it is about {num_replicas} times as large, so the loss seems to be a "
-            "sum over the examples. Sum with `kerasdist.global_sum(values)`, or divide by the "
-            "number of examples of this replica, as a mean does."
-        )
-    if finding.asks_for_number:
-        text += f"{_DIVISION} "
-    return text + (
-        "A mean with a divisor of its own, such as the sum of a mask, is "
-        "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
-        "A loss that compares examples with each other compares those of one replica only, unless "
-        "it is given to `compile`. What a train_step, or an `apply` of your own, makes of a "
-        "gradient, such as its norm, is of one replica, too: clip with "
-        "`kerasdist.callbacks.GradientClipping`, or change it in `update_step` of the optimizer, "
-        "where it is that of the whole batch."
-    )
-
-
 def _describe_late(model) -> str:
     return (
         f"The loss of the model '{model.name}' is computed from the whole batch from now on. In "
@@ -536,35 +368,3 @@ def _describe_late(model) -> str:
         "from its own examples: the weights are other ones than on one device. Call the model with "
         "a batch, or `model.build(shape)`, before `fit`."
     )
-
-
-def _describe_assigned(paths: list[str], num_replicas: int) -> str:
-    return (
-        f"What a step assigns to the trained weight {_first_of(paths)} is not the same on the "
-        f"{num_replicas} replicas: each computes it from its own examples, so that they train "
-        "different weights. Update them with `optimizer.apply(gradients, variables)`, which "
-        "sees the gradient of the whole batch, or assign what all replicas share: that of "
-        '`tf.distribute.get_replica_context().all_reduce("MEAN", gradient)`.'
-    )
-
-
-def _describe_states(names: list[str], num_replicas: int) -> str:
-    return (
-        f"What a step assigns to the state {_first_of(names)} is not the same on the "
-        f"{num_replicas} replicas: each computes it from its own examples, and goes on with it, "
-        "where one device computes it from the whole batch. The model that is saved has that of "
-        "one replica. Assign what is of the whole batch: `kerasdist.global_mean(values)` and "
-        "`kerasdist.global_sum(values)` of its examples, or, of other numbers, "
-        '`tf.distribute.get_replica_context().all_reduce("SUM", numbers)`; for a queue of examples '
-        "`all_gather(examples, axis=0)` of the same context."
-    )
-
-
-def _first_of(names: list[str]) -> str:
-    return f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-
-
-def _percent(fraction: float) -> str:
-    if not math.isfinite(fraction):
-        return "NaN"
-    return f"{fraction:.0%}" if fraction >= 0.1 else f"{fraction:.1%}"

@@ -17,6 +17,7 @@ from kerasdist.training import traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     batch_statistics,
+    gradient_difference,
     graph_errors,
     rehearsal,
     rehearsed_logs,
@@ -88,7 +89,7 @@ def _rehearse(model, step, batch) -> list[str]:
                     is_whole=False,
                 )
             tolerance = rehearsal.tolerance_of(model)
-            return None, logs.describe(num_replicas, tolerance, rehearsal.ROUNDING)
+            return None, logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
 
         _, texts = whole_losses.compared(model, compare)
     return texts

@@ -18,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import graph_errors, rehearsal, replica_run
+from kerasdist.training.step import gradient_difference, graph_errors, rehearsal, replica_run
 from kerasdist.training.step.rehearsed_logs import differs
 
 # For each replica.
@@ -107,4 +107,4 @@ def _is_other(whole, nearly, joined, tolerance: float) -> bool:
     if not np.isfinite(joined[are_finite]).all():
         return True
     arrays = [each[are_finite] for each in (whole, nearly, joined)]
-    return differs(*arrays, tolerance, rehearsal.ROUNDING)
+    return differs(*arrays, tolerance, gradient_difference.ROUNDING)

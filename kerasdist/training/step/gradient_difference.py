@@ -1,0 +1,157 @@
+"""Where the gradient over the replicas is not that of the whole batch, and what to do about it.
+
+Both gradients come from a rehearsal of a few examples: see `rehearsal`.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import tensorflow as tf
+
+# Of the norm of all gradients: what is smaller may be rounding, as that of a bias before a layer
+# that subtracts the mean.
+_NEGLIGIBLE = 1e-2
+# Of the norm: the shares are not equal, so that a sum is not a mean times a number to the last bit.
+_TOLERANCE_OF_SUM = 0.2
+# How many times what an input that is different in its last bit makes is rounding, too.
+ROUNDING = 4.0
+_DIVISION = (
+    "The program asks for the number of replicas, as `tf.nn.scale_regularization_loss` does, and "
+    "`tf.nn.compute_average_loss` without `global_batch_size`. Leave out the division of the loss "
+    "by it: the mean over the replicas is taken here."
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GradientDifference:
+    """Where the gradient over the replicas is not that of the whole batch.
+
+    Attributes:
+        variable: Path of the variable whose gradient differs most; "predictions" for those.
+        difference: Norm of the difference over the norm of the larger gradient, of that variable;
+            not finite where only one of them is.
+        is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
+        asks_for_number: Whether the program asks how many replicas there are.
+    """
+
+    variable: str
+    difference: float
+    is_sum: bool
+    asks_for_number: bool = False
+
+
+def find(whole, shared, tolerance: float, num_replicas: int) -> GradientDifference | None:
+    """Returns where the gradient over the replicas is not that of the whole batch, or None.
+
+    Args:
+        whole: `Rehearsed` with the whole batch, and with one that differs from it by rounding.
+        shared: `Rehearsed` with the batch divided over the replicas.
+        tolerance: How much of the norm of a gradient may be rounding.
+        num_replicas: In all.
+    """
+    (expected, rounded), (divided, *_) = whole.updates, shared.updates
+    found = _compare(expected, divided, tolerance, num_replicas)
+    if found is None:
+        return None
+    # A deep net with few examples multiplies what rounding does to its inputs.
+    rounding = _compare(expected, rounded, 0.0, num_replicas)
+    if rounding and found.difference <= ROUNDING * rounding.difference:
+        return None
+    return dataclasses.replace(found, asks_for_number=whole.asks_for_number)
+
+
+def describe(found: GradientDifference, num_replicas: int, own_apply: str | None) -> str:
+    """Returns a difference in words, with the remedy.
+
+    Args:
+        found: Of `find`.
+        num_replicas: In all.
+        own_apply: The name of the method by which an optimizer of the user's applies gradients, if
+            it has one.
+    """
+    text = (
+        f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
+        f"one device: it differs by {_percent(found.difference)} (of '{found.variable}'). "
+    )
+    if own_apply:
+        text += (
+            f"'{own_apply}' is a method of your own, and sees the gradient of one replica: change "
+            "the gradient in `update_step` of the optimizer, or in a "
+            "`kerasdist.callbacks.UpdateCallback`, where it is that of the whole batch. If that is "
+            "not it: "
+        )
+    text += "Each replica computes the loss of its own examples, which counts as a mean over them. "
+    if not math.isfinite(found.difference):
+        text += (
+            "Only one of the two is finite: a mean over a part of the examples, such as those of a "
+            "mask, may divide by 0 on a replica that has none of them. "
+        )
+    return text + _remedy(found, num_replicas)
+
+
+def _remedy(found: GradientDifference, num_replicas: int) -> str:
+    if found.is_sum and found.asks_for_number:
+        return f"On one device it is about {num_replicas} times as large. {_DIVISION}"
+    if found.is_sum:
+        return (
+            f"On one device it is about {num_replicas} times as large, so the loss seems to be a "
+            "sum over the examples. Sum with `kerasdist.global_sum(values)`, or divide by the "
+            "number of examples of this replica, as a mean does."
+        )
+    return (f"{_DIVISION} " if found.asks_for_number else "") + (
+        "A mean with a divisor of its own, such as the sum of a mask, is "
+        "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
+        "A loss that compares examples with each other compares those of one replica only, unless "
+        "it is given to `compile`. What a train_step, or an `apply` of your own, makes of a "
+        "gradient, such as its norm, is of one replica, too: clip with "
+        "`kerasdist.callbacks.GradientClipping`, or change it in `update_step` of the optimizer, "
+        "where it is that of the whole batch."
+    )
+
+
+def _compare(
+    expected: list, found: list, tolerance: float, num_replicas: int
+) -> GradientDifference | None:
+    pairs = [
+        (path, _as_array(whole), _as_array(shared))
+        for (paths, wholes), (_, shareds) in zip(expected, found, strict=False)
+        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
+        if whole is not None and shared is not None
+    ]
+    if not pairs:
+        return None
+    norms = [(_norm(whole), _norm(shared)) for _, whole, shared in pairs]
+    norm = max(math.hypot(*filter(math.isfinite, each)) for each in zip(*norms, strict=True))
+    smallest = max(_NEGLIGIBLE * norm, np.finfo("float32").tiny)
+    differences = [
+        (_norm(whole - shared) / max(*both, smallest), path)
+        for (path, whole, shared), both in zip(pairs, norms, strict=True)
+        if np.isfinite(both).any()
+    ]
+    if not differences:  # On one device they are not finite either.
+        return None
+    difference, worst = max(differences, key=lambda each: np.nan_to_num(each[0], nan=np.inf))
+    if difference <= tolerance:
+        return None
+    apart = math.hypot(*(_norm(whole - num_replicas * shared) for _, whole, shared in pairs))
+    return GradientDifference(
+        variable=worst,
+        difference=float(difference),
+        is_sum=math.isfinite(difference)
+        and apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
+    )
+
+
+def _as_array(gradient) -> np.ndarray:
+    return np.asarray(tf.convert_to_tensor(gradient), "float64")
+
+
+def _norm(array: np.ndarray) -> float:
+    return math.sqrt(np.vdot(array, array))
+
+
+def _percent(fraction: float) -> str:
+    if not math.isfinite(fraction):
+        return "NaN"
+    return f"{fraction:.0%}" if fraction >= 0.1 else f"{fraction:.1%}"

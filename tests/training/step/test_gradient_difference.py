@@ -1,0 +1,69 @@
+"""Where two gradients differ by more than rounding, and what is said of it.
+
+That rehearsed steps give such gradients is in test_rehearsal.py.
+"""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kerasdist.training.step import gradient_difference
+
+WHOLE = {"kernel": [[1.0, 2.0]], "bias": [0.5]}
+ROUNDED = {"kernel": [[1.0, 2.00001]], "bias": [0.5]}
+
+
+def find(divided, *, rounded=ROUNDED, num_replicas=2, asks_for_number=False):
+    def updates(*gradients):
+        return [[(list(each), list(each.values()))] for each in gradients]
+
+    return gradient_difference.find(
+        SimpleNamespace(updates=updates(WHOLE, rounded), asks_for_number=asks_for_number),
+        SimpleNamespace(updates=updates(divided)),
+        tolerance=1e-3,
+        num_replicas=num_replicas,
+    )
+
+
+def test_what_rounding_explains_is_no_difference():
+    other = {"kernel": [[1.0, 2.2]], "bias": [0.5]}
+
+    assert find(WHOLE) is find(ROUNDED) is None
+    assert find(other).variable == "kernel"
+    assert find(other, rounded={"kernel": [[1.0, 1.9]], "bias": [0.5]}) is None
+
+
+def test_a_gradient_that_is_there_on_one_side_alone_is_left_out():
+    assert find({**WHOLE, "bias": None}) is None
+    assert find({"kernel": None, "bias": None}) is None
+
+
+def test_a_small_gradient_counts_as_a_part_of_all():
+    assert find({**WHOLE, "bias": [0.5001]}) is None  # 2e-4 of itself.
+    assert find({"kernel": [[1.0, 2.0]], "bias": [0.51]}).variable == "bias"
+
+
+@pytest.mark.parametrize(
+    ("scale", "is_sum"),
+    [(0.5, True), (0.45, True), (1 / 3, False), (2.0, False), (math.nan, False)],
+)
+def test_a_sum_is_as_many_times_as_large_as_there_are_replicas(scale, is_sum):
+    found = find({name: np.multiply(scale, each) for name, each in WHOLE.items()})
+
+    assert found.is_sum is is_sum
+    text = gradient_difference.describe(found, 2, None)
+    assert ("about 2 times as large, so the loss seems to be a sum" in text) is is_sum
+    assert ("Only one of the two is finite" in text) is math.isnan(scale)
+    assert ("differs by NaN" in text) is math.isnan(scale)
+
+
+def test_what_the_program_asks_for_is_told():
+    other = find({**WHOLE, "bias": [0.6]}, asks_for_number=True)
+    halved = find({"kernel": [[0.5, 1.0]], "bias": [0.25]}, asks_for_number=True)
+
+    assert "Leave out the division" in gradient_difference.describe(other, 2, None)
+    assert "2 times as large. The program asks" in gradient_difference.describe(halved, 2, None)
+    assert "'Own.apply' is a method" in gradient_difference.describe(other, 2, "Own.apply")
+    assert "differs by 17% (of 'bias')" in gradient_difference.describe(other, 2, None)
