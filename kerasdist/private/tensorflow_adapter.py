@@ -272,6 +272,17 @@ def read_first_replica(variable) -> None:
         variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
+def called_graph(operation: tf.Operation) -> tf.Graph | None:
+    """Returns the graph of the function that an operation calls; None if it calls none.
+
+    An operation has its function by name alone, and a graph keeps what it calls to itself.
+    """
+    if operation.type not in ("PartitionedCall", "StatefulPartitionedCall"):
+        return None
+    graph: Any = operation.graph
+    return getattr(graph._functions.get(operation.get_attr("f").name), "graph", None)
+
+
 def reads_first_replica(variable) -> bool:
     """Whether that is so, or TensorFlow has been asked for it."""
     aggregation = getattr(variable, "aggregation", None)

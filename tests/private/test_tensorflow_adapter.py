@@ -126,3 +126,19 @@ def test_a_variable_knows_the_strategy_that_it_was_created_in(deployment):
 
     assert tensorflow_adapter.owner_of(inside) is strategy
     assert tensorflow_adapter.owner_of(tf.Variable(1.0)) is None
+
+
+def test_the_graph_of_a_function_that_is_called_is_found():
+    @tf.function
+    def inner(x):
+        return 2.0 * x
+
+    @tf.function
+    def outer(x):
+        return inner(x)
+
+    graph = outer.get_concrete_function(tf.constant(1.0)).graph
+
+    found = [tensorflow_adapter.called_graph(each) for each in graph.get_operations()]
+    [called] = [each for each in found if each is not None]
+    assert "Mul" in [each.type for each in called.get_operations()]

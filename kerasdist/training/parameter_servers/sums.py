@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kerasdist.private import tensorflow_adapter
+
 _READS = ("ReadVariableOp", "VariableShape")
 _PASSED = ("Identity", "Cast")
 _ADDITIONS = ("Add", "AddV2", "AddN")
@@ -54,12 +56,28 @@ def _needed(write, handle, names: set[str]) -> set[str]:
         addends = _addends(values[0], handle)
     elif write.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
         addends = values
+    elif (inner := tensorflow_adapter.called_graph(write)) is not None:
+        return _needed_inside(write, inner, names) | _read(values, names)
     else:  # A condition, a loop, a scatter.
         addends = None
     if addends is None:
         given = {each.name for each in write.inputs if each.name in names}
         return given | _read(values, names)
     return _read(addends, names)
+
+
+def _needed_inside(call, graph, names: set[str]) -> set[str]:
+    """Returns the same for a call of a function, which has a graph of its own."""
+    outside = {
+        inner.name: outer.name
+        for outer, inner in zip(call.inputs, graph.inputs, strict=True)
+        if outer.name in names
+    }
+    handles = [inner for inner in graph.inputs if inner.name in outside]
+    found = [
+        _needed(write, handle, set(outside)) for handle in handles for write in _writes(handle)
+    ]
+    return {outside[name] for name in set().union(*found)}
 
 
 def _addends(value, handle) -> list | None:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, rehearsal_adapter
-from kerasdist.training import peers
+from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import delivery, late_variables, randomness, rare
 from kerasdist.training.step.dependence import Dependence
@@ -225,11 +225,15 @@ def rehearse(
 def inlined(step_function, strategy):
     """Returns a step that is a `tf.function` as the Python of it: replicas cannot meet inside one.
 
+    With parameter servers it would keep what it was first traced with, such as a worker's own
+    counts, where the next trace has others.
+
     Args:
         step_function: The model's train_step or test_step.
         strategy: A strategy of ours. One device runs the function as it is, as Keras does.
     """
-    return step_function if strategy.num_replicas_in_sync == 1 else as_python(step_function)
+    is_one_device = strategy.num_replicas_in_sync == 1 and not traits.has_remote_variables(strategy)
+    return step_function if is_one_device else as_python(step_function)
 
 
 def as_python(step_function):

@@ -41,6 +41,18 @@ def vary(x, one, other):
     other.assign_add(tf.square(x - one))
 
 
+def add_in_a_function(x, one, other):
+    tf.function(lambda y: [one.assign_add(y), other.assign_add(y * 2.0)])(x)
+
+
+def keep_largest_in_a_function(x, one, other):
+    tf.function(lambda y: one.assign(tf.maximum(one, y)))(x)
+
+
+def vary_in_a_function(x, one, other):
+    tf.function(lambda y: other.assign_add(y - one))(x)
+
+
 def decide(x, one, other):
     tf.cond(x > 0, lambda: one.assign_add(x), lambda: one.read_value())
 
@@ -62,6 +74,9 @@ CASES = {
     keep_last: "one",
     double: "one",
     vary: "one",
+    add_in_a_function: "",
+    keep_largest_in_a_function: "one",
+    vary_in_a_function: "one",
     decide: "one",
     decide_by_the_other: "",
     subtract_itself: "one",
