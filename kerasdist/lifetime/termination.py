@@ -5,6 +5,7 @@ not come back from, such as one that waits for data. A second TERM therefore end
 a thread, which hears of signals by the file descriptor that Python's C code writes them to.
 """
 
+import functools
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from kerasdist.exit_codes import SIGNALED
 
 # One TERM for a group of processes can come twice: a launcher passes on its own.
 _APART_SECS = 3.0
+# Those that note TERM, the last one first to be put back.
+_watching: list["Termination"] = []
 
 
 class Termination:
@@ -38,6 +41,8 @@ class Termination:
             return
         self._before = signal.signal(signal.SIGTERM, self._note)
         self._is_watching = True
+        _watching.append(self)
+        _register_at_fork()
         self._listen()
 
     def unwatch(self) -> None:
@@ -46,9 +51,21 @@ class Termination:
             return
         signal.signal(signal.SIGTERM, self._before)
         self._is_watching = False
+        _watching.remove(self)
         if self._write_end is not None:
             signal.set_wakeup_fd(-1)
             os.close(self._write_end)  # The thread reads that this was all, and ends.
+            self._write_end = None
+
+    def forget_in_child(self) -> None:
+        """Lets TERM end a process that this one has forked, and be no news here.
+
+        It has the handler, and the same end of the pipe: the workers of a pool are told to end so.
+        """
+        self._is_watching = False
+        signal.signal(signal.SIGTERM, self._before)
+        if self._write_end is not None:
+            signal.set_wakeup_fd(-1)
             self._write_end = None
 
     def _note(self, *_):
@@ -65,6 +82,16 @@ class Termination:
             return
         self._write_end = write_end
         threading.Thread(target=_end_at_second, args=(read_end,), daemon=True).start()
+
+
+@functools.cache
+def _register_at_fork() -> None:
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _forget_in_child() -> None:
+    while _watching:
+        _watching.pop().forget_in_child()
 
 
 def _end_at_second(read_end: int) -> None:

@@ -10,6 +10,21 @@ import pytest
 from kerasdist.lifetime.termination import is_repeated
 
 TERM, INT = bytes([signal.SIGTERM]), bytes([signal.SIGINT])
+FORKS = """
+import multiprocessing, time
+from kerasdist.lifetime.termination import Termination
+
+termination = Termination()
+termination.watch()
+for _ in range(2):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    time.sleep(0.2)
+    child.terminate()
+    child.join(10)
+    print(child.exitcode, termination.is_asked_for)
+    time.sleep(3.2)
+"""
 STUCK = """
 import ctypes
 from kerasdist.lifetime.termination import Termination
@@ -60,3 +75,12 @@ def test_a_process_that_does_not_answer_ends_at_the_second_one():
 
     assert process.returncode == 143
     assert errors.startswith("Received SIGTERM again: this process ends now")
+
+
+@pytest.mark.processes
+def test_term_for_a_child_is_for_the_child_alone():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "-15 False\n-15 False\n"), done.stderr
