@@ -1,16 +1,11 @@
 """Fixtures of the application's tests."""
 
-import os
-
 import pytest
 
-before = os.environ.copy()
-
-from models import datasets  # noqa: E402
-
 # What `models` sets is for its own commands, and not for those that other tests start.
-if "TF_CPP_MIN_LOG_LEVEL" not in before:
-    del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    from models import datasets
 
 
 @pytest.fixture(scope="session")

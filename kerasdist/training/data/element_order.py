@@ -9,6 +9,7 @@ data and take their parts of each batch would then count some examples twice, an
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
+from kerasdist.training.data.transformations import has_variables
 
 _ARGUMENT = "deterministic"
 
@@ -21,7 +22,7 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """
     definition = _definition_of(dataset) if dataset_adapter.may_be_unordered(dataset) else None
     if definition and put_in_order(definition):
-        if any(node.op == "VarHandleOp" or "Mutable" in node.op for node in definition.node):
+        if has_variables(definition):
             raise ValueError(
                 "The dataset has a `map` or an `interleave` with `deterministic=False`, so that "
                 "several workers would read its examples in different orders, and it uses a "

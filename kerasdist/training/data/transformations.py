@@ -81,3 +81,12 @@ def _name(operation: str) -> str:
     """Returns "Interleave" of "ParallelInterleaveDatasetV4"; "" of what makes no dataset."""
     match = _OPERATION.fullmatch(operation)
     return match["name"] if match else ""
+
+
+def has_variables(graph: tf.compat.v1.GraphDef) -> bool:
+    """Whether functions of a dataset use a variable, or a table to which keys can be added.
+
+    A copy has what it was when the copy was made: a callback that assigns to it would not reach the
+    workers, and the state of a generator of random numbers would not come back from them.
+    """
+    return any(node.op == "VarHandleOp" or "Mutable" in node.op for node in graph.node)

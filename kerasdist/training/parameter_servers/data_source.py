@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, dataset_adapter, tensorflow_adapter
 from kerasdist.training.data import element_order, input_functions
+from kerasdist.training.data.transformations import has_variables
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
 _MOST_BYTES_SENT = 2**29
@@ -182,15 +183,6 @@ def _copier(
     if not is_of_worker and element_order.put_in_order(definition):
         graph = tf.convert_to_tensor(definition.SerializeToString())
     return functools.partial(dataset_adapter.deserialized, graph, dataset.element_spec)
-
-
-def has_variables(graph: tf.compat.v1.GraphDef) -> bool:
-    """Whether functions of a dataset use a variable, or a table to which keys can be added.
-
-    A copy has what it was when the copy was made: a callback that assigns to it would not reach the
-    workers, and the state of a generator of random numbers would not come back from them.
-    """
-    return any(node.op == "VarHandleOp" or "Mutable" in node.op for node in graph.node)
 
 
 def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
+from kerasdist.training.data.transformations import has_variables
 from kerasdist.training.parameter_servers.data_source import (
     WorkerDataSource,
     caches_an_order,
-    has_variables,
     shuffles_late,
 )
 
