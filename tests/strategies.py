@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import kerasdist
-from kerasdist import testing
+from tests import fork_server
 
 DEPLOYMENTS = {
     "one device": kerasdist.DeploymentConfig(),
@@ -73,12 +73,12 @@ def run_on_workers(function, workers: str, *, timeout_secs: float = 120) -> list
     """Returns what `function(strategy)` returns on each worker of a deployment, or on its chief.
 
     Args:
-        function: Runs in fresh processes, one per task.
+        function: Runs in processes of their own, one per task; see `tests.fork_server`.
         workers: A name in `WORKER_DEPLOYMENTS` or `PARAMETER_SERVERS`.
         timeout_secs: Time for everything.
     """
     arguments = {**WORKER_DEPLOYMENTS, **PARAMETER_SERVERS}[workers]
-    outputs = testing.run_cluster(
+    outputs = fork_server.run_cluster(
         functools.partial(_run, function), timeout_secs=timeout_secs, **arguments
     )
     for output in outputs:

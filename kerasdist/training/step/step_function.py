@@ -27,6 +27,8 @@ _STOP = "stop requests"
 _NEXT_SIZE = "examples of the next batch"
 # Of each replica, of which the first step is looked at: as many as a rehearsal can use.
 _EXAMPLES_OF_REPLICA = 8
+# Batches of one example that are passed over, in search of one that can be divided.
+_MOST_OF_ONE = 3
 _TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 
 
@@ -81,6 +83,7 @@ class StepFunction:
         self._is_first_call = self._is_comparison_due = True
         self._is_late = False  # Whether a step was made that could not be rehearsed.
         self._rehearse_step: Any = rehearse
+        self._num_of_one = 0  # Batches of one example that could not be rehearsed.
         self.was_rehearsed = False
 
     def restart(self):
@@ -183,26 +186,14 @@ class StepFunction:
         self._news = None
         is_unchecked = self._is_rehearsal_due() and not keras_adapter.is_built(self._model)
         try:
-            if isinstance(data, GlobalBatches):
-                self._run(data)
-            else:
-                for batch in map(batches.as_tensors, data):
-                    self._rehearse(without_optionals(batch))
-                    self._run_batch(batch)
+            self._run(data)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise
         except Exception as error:
-            told = graph_errors.explained(error)
-            if told is not error:
-                raise told from None
-            if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
-                step = self._step
-                told = graph_errors.of_parts(
-                    error, self._model, step.step, step.first_axes.describe()
-                )
-            if told is not error:
-                raise told from error
-            raise
+            told, cause = self._explained(error)
+            if told is error:
+                raise
+            raise told from cause
         self._is_late |= is_unchecked
         if self._is_first_call:
             self._is_first_call = False
@@ -211,16 +202,34 @@ class StepFunction:
             data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
         self._is_comparison_due = False
         self.times.add_call(time.perf_counter() - start)
-        logs = LazyLogs(
-            self._step.logs.read,
-            read_of_worker=None if self._is_alone else self._step.logs.read_of_worker,
-            nesting=self._step.logs.nesting,
-        )
+        logs = self._logs()
         if isinstance(data, GlobalBatches):
             return logs
         return keras_adapter.logs_of_batch(logs, is_eager=self._model.run_eagerly)
 
+    def _explained(self, error: Exception) -> tuple[Exception, Exception | None]:
+        """Returns the error that is raised in place of one, and what is shown as its cause."""
+        told = graph_errors.explained(error)
+        if told is not error:
+            return told, None
+        if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
+            step = self._step
+            told = graph_errors.of_parts(error, self._model, step.step, step.first_axes.describe())
+        return told, error
+
+    def _logs(self) -> LazyLogs:
+        return LazyLogs(
+            self._step.logs.read,
+            read_of_worker=None if self._is_alone else self._step.logs.read_of_worker,
+            nesting=self._step.logs.nesting,
+        )
+
     def _run(self, data):
+        if not isinstance(data, GlobalBatches):
+            for batch in map(batches.as_tensors, data):
+                self._rehearse(without_optionals(batch))
+                self._run_batch(batch)
+            return
         if data.next_size is not None:
             self._take_own_steps(data)
             return
@@ -267,7 +276,12 @@ class StepFunction:
         return self._is_rehearsal_due() and keras_adapter.is_built(self._model)
 
     def _rehearse(self, batch):
-        if not self._can_rehearse() or _is_one_example(batch):  # Which nobody can divide.
+        if not self._can_rehearse():
+            return
+        if _is_one_example(batch):
+            self._num_of_one += 1
+            if self._num_of_one == _MOST_OF_ONE:  # Nor will the next one be any other.
+                self._rehearse_step = None
             return
         self.was_rehearsed = True
         self._step.see(batch)
