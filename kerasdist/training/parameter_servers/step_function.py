@@ -14,26 +14,22 @@ from collections.abc import Callable, Generator
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter, keras_optimizers, keras_stock
+from kerasdist.private import coordinator_adapter, keras_adapter, keras_stock
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
-from kerasdist.training.parameter_servers import ledger, local_counts, sharded_variables
+from kerasdist.training.parameter_servers import ledger, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
-from kerasdist.training.parameter_servers.worker_names import unique_name
+from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.step import graph_errors, randomness
-from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0
 _FORGET_SECS = 5.0
-# Steps in each iteration of a long loop, where steps take little longer than their messages: an
-# iteration costs three messages of its own between a worker and each parameter server.
-_AT_ONCE = 4
 
 
 class WorkerStepFunction:
@@ -48,7 +44,6 @@ class WorkerStepFunction:
         _check(model)
         self._strategy = model.distribute_strategy
         self._copies = LocalCopies(model) if keras_stock.is_stock_step(step) else None
-        self._optimizers = keras_optimizers.optimizers_of(model)
         self._step = ModelStep(
             model,
             step,
@@ -68,17 +63,7 @@ class WorkerStepFunction:
         # One more for calls that are made again, one after the other.
         num_rows = most_running(num_workers) + num_workers + 1
         self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
-        self._counts = local_counts.LocalCounts(
-            model.metrics_variables,
-            self.num_examples,
-            self._ledger,
-            # A step of the user's own may reset what is a sum otherwise, or assign to it.
-            unsure_metrics=(
-                keras_stock.own_metrics_of(model)
-                if keras_stock.is_stock_step(step)
-                else keras_stock.all_metrics_of(model)
-            ),
-        )
+        self._steps = WorkerSteps(model, self._step, copies=self._copies, ledger=self._ledger)
         self._running: list = []
         # They hold the iterator of the data, which must end with the `fit` that has made it.
         self._calls: Callable[[], Calls | None] = lambda: None
@@ -87,19 +72,6 @@ class WorkerStepFunction:
         self._concrete: dict = {}
         self._recent: dict | None = None
         self._recent_at = 0.0
-        self._place = unique_name()
-        self._run_step_at = graph_function(self._step_at)
-        self._run_next_step = graph_function(self._next_step_of_worker)
-        # By the steps in each iteration.
-        self._run_steps_at, self._run_next_steps = (
-            {number: graph_function(functools.partial(loop, number)) for number in (1, _AT_ONCE)}
-            for loop in (self._steps_at, self._next_steps)
-        )
-        self._run_steps_to_the_end = graph_function(self._steps_to_the_end)
-        self._run_given = graph_function(self._given_step, reduce_retracing=True)
-        # Traced once a worker is lost.
-        self._run_given_again = graph_function(self._given_step_again, reduce_retracing=True)
-        self._run_next_steps_again = graph_function(self._next_steps_again)
 
     def restart(self):
         """Waits for what still runs, and begins anew."""
@@ -184,25 +156,12 @@ class WorkerStepFunction:
     def _schedule(self, call):
         """Returns what the coordinator promises of a call, and its attempt."""
         source = call.calls.source
-        data = source.data
         if call.batch is not None:
-            return self._schedule_batch(call.batch, call.position, data)
-        run, numbers = self._run_next_step, []
-        is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
-        at_once = _AT_ONCE if is_long else 1
-        if data.is_strict:
-            # Without a lost worker, none is past a position: one step then needs no loop.
-            is_simple = call.num_steps == 1 and not self._watch.has_lost
-            run = self._run_step_at if is_simple else self._run_steps_at[at_once]
-            if not data.is_counted:
-                run = self._run_steps_to_the_end
-            numbers = [source.generation, call.position, call.num_steps]
-        elif call.num_steps > 1:
-            run = self._run_next_steps[at_once]
-            numbers = [call.num_steps]
-        iterators = source.iterators(self._place)
+            return self._schedule_batch(call.batch, call.position, source.data)
+        run, numbers = self._steps.of_call(call, has_lost=self._watch.has_lost)
+        iterators = source.iterators(self._steps.place)
         arguments = (iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
-        return self._schedule_once(self._traced(run, data, arguments), arguments)
+        return self._schedule_once(self._traced(run, source.data, arguments), arguments)
 
     def _traced(self, run, data, arguments):
         if data is not self._traced_for:
@@ -222,10 +181,8 @@ class WorkerStepFunction:
             randomness.warn_of_repeats(graph, num_workers)
 
     def _schedule_batch(self, batch, position, data=None, done=None):
-        run, batch = self._run_given, batches.as_tensors(without_optionals(batch))
-        numbers = [tf.constant(position, tf.int64)]
-        if done is not None:
-            run, numbers = self._run_given_again, [*numbers, tf.constant(done)]
+        batch = batches.as_tensors(without_optionals(batch))
+        run, numbers = self._steps.of_batch(position, done)
         if data is not None:
             # As where workers read it. Keras weighs losses in another way where the shape says how
             # many examples there are, and a batch that is here does.
@@ -273,9 +230,9 @@ class WorkerStepFunction:
         self._until_done(
             done,
             lambda done: self._schedule_once(
-                self._run_next_steps_again,
+                self._steps.next_again,
                 (
-                    source.iterators(self._place),
+                    source.iterators(self._steps.place),
                     tf.constant(call.num_steps, tf.int64),
                     tf.constant(done),
                 ),
@@ -353,134 +310,6 @@ class WorkerStepFunction:
         with self._watch.waiting():
             return self._step.logs.read()
 
-    # What follows is traced by the chief and runs on a worker.
-
-    def _step_at(self, iterator, numbers):
-        """Runs the step at a position; returns the one at which the worker really was, and 1."""
-        generation, position, _ = tf.unstack(numbers)
-        _skip(iterator, position - self._place_of(generation))
-        with self._collected() as num_examples:
-            index, batch = self._next(iterator)
-            self._note_place(generation, index + 1)
-            self._one_step_on_worker(0, index, batch, num_examples)
-        return tf.stack([index, tf.ones_like(index)])
-
-    def _steps_at(self, at_once, iterator, numbers):
-        """Runs some steps from a position on; returns it, and how many.
-
-        None are run, and the position is -1, where the worker is past it.
-        """
-        generation, position, num_steps = tf.unstack(numbers)
-        place = self._place_of(generation)
-        is_missed = place > position
-        _skip(iterator, position - place)
-        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
-        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        self._next_steps(at_once, iterator, num_steps)
-        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
-
-    def _steps_to_the_end(self, iterator, numbers):
-        """As `_steps_at`, of data that may end before."""
-        generation, position, num_steps = tf.unstack(numbers)
-        place = self._place_of(generation)
-        is_missed = place > position
-        num_skipped = tf.maximum(position - place, 0)
-        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
-        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
-        with self._collected() as num_examples:
-
-            def body(count, num_taken, _):
-                element, has_value = self._of_input(lambda: _next_or_none(iterator))
-                runs = has_value & (count >= num_skipped)
-                tf.cond(
-                    runs,
-                    lambda: self._one_step_on_worker(num_taken, *element.get_value(), num_examples),
-                    lambda: None,
-                )
-                return count + 1, num_taken + tf.cast(runs, tf.int64), has_value
-
-            zero = tf.zeros_like(position)
-            _, num_taken, _ = tf.while_loop(
-                lambda count, _, has_value: has_value & (count < num_skipped + num_steps),
-                body,
-                [zero, zero, True],
-                parallel_iterations=1,
-            )
-        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
-
-    def _next_step_of_worker(self, iterator):
-        with self._collected() as num_examples:
-            self._one_step_on_worker(0, *self._next(iterator), num_examples)
-
-    def _next_steps(self, at_once, iterator, num_steps):
-        num_steps = tf.reshape(num_steps, [])
-        with self._collected() as num_examples:
-
-            def run(step):
-                self._one_step_on_worker(step, *self._next(iterator), num_examples)
-
-            num_looped = num_steps // at_once
-            if at_once > 1:
-                _repeat(num_looped, lambda loop: [run(loop * at_once + i) for i in range(at_once)])
-                num_looped *= at_once
-                _repeat(num_steps - num_looped, lambda step: run(num_looped + step))
-            else:
-                _repeat(num_steps, run)
-
-    def _next_steps_again(self, iterator, num_steps, done):
-        """Makes what is missing of some steps, of which every batch is counted."""
-        with self._collected(done) as num_examples:
-            _repeat(
-                num_steps,
-                lambda step: self._one_step_on_worker(step, *self._next(iterator), num_examples),
-            )
-
-    def _given_step(self, batch, position):
-        self._given_step_again(batch, position, None)
-
-    def _given_step_again(self, batch, position, done):
-        with self._collected(done) as num_examples:
-            self._one_step_on_worker(0, position, batch, num_examples)
-
-    @contextlib.contextmanager
-    def _collected(self, done=None) -> Generator[tf.Variable]:
-        """Traces the steps of a call; yields the variable that counts its examples."""
-        with (
-            self._ledger.tracing(done),
-            self._strategy.data_waits.noted(),
-            self._counts.collected() as num_examples,
-            self.times.collected(num_examples),
-        ):
-            yield num_examples
-
-    def _next(self, iterator):
-        return self._of_input(lambda: next(iterator))
-
-    def _of_input(self, read: Callable):
-        return self._strategy.data_waits.of_input(lambda: self.times.of_input(read))
-
-    def _place_of(self, generation):
-        """Returns the position that the worker's iterator over this data has reached."""
-        with tf.device("/device:CPU:0"):
-            reached, place = tf.unstack(coordinator_adapter.numbers_of_worker(self._place, 2))
-        return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
-
-    def _note_place(self, generation, place):
-        with tf.device("/device:CPU:0"):
-            place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
-            coordinator_adapter.note_numbers_of_worker(self._place, place)
-
-    def _one_step_on_worker(self, step, position, batch, num_examples):
-        batch = without_optionals(batch)
-        checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
-        shares = batches.shares_of(batch, self._strategy)
-        held = self._copies.held() if self._copies else contextlib.nullcontext([])
-        with self._ledger.at_step(step), held as fetched:
-            self.times.begin_step([batch, fetched], self._optimizers)
-            self._step.run(batch, shares, checks=checks, counter=num_examples)
-        if self._counts.has_found_others(self._step.logs.metrics_computed_with()):
-            raise TraceAgainError
-
 
 def _again_while_asked(trace, *arguments):
     while True:
@@ -492,24 +321,6 @@ def _spec_of(batch, element_spec):
     return tf.nest.map_structure(
         lambda leaf, spec: None if leaf is None else spec, batch, element_spec
     )
-
-
-def _repeat(num_steps, run):
-    def body(step):
-        run(step)
-        return step + 1
-
-    start = tf.constant(0, tf.int64)
-    tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
-
-
-def _next_or_none(iterator):
-    element = iterator.get_next_as_optional()
-    return element, element.has_value()
-
-
-def _skip(iterator, num_batches):
-    _repeat(num_batches, lambda _: next(iterator))
 
 
 def _of_user(error):

@@ -1,0 +1,250 @@
+"""What workers run: steps with the batches that they read themselves, or with one that they get.
+
+The chief traces these functions, and they run on a worker.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Generator
+
+import tensorflow as tf
+
+from kerasdist.private import coordinator_adapter, keras_optimizers, keras_stock
+from kerasdist.training.data import batches
+from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.parameter_servers.epoch_iterator import Call
+from kerasdist.training.parameter_servers.ledger import Ledger
+from kerasdist.training.parameter_servers.local_copies import LocalCopies
+from kerasdist.training.parameter_servers.local_counts import LocalCounts
+from kerasdist.training.parameter_servers.worker_names import unique_name
+from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.step.model_step import ModelStep, TraceAgainError
+
+# Steps in each iteration of a long loop, where steps take little longer than their messages: an
+# iteration costs three messages of its own between a worker and each parameter server.
+_AT_ONCE = 4
+
+
+class WorkerSteps:
+    """The graphs of calls: of one step or of some, of data that ends, and of lost calls.
+
+    Args:
+        model: The model.
+        step: Its step.
+        copies: Of its variables, on the workers; None with a step of the user's own.
+        ledger: Notes how far each call has come.
+
+    Attributes:
+        place: Name under which a worker keeps the position that it has reached.
+        next_again: As the function of `of_call`, called with (iterators, number of steps, done),
+            for steps of a lost call whose data has no positions.
+    """
+
+    def __init__(self, model, step: ModelStep, *, copies: LocalCopies | None, ledger: Ledger):
+        self._strategy = model.distribute_strategy
+        self._step = step
+        self._copies = copies
+        self._ledger = ledger
+        self._optimizers = keras_optimizers.optimizers_of(model)
+        is_stock = keras_stock.is_stock_step(step.step)
+        # A step of the user's own may reset what is a sum otherwise, or assign to it.
+        metrics_of = keras_stock.own_metrics_of if is_stock else keras_stock.all_metrics_of
+        self._counts = LocalCounts(
+            model.metrics_variables, step.num_examples, ledger, unsure_metrics=metrics_of(model)
+        )
+        self.place = unique_name()
+        self._run_step_at = graph_function(self._step_at)
+        self._run_next_step = graph_function(self._next_step)
+        # By the steps in each iteration.
+        self._run_steps_at, self._run_next_steps = (
+            {number: graph_function(functools.partial(loop, number)) for number in (1, _AT_ONCE)}
+            for loop in (self._steps_at, self._next_steps)
+        )
+        self._run_steps_to_the_end = graph_function(self._steps_to_the_end)
+        self._run_given = graph_function(self._given_step, reduce_retracing=True)
+        # Traced once a worker is lost.
+        self._run_given_again = graph_function(self._given_step_again, reduce_retracing=True)
+        self.next_again = graph_function(self._next_steps_again)
+
+    def of_call(self, call: Call, *, has_lost: bool) -> tuple[Callable, list[int]]:
+        """Returns what runs the steps of a call whose batches its worker reads.
+
+        Args:
+            call: The call.
+            has_lost: Whether a worker was lost.
+
+        Returns:
+            A function of the worker's iterator, and the numbers that it takes besides, if any.
+        """
+        source = call.calls.source
+        is_long = call.num_steps >= 2 * _AT_ONCE and self._copies and self._copies.are_all
+        at_once = _AT_ONCE if is_long else 1
+        if not source.data.is_strict:
+            if call.num_steps == 1:
+                return self._run_next_step, []
+            return self._run_next_steps[at_once], [call.num_steps]
+        numbers = [source.generation, call.position, call.num_steps]
+        if not source.data.is_counted:
+            return self._run_steps_to_the_end, numbers
+        # Without a lost worker, none is past a position: one step then needs no loop.
+        is_simple = call.num_steps == 1 and not has_lost
+        return self._run_step_at if is_simple else self._run_steps_at[at_once], numbers
+
+    def of_batch(self, position: int, done) -> tuple[Callable, list[tf.Tensor]]:
+        """Returns what runs the step of a batch that the chief sends.
+
+        Args:
+            position: Of the batch, from 0.
+            done: How far the step has come before, of `Ledger.close`; None if it has not begun.
+
+        Returns:
+            A function of the batch, and what else it takes.
+        """
+        numbers = [tf.constant(position, tf.int64)]
+        if done is None:
+            return self._run_given, numbers
+        return self._run_given_again, [*numbers, tf.constant(done)]
+
+    def _step_at(self, iterator, numbers):
+        """Runs the step at a position; returns the one at which the worker really was, and 1."""
+        generation, position, _ = tf.unstack(numbers)
+        _skip(iterator, position - self._place_of(generation))
+        with self._collected() as num_examples:
+            index, batch = self._next(iterator)
+            self._note_place(generation, index + 1)
+            self._one_step(0, index, batch, num_examples)
+        return tf.stack([index, tf.ones_like(index)])
+
+    def _steps_at(self, at_once, iterator, numbers):
+        """Runs some steps from a position on; returns it, and how many.
+
+        None are run, and the position is -1, where the worker is past it.
+        """
+        generation, position, num_steps = tf.unstack(numbers)
+        place = self._place_of(generation)
+        is_missed = place > position
+        _skip(iterator, position - place)
+        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
+        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        self._next_steps(at_once, iterator, num_steps)
+        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
+
+    def _steps_to_the_end(self, iterator, numbers):
+        """As `_steps_at`, of data that may end before."""
+        generation, position, num_steps = tf.unstack(numbers)
+        place = self._place_of(generation)
+        is_missed = place > position
+        num_skipped = tf.maximum(position - place, 0)
+        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
+        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        with self._collected() as num_examples:
+
+            def body(count, num_taken, _):
+                element, has_value = self._of_input(lambda: _next_or_none(iterator))
+                runs = has_value & (count >= num_skipped)
+                tf.cond(
+                    runs,
+                    lambda: self._one_step(num_taken, *element.get_value(), num_examples),
+                    lambda: None,
+                )
+                return count + 1, num_taken + tf.cast(runs, tf.int64), has_value
+
+            zero = tf.zeros_like(position)
+            _, num_taken, _ = tf.while_loop(
+                lambda count, _, has_value: has_value & (count < num_skipped + num_steps),
+                body,
+                [zero, zero, True],
+                parallel_iterations=1,
+            )
+        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
+
+    def _next_step(self, iterator):
+        with self._collected() as num_examples:
+            self._one_step(0, *self._next(iterator), num_examples)
+
+    def _next_steps(self, at_once, iterator, num_steps):
+        num_steps = tf.reshape(num_steps, [])
+        with self._collected() as num_examples:
+
+            def run(step):
+                self._one_step(step, *self._next(iterator), num_examples)
+
+            num_looped = num_steps // at_once
+            if at_once > 1:
+                _repeat(num_looped, lambda loop: [run(loop * at_once + i) for i in range(at_once)])
+                num_looped *= at_once
+                _repeat(num_steps - num_looped, lambda step: run(num_looped + step))
+            else:
+                _repeat(num_steps, run)
+
+    def _next_steps_again(self, iterator, num_steps, done):
+        """Makes what is missing of some steps, of which every batch is counted."""
+        with self._collected(done) as num_examples:
+            _repeat(
+                num_steps,
+                lambda step: self._one_step(step, *self._next(iterator), num_examples),
+            )
+
+    def _given_step(self, batch, position):
+        self._given_step_again(batch, position, None)
+
+    def _given_step_again(self, batch, position, done):
+        with self._collected(done) as num_examples:
+            self._one_step(0, position, batch, num_examples)
+
+    @contextlib.contextmanager
+    def _collected(self, done=None) -> Generator[tf.Variable]:
+        """Traces the steps of a call; yields the variable that counts its examples."""
+        with (
+            self._ledger.tracing(done),
+            self._strategy.data_waits.noted(),
+            self._counts.collected() as num_examples,
+            self._step.times.collected(num_examples),
+        ):
+            yield num_examples
+
+    def _next(self, iterator):
+        return self._of_input(lambda: next(iterator))
+
+    def _of_input(self, read: Callable):
+        return self._strategy.data_waits.of_input(lambda: self._step.times.of_input(read))
+
+    def _place_of(self, generation):
+        """Returns the position that the worker's iterator over this data has reached."""
+        with tf.device("/device:CPU:0"):
+            reached, place = tf.unstack(coordinator_adapter.numbers_of_worker(self.place, 2))
+        return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
+
+    def _note_place(self, generation, place):
+        with tf.device("/device:CPU:0"):
+            place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
+            coordinator_adapter.note_numbers_of_worker(self.place, place)
+
+    def _one_step(self, step, position, batch, num_examples):
+        batch = without_optionals(batch)
+        checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
+        shares = batches.shares_of(batch, self._strategy)
+        held = self._copies.held() if self._copies else contextlib.nullcontext([])
+        with self._ledger.at_step(step), held as fetched:
+            self._step.times.begin_step([batch, fetched], self._optimizers)
+            self._step.run(batch, shares, checks=checks, counter=num_examples)
+        if self._counts.has_found_others(self._step.logs.metrics_computed_with()):
+            raise TraceAgainError
+
+
+def _repeat(num_steps, run):
+    def body(step):
+        run(step)
+        return step + 1
+
+    start = tf.constant(0, tf.int64)
+    tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
+
+
+def _next_or_none(iterator):
+    element = iterator.get_next_as_optional()
+    return element, element.has_value()
+
+
+def _skip(iterator, num_batches):
+    _repeat(num_batches, lambda _: next(iterator))
