@@ -90,7 +90,7 @@ class WorkerSteps:
         is_simple = call.num_steps == 1 and not has_lost
         return self._run_step_at if is_simple else self._run_steps_at[at_once], numbers
 
-    def of_batch(self, position: int, done) -> tuple[Callable, list[tf.Tensor]]:
+    def of_batch(self, position: int, done) -> tuple[Callable, list]:
         """Returns what runs the step of a batch that the chief sends.
 
         Args:

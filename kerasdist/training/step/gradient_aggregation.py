@@ -10,7 +10,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
@@ -44,20 +44,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
         return stock(optimizer, gradients, trainable_variables)
     if step.rehearsed is not None:
-        variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
-        pairs = zip(variables, gradients, strict=True)
-        pairs = [
-            (getattr(variable, "path", variable.name), each)
-            for variable, each in pairs
-            if not _is_overwritten(variable)
-        ]
-        rehearse(
-            [path for path, _ in pairs],
-            [each for _, each in pairs],
-            step,
-            factor=_division_of(optimizer, step),
-        )
-        return None
+        return _rehearse_update(optimizer, gradients, trainable_variables, step)
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
         with tf.init_scope(), step.delivery.updating(optimizer):
@@ -71,6 +58,21 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
     with _local_updates(), step.delivery.updating(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
+
+
+def _rehearse_update(optimizer, gradients, variables, step) -> None:
+    variables = variables or keras_optimizers.variables_trained_by(optimizer)
+    pairs = [
+        (getattr(variable, "path", variable.name), gradient)
+        for variable, gradient in zip(variables, gradients, strict=True)
+        if not _is_overwritten(variable)
+    ]
+    rehearse(
+        [path for path, _ in pairs],
+        [gradient for _, gradient in pairs],
+        step,
+        factor=_division_of(optimizer, step),
+    )
 
 
 def _apply_outside_steps(stock, optimizer, gradients, variables):
@@ -242,40 +244,45 @@ def _update(stock, optimizer, gradients, variables, step):
     is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if is_outer:  # It unscales the gradients for its inner one, which comes by here.
         return stock(optimizer, gradients, variables)
-    delivery = step.delivery
     if not step.callbacks:
+        delivery = step.delivery
         apply_all = functools.partial(delivery.apply, stock, optimizer, gradients, variables)
         return delivery.carry_out(apply_all)
     step.updates.append(optimizer)
-    scale = optimizer.loss_scale_factor or 1.0
-
-    observers = update_callback.of_step(step.callbacks)
     pairs = list(zip(gradients, variables, strict=True))
-    # Which are no gradients, and none of the callbacks' business.
+    # Those that overwrite are no gradients, and none of the callbacks' business.
     overwriting = [pair for pair in pairs if _is_overwritten(pair[1])]
-
-    def apply(pairs):
-        for observer in observers:
-            observer.observe_update(pairs)
-        delivery.carry_out(functools.partial(update, pairs))
+    scale = optimizer.loss_scale_factor or 1.0
 
     def update(pairs):
         if pairs:
             scaled = [(_scaled(gradient, scale), variable) for gradient, variable in pairs]
             values, updated = map(list, zip(*scaled, *overwriting, strict=True))
-            delivery.apply(stock, optimizer, values, updated)
+            step.delivery.apply(stock, optimizer, values, updated)
         for callback in step.callbacks:
             callback.after_update(variables)
 
-    pairs = [
+    unscaled = [
         (_scaled(gradient, 1 / scale), variable)
         for gradient, variable in pairs
         if not _is_overwritten(variable)
     ]
+    _update_with_callbacks(unscaled, update, step)
+    return None
+
+
+def _update_with_callbacks(pairs: list, update: Callable, step) -> None:
+    """Lets the callbacks of a step see and change gradients before `update` gets them."""
+    observers = update_callback.of_step(step.callbacks)
+
+    def apply(pairs):
+        for observer in observers:
+            observer.observe_update(pairs)
+        step.delivery.carry_out(functools.partial(update, pairs))
+
     for observer in observers:
         observer.observe_gradients(pairs)
     update_callback.apply_in_order(step.callbacks, pairs, apply)
-    return None
 
 
 def _sum_over_replicas(tensors: list) -> list:

@@ -1,12 +1,14 @@
 """The graphs that workers run; here on one in this process."""
 
 import types
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 
 X = np.arange(48, dtype="float32").reshape(24, 2) / 10
@@ -25,8 +27,8 @@ def run(worker_in_process):
     def run(position, num_steps, *, has_lost=False, is_counted=True):
         data = types.SimpleNamespace(is_strict=True, is_counted=is_counted)
         source = types.SimpleNamespace(data=data, generation=1)
-        calls = types.SimpleNamespace(source=source)
-        call = types.SimpleNamespace(calls=calls, position=position, num_steps=num_steps)
+        calls: Any = types.SimpleNamespace(source=source)
+        call = Call(calls=calls, position=position, num_steps=num_steps)
         steps, numbers = function._steps.of_call(call, has_lost=has_lost)
         result, _ = function._schedule_once(steps, (iterator, tf.constant(numbers, tf.int64)))
         return result.numpy().tolist()
