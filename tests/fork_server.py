@@ -19,6 +19,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import types
 from multiprocessing.connection import Connection, Pipe
 from unittest import mock
@@ -37,6 +38,7 @@ class ForkServer:
     """A process that has imported TensorFlow, and forks the launcher of a cluster when asked."""
 
     def __init__(self):
+        self._lock = threading.Lock()  # One cluster at a time.
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -49,15 +51,17 @@ class ForkServer:
 
     def run_cluster(self, program, settings) -> list[testing.TaskOutput]:
         """Returns what `kerasdist.testing.run_cluster` returns, or raises what that raises."""
-        self._connection.send((dict(os.environ), os.getcwd(), sys.path))
-        self._connection.send_bytes(cloudpickle.dumps((program, settings)))
-        launcher = self._connection.recv()
-        try:
-            result = pickle.loads(self._connection.recv_bytes())
-        except BaseException:  # The test takes too long, or is interrupted.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(launcher, signal.SIGTERM)
-            raise
+        with self._lock:
+            self._connection.send((dict(os.environ), os.getcwd(), sys.path))
+            self._connection.send_bytes(cloudpickle.dumps((program, settings)))
+            launcher = self._connection.recv()
+            try:
+                result = pickle.loads(self._connection.recv_bytes())
+            except BaseException:  # The test takes too long, or is interrupted.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(launcher, signal.SIGTERM)
+                self._connection.recv_bytes()  # It is no answer to the next.
+                raise
         if isinstance(result, BaseException):
             raise result
         return result
