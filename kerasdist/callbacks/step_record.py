@@ -16,7 +16,13 @@ import tensorflow as tf
 
 from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import parts_of
-from kerasdist.training.step import layer_outputs, rare, replica_step, statistics, step_variables
+from kerasdist.training.step import (
+    layer_outputs,
+    rare,
+    replica_step,
+    step_variables,
+    tensor_statistics,
+)
 from kerasdist.training.step.gradient_aggregation import values_of
 
 
@@ -49,9 +55,9 @@ class StepRecord:
             self._norms = _zeros(num)
             self._applied_norms = _zeros(num)
             self._ratios = _zeros(num)
-            self._of_gradients = _zeros(num, statistics.NUM_COLUMNS)
-            self._of_weights = _zeros(num, statistics.NUM_COLUMNS)
-            self._of_outputs = _zeros(len(layers), statistics.NUM_COLUMNS)
+            self._of_gradients = _zeros(num, tensor_statistics.NUM_COLUMNS)
+            self._of_weights = _zeros(num, tensor_statistics.NUM_COLUMNS)
+            self._of_outputs = _zeros(len(layers), tensor_statistics.NUM_COLUMNS)
         self._planned = -1
 
     def plan(self, step: int) -> None:
@@ -74,13 +80,15 @@ class StepRecord:
             gradients=self._statistics(self._of_gradients, self._gradients),
             weights=self._statistics(self._of_weights, self._weights),
             outputs=dict(
-                zip(self._layers, map(statistics.read, self._of_outputs.numpy()), strict=True)
+                zip(
+                    self._layers, map(tensor_statistics.read, self._of_outputs.numpy()), strict=True
+                )
             ),
         )
 
     def _statistics(self, rows, names):
         pairs = zip(self._names, rows.numpy(), strict=True)
-        return {name: statistics.read(row) for name, row in pairs if name in names}
+        return {name: tensor_statistics.read(row) for name, row in pairs if name in names}
 
     # What follows is traced.
 
@@ -111,7 +119,7 @@ class StepRecord:
         is_due, count = self._due_update()
 
         def record_outputs():
-            rows = [statistics.row_of(output) for output in outputs.values()]
+            rows = [tensor_statistics.row_of(output) for output in outputs.values()]
             _set(self._of_outputs, list(outputs), rows)
 
         def copies():
@@ -139,12 +147,12 @@ class StepRecord:
 
     def _record_gradients(self, gradients, applied):
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
-        rows = [statistics.row_of(values_of(gradient)) for _, gradient, _ in wanted]
+        rows = [tensor_statistics.row_of(values_of(gradient)) for _, gradient, _ in wanted]
         _set(self._of_gradients, [index for index, _, _ in wanted], rows)
         norms: dict = {}  # A gradient that no callback has changed is measured once.
         for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
             for _, gradient, _ in present:
-                norms.setdefault(id(gradient), statistics.norm_of(values_of(gradient)))
+                norms.setdefault(id(gradient), tensor_statistics.norm_of(values_of(gradient)))
             found = [norms[id(gradient)] for _, gradient, _ in present]
             _set(variable, [index for index, _, _ in present], found)
 
@@ -155,11 +163,13 @@ class StepRecord:
             start, end = end, end + math.prod(variable.shape)
             old, new = before[start:end], _flat(variable)
             ratios.append(
-                tf.math.divide_no_nan(statistics.norm_of(new - old), statistics.norm_of(old))
+                tf.math.divide_no_nan(
+                    tensor_statistics.norm_of(new - old), tensor_statistics.norm_of(old)
+                )
             )
             if self._names[index] in self._weights:
                 indices.append(index)
-                rows.append(statistics.row_of(new))
+                rows.append(tensor_statistics.row_of(new))
         _set(self._ratios, [index for index, _, _ in applied], ratios)
         _set(self._of_weights, indices, rows)
 
@@ -223,9 +233,9 @@ class Record:
     norms: dict[str, float]
     applied_norms: dict[str, float]
     update_ratios: dict[str, float]
-    gradients: dict[str, statistics.Statistics]
-    weights: dict[str, statistics.Statistics]
-    outputs: dict[str, statistics.Statistics]
+    gradients: dict[str, tensor_statistics.Statistics]
+    weights: dict[str, tensor_statistics.Statistics]
+    outputs: dict[str, tensor_statistics.Statistics]
 
 
 def _zeros(*shape):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training.step.statistics import Statistics
+from kerasdist.training.step.tensor_statistics import Statistics
 
 # Tells our files from those of other writers in the same folder.
 _SUFFIX = ".kerasdist.v2"

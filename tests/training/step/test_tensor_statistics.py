@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.step import statistics
+from kerasdist.training.step import tensor_statistics
 
 VALUES = np.random.default_rng(1).normal(size=(40, 5)).astype("float32")
 VALUES[VALUES < -0.5] = 0.0
 
 
 def found_of(values, dtype=tf.float32):
-    return statistics.read(statistics.row_of(tf.constant(values, dtype)).numpy())
+    return tensor_statistics.read(tensor_statistics.row_of(tf.constant(values, dtype)).numpy())
 
 
 def test_norm_sparsity_range_and_histogram():
@@ -20,7 +20,7 @@ def test_norm_sparsity_range_and_histogram():
     assert found.norm == pytest.approx(np.linalg.norm(VALUES), rel=1e-6)
     assert found.sparsity == pytest.approx(np.mean(VALUES == 0))
     assert (found.low, found.high) == (VALUES.min(), VALUES.max())
-    counts, _ = np.histogram(VALUES, statistics.NUM_BUCKETS)
+    counts, _ = np.histogram(VALUES, tensor_statistics.NUM_BUCKETS)
     assert np.abs(found.counts - counts).sum() <= 2  # A number at an end may be in either bucket.
     assert found.counts.sum() == VALUES.size
     assert found.num_not_finite == 0
