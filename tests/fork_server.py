@@ -16,12 +16,16 @@ import gc
 import os
 import pickle
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import types
 from multiprocessing.connection import Connection, Pipe
+from typing import Any
 from unittest import mock
 
 import cloudpickle
@@ -49,22 +53,22 @@ class ForkServer:
                 start_new_session=True,  # Ctrl-C is for the test to handle.
             )
 
-    def run_cluster(self, program, settings) -> list[testing.TaskOutput]:
-        """Returns what `kerasdist.testing.run_cluster` returns, or raises what that raises."""
+    def call(self, function) -> Any:
+        """Returns what a function returns in a process that forks what it starts, or raises it."""
         with self._lock:
             self._connection.send((dict(os.environ), os.getcwd(), sys.path))
-            self._connection.send_bytes(cloudpickle.dumps((program, settings)))
-            launcher = self._connection.recv()
+            self._connection.send_bytes(cloudpickle.dumps(function))
+            process = self._connection.recv()
             try:
-                result = pickle.loads(self._connection.recv_bytes())
+                answer = pickle.loads(self._connection.recv_bytes())
             except BaseException:  # The test takes too long, or is interrupted.
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(launcher, signal.SIGTERM)
+                    os.kill(process, signal.SIGTERM)
                 self._connection.recv_bytes()  # It is no answer to the next.
                 raise
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def stop(self) -> None:
         """Ends the process."""
@@ -82,7 +86,27 @@ def _server() -> ForkServer:
 
 def run_cluster(program, **settings) -> list[testing.TaskOutput]:
     """Does what `kerasdist.testing.run_cluster` does for a function, with tasks that are forked."""
-    return _server().run_cluster(program, settings)
+    return _server().call(functools.partial(testing.run_cluster, program, **settings))
+
+
+def run(command, *, cwd, env, timeout_secs: float, given: str = "") -> tuple[int, str]:
+    """Runs a command of Python, and returns its exit code and all that it wrote.
+
+    Args:
+        command: As of `subprocess.run`.
+        cwd: The directory that it runs in.
+        env: All variables.
+        timeout_secs: Time until it is killed, and a `TimeoutError` is raised.
+        given: What it reads from stdin.
+    """
+    return _server().call(functools.partial(_run, command, cwd, env, timeout_secs, given))
+
+
+def stop() -> None:
+    """Ends the process, for tests that look at what processes there are."""
+    if _server.cache_info().currsize:
+        _server().stop()
+        _server.cache_clear()
 
 
 def _serve(connection: Connection) -> None:
@@ -101,14 +125,14 @@ def _serve(connection: Connection) -> None:
             place, request = connection.recv(), connection.recv_bytes()
         except EOFError:  # The tests are over.
             return
-        launcher = os.fork()
-        if not launcher:
-            _launch(connection, place, request)
-        os.waitpid(launcher, 0)
+        process = os.fork()
+        if not process:
+            _answer(connection, place, request)
+        os.waitpid(process, 0)
 
 
-def _launch(connection: Connection, place, request: bytes) -> None:
-    """Is the process of the launcher: runs the cluster, answers, and ends."""
+def _answer(connection: Connection, place, request: bytes) -> None:
+    """Is the process of a request: calls its function, answers, and ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     connection.send(os.getpid())
     environ, folder, path = place
@@ -117,26 +141,62 @@ def _launch(connection: Connection, place, request: bytes) -> None:
     sys.path[:] = path
     names = ("DEVNULL", "STDOUT", "TimeoutExpired")
     known = {name: getattr(subprocess, name) for name in names}
-    forked = types.SimpleNamespace(Popen=_ForkedTask, **known)
+    forked = types.SimpleNamespace(Popen=_start, **known)
     try:
-        program, settings = pickle.loads(request)
+        function = pickle.loads(request)
         with mock.patch.object(task_process, "subprocess", forked):
-            answer = testing.run_cluster(program, **settings)
+            answer = function()
     except BaseException as error:  # It is raised in the test.
         answer = error
     connection.send_bytes(cloudpickle.dumps(answer))
     os._exit(0)
 
 
-class _ForkedTask:
-    """In the place of `subprocess.Popen`, for the tasks of a launcher that is forked itself."""
+def _run(command, cwd, env, timeout_secs, given) -> tuple[int, str]:
+    os.chdir(cwd)
+    with tempfile.TemporaryFile("w+") as stdin, tempfile.TemporaryFile("w+") as output:
+        stdin.write(given)
+        stdin.seek(0)
+        task = _ForkedTask(command, stdin=stdin.fileno(), stdout=output, env=env)
+        end = time.monotonic() + timeout_secs
+        while task.poll() is None:
+            if time.monotonic() > end:
+                os.killpg(task.pid, signal.SIGKILL)
+                raise TimeoutError(f"{command} takes longer than {timeout_secs:g} s")
+            time.sleep(0.02)
+        output.seek(0)
+        assert task.returncode is not None
+        return task.returncode, output.read()
 
-    def __init__(self, command, *, stdout, env, **_):
+
+def _start(command, **arguments):
+    """Stands in the place of `subprocess.Popen`."""
+    start = subprocess.Popen if _has_tensorflow_started() else _ForkedTask
+    return start(command, **arguments)
+
+
+def _has_tensorflow_started() -> bool:
+    """Whether this process has threads of TensorFlow's, which a copy of it would lack."""
+    import tensorflow as tf
+
+    number = tf.config.threading.get_inter_op_parallelism_threads()
+    try:
+        tf.config.threading.set_inter_op_parallelism_threads(number + 1)
+    except RuntimeError:
+        return True
+    tf.config.threading.set_inter_op_parallelism_threads(number)
+    return False
+
+
+class _ForkedTask:
+    """A process that is forked."""
+
+    def __init__(self, command, *, stdin, stdout, env, **_):
         self.returncode: int | None = None
         self.pid = os.fork()
         if not self.pid:
             os.setsid()
-            _become(command, env, stdout.fileno())
+            _become(command, env, stdin, stdout.fileno())
 
     def poll(self) -> int | None:
         return self._wait(os.WNOHANG)
@@ -153,17 +213,19 @@ class _ForkedTask:
         return self.returncode
 
 
-def _become(command, environ, output: int) -> None:
+def _become(command, environ, stdin: int, output: int) -> None:
     """Does in this process what the command would do in one of its own, and ends it."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    if stdin == subprocess.DEVNULL:
+        stdin = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, number in ((stdin, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, number)
     os.closerange(3, _FILES)
     _set_environ(environ)
     np.random.seed()  # All copies would draw the same; Python's own generator knows of forks.
+    sys.stdin = os.fdopen(0, closefd=False)
     # As of Python without a buffer: the last lines before a crash must reach the log.
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     try:
@@ -181,14 +243,29 @@ def _become(command, environ, output: int) -> None:
     ctypes.pythonapi.Py_Exit(code)
 
 
-def _run_python(_, command) -> None:
-    """Runs `python [flags] script arguments` in this process."""
-    script = next(index for index, word in enumerate(command) if word.endswith(".py"))
-    sys.argv = command[script:]
+def _run_python(program, command) -> None:
+    """Runs `python [flags] (-c source | -m module | script) arguments` in this process."""
+    if not os.path.basename(program).startswith("python"):
+        os.execv(shutil.which(program) or program, command)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    runpy.run_path(command[script], run_name="__main__")
+    is_flag = [word.startswith("-") and word not in ("-c", "-m") for word in command[1:]]
+    match command[1 + is_flag.index(False) :]:
+        case ["-c", source, *arguments]:
+            sys.argv = ["-c", *arguments]
+            sys.path.insert(0, "")
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(source, "<string>", "exec"), vars(main))
+        case ["-m", module, *arguments]:
+            sys.argv = [module, *arguments]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case [script, *arguments]:
+            sys.argv = [script, *arguments]
+            if "-P" not in command:
+                sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+            runpy.run_path(script, run_name="__main__")
 
 
 def _set_environ(environ) -> None:

@@ -5,11 +5,13 @@ import tempfile
 import psutil
 import pytest
 
+from tests import fork_server
 from tests.launcher.programs import launched_processes
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path, monkeypatch):
+    fork_server.stop()
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
