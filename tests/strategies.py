@@ -23,8 +23,8 @@ DEPLOYMENTS = {
     # A number that divides neither batches nor logical CPUs.
     "3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True),
 }
-# Left out by `make test-quick`.
-THOROUGH = ("3 replicas",)
+# Left out by `make test-quick`: two replicas show most of what goes wrong.
+THOROUGH = ("one device", "3 replicas")
 # For what is drawn at random, and for more replicas than examples.
 OTHER_DEPLOYMENTS = {"4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True)}
 # Arguments of `run_cluster`.

@@ -14,6 +14,8 @@ from kerasdist.parity.data import examples
 from tests import strategies, unwritable
 from tests.strategies import each_strategy
 
+pytestmark = pytest.mark.thorough
+
 LAYERS = ("stem", "norm", "head")
 
 

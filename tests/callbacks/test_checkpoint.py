@@ -34,6 +34,8 @@ from tests.callbacks import hand_loop
 from tests.full_disk import files_of_at_most
 from tests.strategies import each_strategy
 
+pytestmark = pytest.mark.thorough
+
 
 class Interrupted(Exception):
     """A program is killed."""
@@ -156,7 +158,6 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp
     assert_equal(found, expected, strategy)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("after", [1, 4, 5, 7, 8, 14, 20, 21])
 def test_wherever_it_is_interrupted(after, tmp_path):
     strategy = strategies.get("one device")
@@ -636,7 +637,6 @@ def test_what_a_killed_writer_has_left_is_removed(tmp_path):
     assert names(tmp_path) == ["step-00000007", "step-00000014", "step-00000021"]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "second"),
     [("one device", "3 replicas"), ("3 replicas", "2 replicas"), ("2 replicas", "one device")],

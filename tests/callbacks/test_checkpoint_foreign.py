@@ -22,6 +22,8 @@ from tests.callbacks.test_checkpoint import (
 )
 from tests.strategies import each_replicated_strategy
 
+pytestmark = pytest.mark.thorough
+
 LAYERS = {
     "Dense": lambda **kwargs: keras.layers.Dense(8, **kwargs),
     "EinsumDense": lambda **kwargs: keras.layers.EinsumDense("ab,bc->ac", 8, **kwargs),
@@ -253,7 +255,6 @@ def test_what_callbacks_change_is_changed_once_with_replicas(strategy, tmp_path)
     assert_goes_on(strategy, Shrink, ORDERS["last"], tmp_path)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("after", [5, 7, 8, 14, 15, 20, 21])
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_wherever_it_is_interrupted(order, after, tmp_path):

@@ -26,6 +26,8 @@ from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy
 
+pytestmark = pytest.mark.thorough
+
 
 def stop():
     # Stops all training, to show whether a callback acts.
@@ -87,7 +89,6 @@ def test_all_together_give_the_weights_of_the_hand_loop(strategy):
     check_everything(strategy)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [

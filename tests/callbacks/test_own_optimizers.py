@@ -17,6 +17,8 @@ from tests.callbacks import hand_loop
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, each_with_parameter_servers
 
+pytestmark = pytest.mark.thorough
+
 on_one_device_and_two_replicas = hand_loop.on_one_device_and_two_replicas
 X = np.random.default_rng(2).normal(size=(96, 6)).astype("float32")
 

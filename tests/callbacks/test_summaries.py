@@ -26,6 +26,8 @@ from tests.callbacks import hand_loop
 from tests.clock import Clock
 from tests.strategies import each_strategy, each_with_parameter_servers
 
+pytestmark = pytest.mark.thorough
+
 
 def gradients_of(truth):
     """Returns the gradient of each step of a hand loop, from plain SGD's changes."""

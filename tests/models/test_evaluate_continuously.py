@@ -12,6 +12,8 @@ import tensorflow as tf
 from models import evaluate, nets, train
 from tests.event_files import numbers
 
+pytestmark = pytest.mark.thorough
+
 
 def train_flags(data_dir, path, steps, *argv):
     flags = [f"--train_dir={path}", f"--dataset_dir={data_dir}", "--dataset_name=digits"]

@@ -18,6 +18,8 @@ from models.nets import auxiliary
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -104,7 +106,6 @@ def test_a_mistake_ends_the_process_with_code_2_and_neither_traceback_nor_advice
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.thorough
 def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, tmp_path, capsys):
     run = tmp_path / "run"
     assert train.main(argv) == 0
@@ -150,7 +151,6 @@ def test_the_lines_of_slims_trainer(argv, caplog):
     assert re.search(line, caplog.text)
 
 
-@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_model(argv, tmp_path):
     weights = []
     for seed in 0, 0, 1:
@@ -317,7 +317,6 @@ def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, cap
     assert len(list((run / "train").iterdir())) == num_events + 1
 
 
-@pytest.mark.thorough
 def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, capsys):
     assert train.main(argv) == 0
     files = [tmp_path / "run" / name for name in ("labels.txt", "samples.png", "model.keras")]
@@ -435,7 +434,6 @@ def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
     assert "left alone (2)" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
 def test_features_of_other_digits_are_better_than_drawn_ones(data_dir, tmp_path, capsys):
     """LeNet on the digits 5 to 9, and then a new last layer alone on all ten."""
     common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"]

@@ -9,6 +9,8 @@ import kerasdist
 from kerasdist import callbacks
 from models import evaluate, export, labels, nets, predict, weights
 
+pytestmark = pytest.mark.thorough
+
 NET = "--model_name=lenet"
 
 

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from models import datasets, train
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def data_dir(data_dir, tmp_path):

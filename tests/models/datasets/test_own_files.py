@@ -11,6 +11,8 @@ from models import convert, datasets, evaluate, labels, nets, train
 from models.datasets import slim_records
 from models.usage_error import UsageError
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def folder(data_dir, tmp_path_factory):

@@ -17,7 +17,10 @@ from tests.strategies import (
 )
 
 # Of an output without a loss.
-pytestmark = pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.filterwarnings("ignore:Gradients do not exist for variables"),
+]
 # The last batch has one example, so that two of three replicas have none.
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(17, 3)).astype("float32")

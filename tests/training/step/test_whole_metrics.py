@@ -11,6 +11,8 @@ from kerasdist.private import keras_stock, tensorflow_adapter
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy, on_three_replicas
 
+pytestmark = pytest.mark.thorough
+
 # The last batch has one example, so that two of three replicas have none.
 X = np.random.default_rng(7).normal(size=(17, 3)).astype("float32")
 Y = np.tanh(X.cumsum(axis=1))[:, :2]
