@@ -8,6 +8,8 @@ PYTHON ?= python3
 UV_VERSION := 0.13.9
 
 UV := .venv/bin/uv
+# In the order of tests/conftest.py, and not by their numbers of tests.
+TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Named after PYTHON, so that asking for another Python makes a new .venv.
 MADE := .venv/.made-by-$(notdir $(PYTHON))
 INSTALLED := $(MADE)-installed
@@ -24,13 +26,12 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 # The programs in a run of their own: theirs computes in one thread (see their conftest.py).
 test: lint keras-tests .venvs/profile/installed ## Check the style and the types, then run the whole test suite.
 	@echo "Running the whole test suite, two files at a time"
-	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/programs
-	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile tests/programs
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) --ignore tests/programs
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) tests/programs
 
 test-quick: lint ## Check the style and the types, then run the tests that need no cluster (four minutes).
 	@echo "Running the tests that are quick, two files at a time"
-	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile \
-	  -m "not processes and not thorough"
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "not processes and not thorough"
 
 test-faults: $(INSTALLED) ## Inject every fault into a job, and print what became of it (five minutes).
 	@.venv/bin/python -m tests.cluster.fault_table $(FAULTS)

@@ -80,11 +80,16 @@ def strategy(request):
 
 
 def pytest_collection_modifyitems(items):
-    """Marks the tests of whole folders."""
+    """Marks the tests of whole folders, and begins with the files that take longest.
+
+    Otherwise one worker would be left with such a file at the end, and the other with nothing.
+    """
     here = Path(__file__).parent
     for item in items:
         if any(item.path.is_relative_to(here / name) for name in ("cluster", "programs")):
             item.add_marker(pytest.mark.processes)
+    take_long = {item.path for item in items if item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in take_long)
 
 
 @pytest.fixture(autouse=True)

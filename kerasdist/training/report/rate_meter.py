@@ -81,11 +81,17 @@ class RateMeter:
             self._left_out += self._clock() - self._stepped_at
 
     def look(self) -> Rate | None:
-        """Returns what was measured since the last look; None if there was no step."""
+        """Returns what was measured since the last look; None if there was no step.
+
+        Nor is there anything to tell where the examples of these steps were counted before: workers
+        that keep their own pace run ahead of the steps that `fit` has counted.
+        """
         if self._since is None or not self._num_steps:
             return None
         now = self._read()
         secs, num_examples, times = (new - old for new, old in zip(now, self._since, strict=True))
+        if not num_examples:
+            return None
         secs -= self._left_out
         rate = Rate(
             num_steps=self._num_steps,

@@ -57,6 +57,20 @@ def test_steps_examples_and_seconds(training):
     assert training.meter.look() is None
 
 
+def test_steps_whose_examples_were_counted_before_wait_for_the_next_ones(training):
+    training.step()
+    training.train_function.num_examples += 4  # Of a worker that runs ahead.
+    training.meter.look()
+
+    training.train_function.num_examples -= 4
+    training.step()
+    assert training.meter.look() is None
+
+    training.step()
+    rate = training.meter.look()
+    assert (rate.num_steps, rate.num_examples, rate.secs) == (2, 4, 2.0)
+
+
 def test_where_the_time_goes(training):
     training.step(secs=4.0, inside=3.0, waits=1.0)
 
