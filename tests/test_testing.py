@@ -10,12 +10,14 @@ import psutil
 import pytest
 
 from kerasdist.testing import run_cluster
+from tests import fork_server
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path, monkeypatch):
+    fork_server.stop()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir("/")  # A run that wrote to the working directory would show.
     yield

@@ -8,6 +8,8 @@ import tensorflow as tf
 from kerasdist.callbacks import FirstStepProof, LossAverages
 from tests import strategies
 
+pytestmark = pytest.mark.thorough
+
 X = np.random.default_rng(1).random((24, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 
@@ -53,7 +55,6 @@ def fit(
     return history, [variable.numpy() for variable in model.weights]
 
 
-@pytest.mark.thorough
 @strategies.each_replicated_strategy
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 @pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])

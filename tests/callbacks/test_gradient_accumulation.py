@@ -12,6 +12,8 @@ from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy
 
+pytestmark = pytest.mark.thorough
+
 
 def groups(size, **arguments):
     return hand_loop.in_groups(hand_loop.global_batches(**arguments), size)
@@ -176,14 +178,12 @@ def check_larger_batches(strategy, *, tolerance=1e-5, **arguments):
     hand_loop.assert_same(ours, truth.get_weights(), tolerance)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", LOSSES.values(), ids=LOSSES)
 @hand_loop.on_one_device_and_two_replicas
 def test_every_batch_counts_with_the_divisor_of_its_loss(strategy, arguments):
     check_larger_batches(strategy, **arguments)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [{"steps_per_execution": 3}, {"run_eagerly": True}], ids=str)
 @hand_loop.on_one_device_and_two_replicas
 def test_the_divisor_is_known_under_every_way_to_train(strategy, arguments):
@@ -214,7 +214,6 @@ def test_a_loss_of_the_users_own_counts_with_the_examples():
     check_larger_batches(strategy, loss=cross_entropy(None), make=AveragesItself)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "divisors"),
     [

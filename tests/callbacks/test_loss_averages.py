@@ -11,6 +11,8 @@ from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy
 
+pytestmark = pytest.mark.thorough
+
 
 class Logs(keras.callbacks.Callback):
     """Keeps the logs of every step."""

@@ -19,6 +19,8 @@ from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy, each_with_parameter_servers
 
+pytestmark = pytest.mark.thorough
+
 BAD_STEP = 4  # From 1, in the first epoch.
 
 

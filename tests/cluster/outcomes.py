@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from kerasdist.testing import run_cluster
+from tests import fork_server
 
 NUM_AT_ONCE = 2
 MARK = "KERASDIST_TEST_FAULTS"
@@ -96,6 +97,7 @@ def nothing_is_left_behind(tmp_path_factory):
         patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # Hides the lines of TensorFlow's C++.
         patch.setenv(MARK, mark)
         yield
+        fork_server.stop()
         assert not list(folder.glob("kerasdist-*"))
         assert not [each for each in psutil.process_iter() if is_marked(each, mark)]
 

@@ -10,6 +10,8 @@ import tensorflow as tf
 from tests import strategies
 from tests.strategies import each_strategy, on_two_replicas
 
+pytestmark = pytest.mark.thorough
+
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 METHODS = {
     "fit": lambda model: model.fit(X, Y, verbose=0),
@@ -35,7 +37,6 @@ def test_a_model_from_outside_the_scope(strategy, method):
         METHODS[method](model)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "make_optimizer",
     [
