@@ -39,10 +39,10 @@ _FILES = 1024
 
 
 class ForkServer:
-    """A process that has imported TensorFlow, and forks the launcher of a cluster when asked."""
+    """A process that has imported TensorFlow, and forks one that calls a function when asked."""
 
     def __init__(self):
-        self._lock = threading.Lock()  # One cluster at a time.
+        self._lock = threading.Lock()  # One call at a time.
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -162,7 +162,8 @@ def _run(command, cwd, env, timeout_secs, given) -> tuple[int, str]:
         while task.poll() is None:
             if time.monotonic() > end:
                 os.killpg(task.pid, signal.SIGKILL)
-                raise TimeoutError(f"{command} takes longer than {timeout_secs:g} s")
+                output.seek(0)
+                raise TimeoutError(f"{command}: longer than {timeout_secs:g} s\n{output.read()}")
             time.sleep(0.02)
         output.seek(0)
         assert task.returncode is not None
@@ -233,9 +234,9 @@ def _become(command, environ, stdin: int, output: int) -> None:
             _run_python(command[0], command)
         code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
             code = 1
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
