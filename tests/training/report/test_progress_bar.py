@@ -143,6 +143,7 @@ def test_an_output_that_only_writes_is_no_terminal(monkeypatch):
         write = staticmethod(lambda text: None)
 
     with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "ipykernel", raising=False)
         patch.setattr(sys, "stdout", Log())
         bar = make_bar(1, "auto")
     assert bar.verbose == 2
