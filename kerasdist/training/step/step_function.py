@@ -27,8 +27,9 @@ _STOP = "stop requests"
 _NEXT_SIZE = "examples of the next batch"
 # Of each replica, of which the first step is looked at: as many as a rehearsal can use.
 _EXAMPLES_OF_REPLICA = 8
-# Batches of one example that are passed over, in search of one that can be divided.
-_MOST_OF_ONE = 3
+# Batches of one example that are passed over, in search of one that can be divided: data that is
+# sorted by size may begin with some.
+_MOST_OF_ONE = 100
 _TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 
 
