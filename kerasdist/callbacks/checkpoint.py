@@ -1,6 +1,6 @@
 """Checkpoints, from which the same script goes on as if it had never been interrupted."""
 
-import collections
+import functools
 import os
 import signal
 import sys
@@ -8,20 +8,22 @@ import time
 import uuid
 import warnings
 import weakref
-import zlib
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.checkpoints import (
     Folder,
+    Resumption,
     Saved,
     Writer,
     callback_states,
+    earlier_fits,
     histories,
+    model_state,
     resume,
+    resumption,
     variables,
 )
 from kerasdist.checks import (
@@ -35,20 +37,12 @@ from kerasdist.checks import (
 )
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
-from kerasdist.private import keras_adapter, keras_optimizers
+from kerasdist.private import keras_adapter
 from kerasdist.terminal import say
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from kerasdist.training.step.update_callback import UpdateCallback
 
-# How many `fit` of a model have ended, by folder: a script that is started again makes the same
-# ones in the same order.
-_num_fits = weakref.WeakKeyDictionary()
-# The model of the last `fit` that has ended, by folder.
-_last_models: dict[str, weakref.ref] = {}
-
-# The name of the array that holds tf.data's state of an iterator: compressed, uint8.
-_DATA_STATE = "data/iterator"
 # In the names of logs whose largest value is the best.
 _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
 
@@ -180,19 +174,19 @@ class Checkpoint(UpdateCallback):
         return ""
 
     def on_train_begin(self, logs=None):
-        self._fit = _num_fits.setdefault(self.model, collections.Counter())[self._key()]
-        self._training: Any = running_call.training_of(self.model)
-        self._training.keeps_data_state = True
-        self._callbacks = self._training.callbacks
-        self._batch_size = self._training.batch_size  # Validation comes with one of its own.
+        self._fit = earlier_fits.count(self.model, self.directory)
+        self._call: Any = running_call.training_of(self.model)
+        self._call.keeps_data_state = True
+        self._batch_size = self._call.batch_size  # Validation comes with one of its own.
         self._forget_last_fit()
         if self.save_on_term:
             self._termination.watch()
             running_call.at_end(self.model, self._termination.unwatch)
-        self._first_rates = self._rates()
+        self._first_rates = model_state.learning_rates_of(self.model)
         saved = self._agreed_newest()
         updates_of(self.model)  # Optimizers of layers count from here, before they are restored.
-        self._num_before = self._num_left_behind(saved if self._begin(saved) else None)
+        self._resumption = self._begin(saved)
+        self._num_before = self._num_left_behind()
         self._num_updates = updates_of(self.model)
         self._last_step_function: Any = self.model.train_function
         running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
@@ -201,13 +195,12 @@ class Checkpoint(UpdateCallback):
         self._counter = self._make_counter()
 
     def _forget_last_fit(self):
-        self._pending: Saved | None = None
-        self._begun: Saved | None = None  # The same, if it is of the middle of its epoch.
+        # Until the epoch in which `fit` goes on is over.
+        self._resumption: Resumption | None = None
         self._first_epoch: int | None = None
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
         self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
         self.resumed_from = None
-        self._has_other_optimizer = False
 
     def _make_writer(self) -> Writer:
         return Writer(
@@ -226,15 +219,16 @@ class Checkpoint(UpdateCallback):
 
     def on_epoch_begin(self, epoch, logs=None):
         if not self._num_epochs_here and peers.is_chief(self.model.distribute_strategy):
-            callback_states.read(self._callbacks)  # It warns now of what it will leave out.
+            callback_states.read(self._call.callbacks)  # It warns now of what it will leave out.
+        if self._num_epochs_here:
+            self._resumption = None
         self._epoch, self._num_steps, self._cut = epoch, 0, None
         if self._first_epoch is None:
             self._first_epoch = epoch
-        self._num_resumed = None
         is_saved = True
-        if self._pending is not None:
-            saved, self._pending = self._pending, None
-            self._go_on(saved)
+        if self._resumption is not None:
+            self._num_steps = self._resumption.num_steps
+            self._resumption.go_on()
         elif self._is_due or (self._counter is None and self._num_epochs_here):
             self._save(epoch, 0, beside=self.every_secs is not None)
         else:
@@ -242,21 +236,15 @@ class Checkpoint(UpdateCallback):
         self._num_epochs_here += 1
         self._num_logged = histories.lengths_of(self._history)
         # After the next step in the middle of an epoch: what is saved is of an epoch that begins.
-        if self._num_resumed is None and self._has_to_leave():
+        if not self._num_steps and self._has_to_leave():
             if not is_saved:
                 self._save(epoch, 0)
             self._leave()
 
     def on_epoch_begun(self, epoch):
-        """Is called after `on_epoch_begin` of all callbacks.
-
-        A checkpoint of the middle of an epoch holds what they changed as it began, and by now they
-        have changed it once more: a learning rate that is halved in each epoch would be halved
-        twice.
-        """
-        if self._begun is not None:
-            self._restore(self._begun)
-            self._begun = None
+        """Is called after `on_epoch_begin` of all callbacks."""
+        if self._resumption is not None:
+            self._resumption.go_on_in_epoch()
 
     def on_test_begin(self, logs=None):
         super().on_test_begin(logs)
@@ -264,8 +252,8 @@ class Checkpoint(UpdateCallback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._note_cut()
-        if logs is not None and self._num_steps == self._num_resumed:  # No step came after it.
-            logs |= {name: self._logs_before[name] for name in self._logs_before.keys() - logs}
+        if logs is not None and self._resumption is not None:
+            self._resumption.complete(logs, self._num_steps)
         if not self.keep_best:
             return
         self._is_due = True
@@ -295,21 +283,15 @@ class Checkpoint(UpdateCallback):
 
     def on_train_end(self, logs=None):
         keras_adapter.begin_at(self.model, None)
-        _num_fits[self.model][self._key()] += 1
-        _last_models[self._key()] = self._last_model = weakref.ref(self.model)
-        if self._pending is not None:  # Nothing was left to train.
-            self._end_as_before(self._pending)
+        earlier_fits.note(self.model, self.directory)
+        self._last_model = weakref.ref(self.model)
+        if self._resumption is not None and not self._num_epochs_here:  # Nothing was left to train.
+            self._resumption.end()
         elif self._cut is not None:
             self._save(self._epoch, self._num_steps, is_finished=True)
         else:
             self._save(self._epoch + 1, 0, is_finished=True)
-
-    def _end_as_before(self, saved: Saved):
-        """Restores what the finished training left, after what other callbacks do at its end."""
-        self._restore_weights(saved)
-        if saved.record["fit"] == self._fit:  # A later one had callbacks of its own.
-            callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
-        histories.extend(self._history, saved.record["history"])
+        self._resumption = None
 
     def _note_cut(self):
         """Keeps what an epoch in which the data ran out needs to go on if there is more later.
@@ -358,16 +340,7 @@ class Checkpoint(UpdateCallback):
 
     def _agreed_newest(self) -> Saved | None:
         """Returns the newest checkpoint that is whole, the same for all workers."""
-        saved = error = None
-        try:
-            saved = self._folder.newest()
-        except OSError as caught:  # Others may be able to read it.
-            error = caught
-        step = resume.UNREADABLE if error else saved.step if saved else resume.MISSING
-        steps = peers.gather(self.model.distribute_strategy, np.array([step]))
-        if error:
-            raise error
-        resume.check_agreement(self.directory, [int(each) for each in steps[:, 0]])
+        saved = resumption.agreed_newest(self._folder, self.model.distribute_strategy)
         if saved is None and self._folder.steps():
             warnings.warn(
                 f"No checkpoint in {self.directory!r} can be read: training starts over.",
@@ -375,21 +348,21 @@ class Checkpoint(UpdateCallback):
             )
         return saved
 
-    def _begin(self, saved: Saved | None) -> bool:
-        """Resumes a checkpoint if it is one of this `fit`; returns whether it is."""
+    def _begin(self, saved: Saved | None) -> Resumption | None:
+        """Resumes a checkpoint if it is one of this `fit`."""
         if saved is None:
-            return False
+            return None
         training = resume.Training(
             fit=self._fit,
             epochs=self._epochs(),
             batch_size=self._batch_size,
             steps_per_epoch=(self.params or {}).get("steps"),
-            num_batches=self._training.num_batches,
+            num_batches=self._call.num_batches,
             variables=variables.signature_of(self.model),
             other_optimizers=variables.other_optimizers_of(self.model),
         )
         if resume.is_of_earlier_fit(saved.record, training):
-            return False
+            return None
         if self._last_model and self._last_model() is not self.model:
             raise ValueError(
                 f"{saved.path} is of another model, which this Checkpoint has seen trained in this "
@@ -398,18 +371,23 @@ class Checkpoint(UpdateCallback):
             )
         if differences := resume.differences(saved.record, training):
             self._refuse(saved, resume.describe_differences(differences))
-            return False
-        self._has_other_optimizer = resume.has_other_optimizer(saved.record, training)
-        self._resume(saved, training)
-        return True
+            return None
+        resumed = Resumption(saved, training, self._call, self._say)
+        resumed.begin()
+        self.resumed_from, self._run = saved.path, saved.record["run"]
+        self._monitored = saved.record.get("monitored", {}).get(self.monitor)
+        if not resumed.is_over:
+            self._first_epoch, self._first_rates = resumed.first_epoch, resumed.first_rates
+        return resumed
 
-    def _num_left_behind(self, resumed: Saved | None) -> int:
+    def _num_left_behind(self) -> int:
         """Returns how many updates there were before those that the optimizer counts.
 
         After another `compile` it counts from 0, but its checkpoints must be the newest.
         """
-        if resumed:
-            return resumed.step - resumed.record["updates"]
+        if self._resumption is not None:
+            saved = self._resumption.saved
+            return saved.step - saved.record["updates"]
         newest = max(self._folder.steps(), default=0)
         return max(0, newest - updates_of(self.model))
 
@@ -420,108 +398,10 @@ class Checkpoint(UpdateCallback):
                 "and batch size, use another folder, or take only the weights with "
                 "weights_if_changed=True."
             )
-        with keras_optimizers.without_optimizers(self.model):
-            self._load_weights(saved)
+        model_state.restore(self.model, saved, with_optimizer=False)
         self._say(
             f"Weights taken from {saved.path}; the rest is of another training: {differences}."
         )
-
-    def _resume(self, saved: Saved, training: resume.Training):
-        record, rates = saved.record, self._rates()
-        self._restore_weights(saved)
-        self.resumed_from = saved.path
-        self._run = record["run"]
-        self._monitored = record.get("monitored", {}).get(self.monitor)
-        self._pending = saved
-        if resume.is_over(record, training):
-            keras_adapter.begin_at(self.model, training.epochs)
-            last = _last_models.get(self._key())
-            is_of_another = last is not None and last() is not self.model
-            self._say(
-                resume.describe_end(saved, training, self.directory, is_of_another=is_of_another)
-            )
-            return
-        keras_adapter.begin_at(self.model, record["epoch"])
-        self._first_epoch = record.get("first_epoch", 0)
-        state = _state_of_data(saved)
-        self._training.resume_at = running_call.DataPlace(
-            epoch=record["epoch"] - self._first_epoch, step=record["step"], state=state
-        )
-        self._say(resume.describe_resume(saved, training, has_data_state=state is not None))
-        self._first_rates = record.get("learning_rates", rates)
-        # In a later `fit` it is what the callbacks of an earlier one have left.
-        if not self._fit and resume.are_other_rates(self._first_rates, rates):
-            self._say(resume.describe_rates(self._first_rates, self._rates(), rates))
-        # `on_train_begin` of other callbacks sees what it has seen before; `_go_on` restores it.
-        for rate, value in zip(keras_optimizers.learning_rates_of(self.model), rates, strict=True):
-            rate.assign(value)
-        if missing := variables.missing_in(saved.arrays, self.model):
-            self._say(f"{saved.path} does not hold {', '.join(missing)}, which begin anew.")
-
-    def _rates(self) -> list[float]:
-        return [float(each) for each in keras_optimizers.learning_rates_of(self.model)]
-
-    def _restore_weights(self, saved):
-        if self._has_other_optimizer:  # A later `fit` restores the rest when it begins.
-            with keras_optimizers.without_optimizers(self.model):
-                self._load_weights(saved)
-            return
-        self._load_weights(saved)
-        if any(name.startswith("global seed/") for name in saved.arrays):
-            keras_adapter.make_global_seed_generator()
-        named = variables.variables_of(self.model)
-        if saved.record["step"] == 0:  # An epoch begins, and its metrics with it.
-            named = {name: each for name, each in named.items() if not name.startswith("metric/")}
-        arrays, metrics = saved.arrays, saved.record.get("metrics")
-        if metrics is not None:  # Earlier versions did not name them.
-            now = variables.metrics_of(self.model)
-            arrays = variables.with_metrics_in_order(arrays, metrics, now)
-        variables.write(self.model.distribute_strategy, named, arrays)
-
-    def _load_weights(self, saved):
-        with saved.weights() as path, keras_adapter.taken_as_built(self.model):
-            self.model.load_weights(path)
-        both = saved.record["variables"], variables.signature_of(self.model)
-        if not variables.differences(*map(variables.weights_in, both)):
-            named = variables.weights_of(self.model)
-            variables.write(self.model.distribute_strategy, named, saved.arrays)
-
-    def _go_on(self, saved):
-        """Restores when the epoch of a checkpoint begins, before other callbacks hear of it."""
-        record = saved.record
-        self._num_steps = record["step"]
-        self._num_resumed = self._num_steps or None
-        self._restore(saved)
-        histories.extend(self._history, record["history"], lengths=record.get("num_logged"))
-        states = record["callbacks"], saved.arrays
-        if dropped := callback_states.without_callback(self._callbacks, *states):
-            self._say(
-                f"The state of {', '.join(dropped)} in {saved.path} is dropped: this `fit` has no "
-                "such callback."
-            )
-        self._begun = saved if self._num_resumed else None
-        self._say_new_metrics(saved)
-        # A later `fit` begins with its own `initial_epoch`.
-        keras_adapter.begin_at(self.model, None)
-
-    def _say_new_metrics(self, saved):
-        metrics = saved.record.get("metrics")
-        if metrics is None or not self._num_resumed:
-            return
-        new = [each for each in variables.metrics_of(self.model) if each not in metrics]
-        if names := dict.fromkeys(each.rpartition(" ")[0] for each in new):
-            self._say(
-                f"{saved.path} does not hold the metrics {', '.join(names)}: in this epoch they "
-                "count only the steps that are left."
-            )
-
-    def _restore(self, saved):
-        """Restores also what `fit`, the data and the callbacks have changed since it began."""
-        self._restore_weights(saved)
-        callback_states.write(self._callbacks, saved.record["callbacks"], saved.arrays)
-        if saved.record["step"]:  # It may turn out to be the last one of its epoch.
-            results = self.model.get_metrics_result().items()
-            self._logs_before = {name: float(each) for name, each in results if np.ndim(each) == 0}
 
     # Saving.
 
@@ -534,16 +414,16 @@ class Checkpoint(UpdateCallback):
                 return
             step = num_done if step else 0  # Workers are ahead of `fit`.
         self._is_due = False
-        arrays = self._read_variables()
+        arrays = model_state.read(self.model)
         if is_cut:
             arrays |= self._cut
         self._note_updates()
-        state = self._training.data_state(begins_epoch=step == 0 and not is_finished)
+        state = self._call.data_state(begins_epoch=step == 0 and not is_finished)
         if not peers.is_chief(strategy):
             return
         if state:
-            arrays[_DATA_STATE] = np.frombuffer(zlib.compress(state[1], level=1), np.uint8)
-        states, of_callbacks = callback_states.read(self._callbacks)
+            arrays |= resumption.array_of_data_state(state[1])
+        states, of_callbacks = callback_states.read(self._call.callbacks)
         record = {
             **self._record(epoch, step, is_finished=is_finished),
             "num_iterators": state and state[0],
@@ -551,20 +431,8 @@ class Checkpoint(UpdateCallback):
         }
         write = self._writer.write_beside if beside else self._writer.write
         number = self._num_before + self._num_updates
-        write(number, record, arrays | of_callbacks, self._save_weights)
-
-    def _save_weights(self, file):
-        with keras_adapter.taken_as_built(self.model):
-            self.model.save_weights(file)
-
-    def _read_variables(self) -> dict[str, np.ndarray]:
-        """Returns what Keras does not save; all workers must call it.
-
-        Each replica may have values of its own.
-        """
-        apart = variables.weights_apart(self.model)
-        named = apart | variables.variables_of(self.model)
-        return variables.read(self.model.distribute_strategy, named)
+        save_weights = functools.partial(model_state.save_weights, self.model)
+        write(number, record, arrays | of_callbacks, save_weights)
 
     def _note_updates(self):
         updates = updates_of(self.model)
@@ -604,19 +472,9 @@ class Checkpoint(UpdateCallback):
     def _epochs(self) -> int:
         return (self.params or {}).get("epochs", sys.maxsize)
 
-    def _key(self) -> str:
-        return self.directory if "://" in self.directory else os.path.realpath(self.directory)
-
     def _say(self, line: str):
         if peers.is_chief(self.model.distribute_strategy):
             say(line)
-
-
-def _state_of_data(saved: Saved) -> tuple[int, bytes] | None:
-    """Returns the state of `DataPlace` that a checkpoint holds."""
-    if _DATA_STATE not in saved.arrays:
-        return None
-    return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
 
 
 def _absolute(path: str) -> str:

@@ -3,4 +3,5 @@
 from kerasdist.checkpoints.folder import CorruptCheckpointError as CorruptCheckpointError
 from kerasdist.checkpoints.folder import Folder as Folder
 from kerasdist.checkpoints.folder import Saved as Saved
+from kerasdist.checkpoints.resumption import Resumption as Resumption
 from kerasdist.checkpoints.writer import Writer as Writer

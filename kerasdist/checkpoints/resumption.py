@@ -1,0 +1,192 @@
+"""From a checkpoint to the step after it: what is restored while a `fit` begins, and when.
+
+The callbacks of a program change model and optimizer as a training and its epochs begin, and have
+done so before the checkpoint was written. So it is restored in the midst of them.
+"""
+
+import os
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+from kerasdist.checkpoints import (
+    callback_states,
+    earlier_fits,
+    histories,
+    model_state,
+    resume,
+    variables,
+)
+from kerasdist.checkpoints.folder import Folder, Saved
+from kerasdist.private import keras_adapter, keras_optimizers
+from kerasdist.training import peers, running_call
+
+# The name of the array that holds tf.data's state of an iterator: compressed, uint8.
+_DATA_STATE = "data/iterator"
+
+
+def agreed_newest(folder: Folder, strategy) -> Saved | None:
+    """Returns the newest checkpoint that is whole, the same for all workers.
+
+    Raises:
+        OSError: One that may be whole cannot be read.
+        RuntimeError: The workers see different ones.
+    """
+    saved = error = None
+    try:
+        saved = folder.newest()
+    except OSError as caught:  # Others may be able to read it.
+        error = caught
+    step = resume.UNREADABLE if error else saved.step if saved else resume.MISSING
+    steps = peers.gather(strategy, np.array([step]))
+    if error:
+        raise error
+    resume.check_agreement(folder.path, [int(each) for each in steps[:, 0]])
+    return saved
+
+
+def array_of_data_state(state: bytes) -> dict[str, np.ndarray]:
+    """Returns the state of an iterator as an array to save, by its name."""
+    return {_DATA_STATE: np.frombuffer(zlib.compress(state, level=1), np.uint8)}
+
+
+class Resumption:
+    """A `fit` that goes on from a checkpoint.
+
+    Args:
+        saved: The checkpoint.
+        training: What is known of the `fit` that begins.
+        call: The running call of that `fit`.
+        say: Is called with each line for the person at the terminal.
+
+    Attributes:
+        saved: The checkpoint.
+        is_over: Whether nothing is left to train.
+        num_steps: The steps of its epoch that were trained before.
+        first_epoch: The epoch with which the training began.
+        first_rates: The learning rates with which it began.
+    """
+
+    def __init__(
+        self,
+        saved: Saved,
+        training: resume.Training,
+        call: running_call.RunningCall,
+        say: Callable[[str], None],
+    ):
+        self.saved = saved
+        self.is_over = resume.is_over(saved.record, training)
+        self.num_steps: int = saved.record["step"]
+        self.first_epoch: int = saved.record.get("first_epoch", 0)
+        rates = model_state.learning_rates_of(call.model)
+        self.first_rates: list[float] = saved.record.get("learning_rates", rates)
+        self._logs: dict[str, float] = {}  # Of the steps that were trained before.
+        self._training, self._call, self._say = training, call, say
+        self._model = call.model
+
+    def begin(self) -> None:
+        """Restores weights and optimizer, and says where epochs and data begin."""
+        rates = model_state.learning_rates_of(self._model)
+        self._restore_weights()
+        if self.is_over:
+            keras_adapter.begin_at(self._model, self._training.epochs)
+            self._say_end()
+            return
+        keras_adapter.begin_at(self._model, self.saved.record["epoch"])
+        self._place_data()
+        # In a later `fit` it is what the callbacks of an earlier one have left.
+        if not self._training.fit and resume.are_other_rates(self.first_rates, rates):
+            restored = model_state.learning_rates_of(self._model)
+            self._say(resume.describe_rates(self.first_rates, restored, rates))
+        # `on_train_begin` of other callbacks sees what it saw before; `go_on` restores it.
+        variables_of_rates = keras_optimizers.learning_rates_of(self._model)
+        for variable, rate in zip(variables_of_rates, rates, strict=True):
+            variable.assign(rate)
+        if missing := variables.missing_in(self.saved.arrays, self._model):
+            self._say(f"{self.saved.path} does not hold {', '.join(missing)}, which begin anew.")
+
+    def go_on(self) -> None:
+        """Restores everything as its epoch begins, before other callbacks hear of it."""
+        record = self.saved.record
+        self._restore()
+        history = getattr(self._model, "history", None)
+        histories.extend(history, record["history"], lengths=record.get("num_logged"))
+        states = record["callbacks"], self.saved.arrays
+        if dropped := callback_states.without_callback(self._call.callbacks, *states):
+            self._say(
+                f"The state of {', '.join(dropped)} in {self.saved.path} is dropped: this `fit` "
+                "has no such callback."
+            )
+        self._say_new_metrics()
+        # A later `fit` begins with its own `initial_epoch`.
+        keras_adapter.begin_at(self._model, None)
+
+    def go_on_in_epoch(self) -> None:
+        """Restores once more in mid-epoch, when all callbacks have heard that the epoch begins.
+
+        The checkpoint holds what they changed as it began, and by now they have changed it again:
+        a learning rate that is halved in each epoch would be halved twice.
+        """
+        if self.num_steps:
+            self._restore()
+
+    def complete(self, logs: dict, num_steps: int) -> None:
+        """Adds the results of before to the logs of an epoch of which no step was left."""
+        if self.num_steps and num_steps == self.num_steps:
+            logs |= {name: self._logs[name] for name in self._logs.keys() - logs}
+
+    def end(self) -> None:
+        """Restores what a training that is over left, after what callbacks do at its end."""
+        record = self.saved.record
+        self._restore_weights()
+        if not resume.is_of_later_fit(record, self._training):  # It had callbacks of its own.
+            callback_states.write(self._call.callbacks, record["callbacks"], self.saved.arrays)
+        histories.extend(getattr(self._model, "history", None), record["history"])
+
+    def _restore_weights(self):
+        # Of another optimizer, a later `fit` restores the rest when it begins.
+        is_other = resume.has_other_optimizer(self.saved.record, self._training)
+        model_state.restore(self._model, self.saved, with_optimizer=not is_other)
+
+    def _restore(self):
+        """Restores also what `fit`, the data and the callbacks have changed since it began."""
+        self._restore_weights()
+        record = self.saved.record
+        callback_states.write(self._call.callbacks, record["callbacks"], self.saved.arrays)
+        if self.num_steps:  # It may turn out to be the last one of its epoch.
+            results = self._model.get_metrics_result().items()
+            self._logs = {name: float(each) for name, each in results if np.ndim(each) == 0}
+
+    def _place_data(self):
+        record, state = self.saved.record, _data_state_in(self.saved)
+        self._call.resume_at = running_call.DataPlace(
+            epoch=record["epoch"] - self.first_epoch, step=record["step"], state=state
+        )
+        has_state = state is not None
+        self._say(resume.describe_resume(self.saved, self._training, has_data_state=has_state))
+
+    def _say_end(self):
+        directory = os.path.dirname(self.saved.path)
+        is_of_another = earlier_fits.is_last_of_another(self._model, directory)
+        self._say(
+            resume.describe_end(self.saved, self._training, directory, is_of_another=is_of_another)
+        )
+
+    def _say_new_metrics(self):
+        metrics = self.saved.record.get("metrics")
+        if metrics is None or not self.num_steps:
+            return
+        new = [each for each in variables.metrics_of(self._model) if each not in metrics]
+        if names := dict.fromkeys(each.rpartition(" ")[0] for each in new):
+            self._say(
+                f"{self.saved.path} does not hold the metrics {', '.join(names)}: in this epoch "
+                "they count only the steps that are left."
+            )
+
+
+def _data_state_in(saved: Saved) -> tuple[int, bytes] | None:
+    """Returns the state of `DataPlace` that a checkpoint holds."""
+    if _DATA_STATE not in saved.arrays:
+        return None
+    return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
