@@ -16,6 +16,7 @@ import typing
 from kerasdist.cluster import Cluster as Cluster
 from kerasdist.cluster import Task as Task
 from kerasdist.config import DeploymentConfig as DeploymentConfig
+from kerasdist.evaluation import new_checkpoints as new_checkpoints
 from kerasdist.launcher import LaunchError as LaunchError
 from kerasdist.launcher import launch as launch
 from kerasdist.plan import Plan as Plan

@@ -16,7 +16,6 @@ at --max_number_of_steps, or when there was no new checkpoint for --timeout_secs
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -238,41 +237,39 @@ def _measure_each(
 ) -> int:
     """Measures each new checkpoint, until the training ends, the last step or the timeout."""
     train_dir = TrainDir(Path(values.checkpoint_path))
-    seen = eval_dir.steps() if eval_dir else set()
-    last_time = time.monotonic()
-    while True:
-        step = train_dir.newest_step
-        if step is not None and step not in seen and _take(train_dir, step, model, values):
-            measure(step, f"{train_dir.path} at step {step}")
-            if eval_dir and eval_dir.is_best(step):
-                eval_dir.keep_as_best(model)
-            seen.add(step)
-            last_time = time.monotonic()
-        if values.max_number_of_steps and step is not None and step >= values.max_number_of_steps:
-            print(f"\nDone: step {step} is evaluated.")
+    last = max(eval_dir.steps(), default=-1) if eval_dir else -1
+    checkpoints = kerasdist.new_checkpoints(
+        train_dir.checkpoints,
+        after_step=last,
+        every_secs=values.eval_interval_secs,
+        timeout_secs=values.timeout_secs,
+    )
+    while not values.max_number_of_steps or last < values.max_number_of_steps:
+        found = next(checkpoints, None)
+        if found is None:
             return 0
-        if train_dir.is_finished and train_dir.newest_step in seen:
-            print(f"\nThe training in {train_dir.path} is finished.")
-            return 0
-        if time.monotonic() - last_time > values.timeout_secs:
-            print(f"\nNo new checkpoint in {train_dir.checkpoints} for {values.timeout_secs} s.")
-            return 0
-        time.sleep(min(values.eval_interval_secs, values.timeout_secs))
+        last, path = found
+        if not _take(path, model, values):
+            continue
+        measure(last, f"{train_dir.path} at step {last}")
+        if eval_dir and eval_dir.is_best(last):
+            eval_dir.keep_as_best(model)
+    print(f"\nDone: step {last} is evaluated.")
+    return 0
 
 
-def _take(train_dir: TrainDir, step: int, model: keras.Model, values: flags.FlagValues) -> bool:
+def _take(path: str, model: keras.Model, values: flags.FlagValues) -> bool:
     """Gives the model the weights of a checkpoint; False if it has been removed meanwhile.
 
     Raises:
         UsageError: They are of another net.
     """
-    path = train_dir.checkpoint_of(step)
     try:
         kerasdist.warm_start(model, path, averages=values.moving_average_decay is not None)
     except ValueError as error:
-        if not path.exists():
+        if not Path(path).exists():
             return False
-        raise UsageError(f"--checkpoint_path {str(train_dir.path)!r}: {error}") from error
+        raise UsageError(f"--checkpoint_path {values.checkpoint_path!r}: {error}") from error
     return True
 
 

@@ -63,14 +63,6 @@ class TrainDir:
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the model was saved after the newest checkpoint."""
-        step = self.newest_step
-        if step is None or not self.model.exists():
-            return False
-        return self.model.stat().st_mtime >= self.checkpoint_of(step).stat().st_mtime
-
     def checkpoint_of(self, step: int) -> Path:
         """Returns where the checkpoint of a step is."""
         return self.checkpoints / f"step-{step:08d}"

@@ -35,6 +35,7 @@ PUBLIC_NAMES = [
     "is_chief",
     "launch",
     "make_strategy",
+    "new_checkpoints",
     "plan_training",
     "warm_start",
 ]

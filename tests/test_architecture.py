@@ -54,6 +54,7 @@ MAY_IMPORT = {
     },
     "trace": {"private", "usage_error"},
     "checkpoints": {"files", "private", "training"},
+    "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": set(),
     "weights": {"checkpoints", "patterns", "private", "terminal", "training"},
     "show": {"training", "usage_error"},
@@ -75,7 +76,16 @@ MAY_IMPORT = {
         *("private", "strategies", "training", "usage_error"),
     },
     "__init__": {
-        *("config", "cluster", "launcher", "plan", "preflight", "reductions", "strategies"),
+        *(
+            "config",
+            "cluster",
+            "evaluation",
+            "launcher",
+            "plan",
+            "preflight",
+            "reductions",
+            "strategies",
+        ),
         *("tasks", "weights"),
     },
     "__main__": {

@@ -162,6 +162,13 @@ class Folder:
                 )
         return None
 
+    def is_finished(self, step: int) -> bool:
+        """Whether a checkpoint is the last one of a `fit` that is over."""
+        try:
+            return bool(_record_at(self.path_of(step)).get("is_finished"))
+        except (*_DAMAGE, OSError, tf.errors.OpError):  # It is being replaced, for example.
+            return False
+
     def ranked(self, monitor: str, mode: str) -> list[int]:
         """Returns the steps of the checkpoints that have a value of `monitor`, the best first.
 

@@ -71,7 +71,7 @@ def test_a_finished_training_is_measured_once(data_dir, copied, capsys):
         assert evaluate.main(continuous(data_dir, copied)) == 0
 
         assert [line["step"] for line in lines(copied)] == [10]
-        assert "is finished." in capsys.readouterr().out
+        assert "is finished at step 10." in capsys.readouterr().err
     best = keras.saving.load_model(copied / "eval/best.keras", compile=False)
     assert best.name == "lenet"
 
@@ -94,7 +94,7 @@ def test_it_ends_when_nothing_comes(data_dir, tmp_path, capsys):
 
     assert evaluate.main(flags) == 0
 
-    assert "No new checkpoint in " in capsys.readouterr().out
+    assert "No new checkpoint in " in capsys.readouterr().err
 
 
 def test_it_ends_at_a_step(data_dir, copied, capsys):
