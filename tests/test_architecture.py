@@ -10,10 +10,8 @@ import itertools
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,11 +123,8 @@ PRIVATE = ROOT / "kerasdist/private"
 LIBRARY = sorted((ROOT / "kerasdist").rglob("*.py"))
 TRAINING = sorted((ROOT / "kerasdist/training").rglob("*.py"))
 APPLICATION = sorted((ROOT / "models").rglob("*.py"))
+OUTSIDE_OF_PRIVATE = [each for each in LIBRARY + APPLICATION if PRIVATE not in each.parents]
 ALL = LIBRARY + APPLICATION + sorted((ROOT / "tests").rglob("*.py"))
-
-
-def each(paths: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def test_every_part_of_kerasdist_is_in_the_map():
@@ -140,13 +135,14 @@ def test_the_map_points_one_way():
     graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # Raises CycleError.
 
 
-@each(LIBRARY)
-def test_kerasdist_imports_along_the_map(path):
-    names = [name for name in imports(path) if name.split(".")[0] == "kerasdist"]
-    # A bare `import kerasdist` imports its `__init__`.
-    parts = {f"{name}.__init__".split(".")[1] for name in names}
+def test_kerasdist_imports_along_the_map():
+    def against_the_map(path):
+        names = [name for name in imports(path) if name.split(".")[0] == "kerasdist"]
+        # A bare `import kerasdist` imports its `__init__`.
+        parts = {f"{name}.__init__".split(".")[1] for name in names}
+        return parts - MAY_IMPORT[part_of(path)] - {part_of(path)}
 
-    assert parts <= MAY_IMPORT[part_of(path)] | {part_of(path)}
+    assert found_in(LIBRARY, against_the_map) == {}
 
 
 def test_every_room_of_training_is_in_its_map():
@@ -154,18 +150,25 @@ def test_every_room_of_training_is_in_its_map():
     graphlib.TopologicalSorter(TRAINING_MAY_IMPORT).prepare()  # Raises CycleError.
 
 
-@each(TRAINING)
-def test_training_imports_along_its_map(path):
-    names = [name.split(".") for name in imports(path) if name.startswith("kerasdist.training.")]
+def test_training_imports_along_its_map():
+    def against_the_map(path):
+        names = [
+            each.split(".") for each in imports(path) if each.startswith("kerasdist.training.")
+        ]
+        return {name[2] for name in names} - TRAINING_MAY_IMPORT[room_of(path)] - {room_of(path)}
 
-    assert {name[2] for name in names} <= TRAINING_MAY_IMPORT[room_of(path)] | {room_of(path)}
+    assert found_in(TRAINING, against_the_map) == {}
 
 
-@each([path for path in TRAINING if path.name != "__init__.py"])
-def test_every_module_of_training_has_a_test_of_its_name(path):
-    module = path.relative_to(ROOT / "kerasdist")
+def test_every_module_of_training_has_a_test_of_its_name():
+    modules = [path for path in TRAINING if path.name != "__init__.py"]
+    tests = {each: ROOT / "tests" / each.relative_to(ROOT / "kerasdist") for each in modules}
 
-    assert (ROOT / "tests" / module).with_name(f"test_{path.name}").exists()
+    assert [
+        str(test)
+        for module, test in tests.items()
+        if not test.with_name(f"test_{module.name}").exists()
+    ] == []
 
 
 def test_what_loads_without_tensorflow_imports_the_standard_library_alone():
@@ -188,17 +191,22 @@ def test_kerasdist_does_not_know_models():
     assert not any("models" in packages(path) for path in LIBRARY)
 
 
-@each(APPLICATION)
-def test_models_use_public_names_of_kerasdist_alone(path):
-    for name in kerasdist_names(path):
+def test_models_use_public_names_of_kerasdist_alone():
+    def is_public(name):
         _, first, *rest = name.split(".")
-        assert first in public_names() | PUBLIC_MODULES
-        assert len(rest) <= (first in PUBLIC_MODULES)
+        return first in public_names() | PUBLIC_MODULES and len(rest) <= (first in PUBLIC_MODULES)
+
+    def not_public(path):
+        return {name for name in kerasdist_names(path) if not is_public(name)}
+
+    assert found_in(APPLICATION, not_public) == {}
 
 
-@each([path for path in LIBRARY + APPLICATION if PRIVATE not in path.parents])
-def test_private_modules_of_keras_and_tensorflow_are_in_one_folder_alone(path):
-    assert not [name for name in dotted_names(path) if re.search(PRIVATE_MODULE, name)]
+def test_private_modules_of_keras_and_tensorflow_are_in_one_folder_alone():
+    def private_modules(path):
+        return {name for name in dotted_names(path) if re.search(PRIVATE_MODULE, name)}
+
+    assert found_in(OUTSIDE_OF_PRIVATE, private_modules) == {}
 
 
 def test_private_modules_of_keras_and_of_tensorflow_are_in_files_of_their_own():
@@ -208,25 +216,32 @@ def test_private_modules_of_keras_and_of_tensorflow_are_in_files_of_their_own():
         assert {name.split(".")[0] for name in private} <= {library}
 
 
-@each([path for path in LIBRARY + APPLICATION if PRIVATE not in path.parents])
-def test_private_attributes_of_others_are_in_one_folder_alone(path):
+def test_private_attributes_of_others_are_in_one_folder_alone():
     own = {f"{owner}.{name}" for owner in ("self", "cls", "super()") for name in our_names()}
     # The underscore of Python's two warns of what they are for: to end the process at once, and to
     # look into other threads. The last is how an optimizer of one's own finds what it keeps for a
     # weight.
     documented = {"os._exit", "sys._current_frames", "self._get_variable_index"}
 
-    assert set(private_attributes(path)) <= own | documented
+    def of_others(path):
+        return set(private_attributes(path)) - own - documented
+
+    assert found_in(OUTSIDE_OF_PRIVATE, of_others) == {}
 
 
-@each(ALL)
-def test_every_file_says_why_it_exists(path):
-    docstring = ast.get_docstring(parse(path))
+def test_every_file_says_why_it_exists():
+    without = [str(path) for path in ALL if not ast.get_docstring(parse(path))]
 
-    assert docstring, "Write a module docstring."
+    assert without == [], "Write a module docstring."
 
 
 PRIVATE_MODULE = r"^(keras\.src|tensorflow\.python|tf\.python|tensorflow\.compiler)\b"
+
+
+def found_in(paths: list[Path], look_for: Callable[[Path], set[str]]) -> dict[str, set[str]]:
+    """Returns by file what was found in it, where something was."""
+    found = {str(path.relative_to(ROOT)): look_for(path) for path in paths}
+    return {path: names for path, names in found.items() if names}
 
 
 @functools.cache
