@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "cluster": {"checks", "suggestion"},
     "preflight": {"checks", "cluster", "environment", "terminal"},
     "schedules": {"checks"},
+    "short_list": set(),
     "suggestion": set(),
     "terminal": set(),
     "usage_error": set(),
@@ -43,7 +44,9 @@ MAY_IMPORT = {
             "trace",
         ),
     },
-    "training": {"cluster", "files", "launch_note", "lifetime", "private", "terminal"},
+    "training": {
+        *("cluster", "files", "launch_note", "lifetime", "private", "short_list", "terminal"),
+    },
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
@@ -54,11 +57,11 @@ MAY_IMPORT = {
     "checkpoints": {"files", "private", "training"},
     "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": set(),
-    "weights": {"checkpoints", "patterns", "private", "terminal", "training"},
+    "weights": {"checkpoints", "patterns", "private", "short_list", "terminal", "training"},
     "show": {"training", "usage_error"},
     "callbacks": {
         *("checkpoints", "checks", "doctor", "exit_codes", "lifetime", "patterns", "plan"),
-        *("private", "tasks", "terminal", "trace", "training"),
+        *("private", "short_list", "tasks", "terminal", "trace", "training"),
     },
     "launch_note": {"environment"},
     "launcher": {

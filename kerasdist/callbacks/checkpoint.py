@@ -38,6 +38,7 @@ from kerasdist.checks import (
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
 from kerasdist.private import keras_adapter
+from kerasdist.short_list import short_list
 from kerasdist.terminal import say
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
@@ -370,7 +371,7 @@ class Checkpoint(UpdateCallback):
                 "its own."
             )
         if differences := resume.differences(saved.record, training):
-            self._refuse(saved, resume.describe_differences(differences))
+            self._refuse(saved, short_list(differences, 6, separator="; "))
             return None
         resumed = Resumption(saved, training, self._call, self._say)
         resumed.begin()

@@ -11,7 +11,6 @@ from kerasdist.checkpoints.folder import Saved
 
 # Instead of the step of a checkpoint.
 MISSING, UNREADABLE = -1, -2
-_NUM_SHOWN = 6
 _OTHER_MODEL = (
     " This process has trained another model there: if this one is to be trained by itself, as "
     "that of another fold is, give it a folder of its own."
@@ -119,11 +118,6 @@ def differences(record: dict, training: Training) -> list[str]:
     if None not in sizes and sizes[0] != sizes[1]:
         found.append(f"batch size {sizes[0]} in the checkpoint, {sizes[1]} now")
     return found
-
-
-def describe_differences(found: list[str]) -> str:
-    """Returns the first of some differences, for a message."""
-    return "; ".join(found[:_NUM_SHOWN]) + ("; ..." if len(found) > _NUM_SHOWN else "")
 
 
 def describe_end(saved: Saved, training: Training, directory: str, *, is_of_another: bool) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kerasdist.short_list import short_list
 from kerasdist.training import peers
 
 # Arguments of `fit` that say how many steps there are.
@@ -82,7 +83,7 @@ def _check(strategy, facts: dict[str, str]) -> None:
         for name in dict.fromkeys(itertools.chain(*every))
         if len({each.get(name) for each in every}) > 1
     ]
-    shown = "; ".join(told[:_MOST_SHOWN]) + ("; ..." if len(told) > _MOST_SHOWN else "")
+    shown = short_list(told, _MOST_SHOWN, separator="; ")
     raise ValueError(
         f"The workers are about to train different things: {shown}. Run the same program with the "
         "same arguments on all of them, and build the model in the same way."

@@ -1,6 +1,5 @@
 """Which value of a source belongs to which variable of a model."""
 
-import itertools
 import os
 import re
 import tempfile
@@ -11,6 +10,7 @@ import numpy as np
 
 from kerasdist import patterns
 from kerasdist.private import keras_optimizers
+from kerasdist.short_list import short_list
 from kerasdist.terminal import say
 from kerasdist.training import peers
 from kerasdist.weights.renaming import Rule, renamed
@@ -204,10 +204,11 @@ def _places(model) -> dict[str, tuple[keras.Variable, str]]:
 
 def _check(wanted, found, missing, name, *, ignore_missing, reshape):
     if not found:
+        paths = [each.path for each in wanted]
         raise ValueError(
             f"Nothing in {name!r} is for a variable of the model, so nothing would be restored. "
-            f"The variables are {_some(each.path for each in wanted) or 'all left out'}. Use "
-            "`rename` to say which names are theirs."
+            f"The variables are {short_list(paths, 5) or 'all left out'}. Use `rename` to say "
+            "which names are theirs."
         )
     wrong = [
         f"{variable.path}: {tuple(variable.shape)} in the model, {value.shape} in the source"
@@ -222,8 +223,8 @@ def _check(wanted, found, missing, name, *, ignore_missing, reshape):
         )
     if missing and not ignore_missing:
         raise ValueError(
-            f"{name!r} lacks {_some(missing)}. Leave them out with `exclude`, name them with "
-            "`rename`, or keep their present values with ignore_missing=True."
+            f"{name!r} lacks {short_list(missing, 5)}. Leave them out with `exclude`, name them "
+            "with `rename`, or keep their present values with ignore_missing=True."
         )
 
 
@@ -236,8 +237,3 @@ def _fits(variable, value, *, reshape) -> bool:
 def _numpy_dtype(variable):
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return "float32" if dtype == "bfloat16" else dtype
-
-
-def _some(names) -> str:
-    shown = list(itertools.islice(names, 6))
-    return ", ".join(shown[:5]) + (", ..." if len(shown) > 5 else "")

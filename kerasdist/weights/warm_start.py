@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kerasdist.short_list import short_list
+
 if TYPE_CHECKING:  # `import kerasdist` loads neither Keras nor TensorFlow.
     import keras
 
@@ -35,8 +37,7 @@ class WarmStart:
             ("unused in the source", self.unused),
         ):
             if names:
-                shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-                lines.append(f"  {title} ({len(names)}): {shown}")
+                lines.append(f"  {title} ({len(names)}): {short_list(names, 5)}")
         return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.short_list import short_list
 
 # What they do to one row depends on the others.
 _OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -128,7 +129,7 @@ def check_optimizer(optimizer, variables: list) -> None:
     if divided and isinstance(optimizer, _OF_WHOLE_WEIGHTS):
         raise ValueError(
             f"{type(optimizer).__name__} updates a weight as a whole, and `variable_partitioner` "
-            f"divides {', '.join(divided[:3])}{', ...' if len(divided) > 3 else ''}. Leave out "
+            f"divides {short_list(divided, 3)}. Leave out "
             "`variable_partitioner`, or use another optimizer, such as Adam."
         )
 

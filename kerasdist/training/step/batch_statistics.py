@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
+from kerasdist.short_list import short_list
 from kerasdist.training import peers
 from kerasdist.training.step import replica_step
 
@@ -187,11 +188,10 @@ def notes(model, num_replicas: int) -> tuple[str, ...]:
     layers = [layer.name for layer in unsynchronized_layers(model) if layer.trainable]
     if num_replicas == 1 or not layers:
         return ()
-    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
     return (
-        f"Batch normalization ({names}) uses the statistics of each of {num_replicas} replicas, "
-        "so training differs from one device. BatchNormalization(synchronized=True) uses those of "
-        "the global batch.",
+        f"Batch normalization ({short_list(layers, 3)}) uses the statistics of each of "
+        f"{num_replicas} replicas, so training differs from one device. "
+        "BatchNormalization(synchronized=True) uses those of the global batch.",
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.short_list import short_list
 from kerasdist.training.step import draws, replica_step
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
@@ -118,8 +119,7 @@ def notes(model, num_replicas: int) -> tuple[str, ...]:
     layers = [layer.name for layer in keras_adapter.layers_with_random_numbers_of(model)]
     if num_replicas == 1 or not layers:
         return ()
-    names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
     return (
-        f"Random layers ({names}) draw different random numbers on each of {num_replicas} "
-        "replicas, so training differs from one device as with another seed.",
+        f"Random layers ({short_list(layers, 3)}) draw different random numbers on each of "
+        f"{num_replicas} replicas, so training differs from one device as with another seed.",
     )
