@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "environment": set(),
     "exit_codes": set(),
     "files": set(),
-    "cluster": {"checks", "suggestion"},
+    "cluster": {"checks", "environment", "suggestion"},
     "preflight": {"checks", "cluster", "environment", "terminal"},
     "schedules": {"checks"},
     "short_list": set(),

@@ -28,7 +28,7 @@ def test_srun_gives_workers_on_the_nodes_of_the_step():
     "environ",
     [
         {},
-        {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"},  # sbatch without srun.
+        {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"},  # sbatch without srun.
         {"SLURM_STEP_NUM_TASKS": "1"},
         STEP | {"TF_CONFIG": "{}"},
     ],

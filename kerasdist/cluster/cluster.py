@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
+from kerasdist.cluster.lone_process import check_is_meant
 from kerasdist.cluster.slurm import read_step
 from kerasdist.cluster.task import Task, read_index
 from kerasdist.cluster.tf_config import read_tf_config
@@ -54,7 +55,9 @@ class Cluster:
 
         TF_CONFIG decides if it is set; otherwise Slurm, if `srun` started this process as one of
         several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); otherwise this
-        process is alone. TF_CONFIG={} makes every task of an `srun` train alone.
+        process is alone. TF_CONFIG={} makes every task of an `srun` train alone. There is a warning
+        if it is alone although `mpirun`, `torchrun`, SageMaker, Vertex AI or `sbatch` names several
+        processes.
 
         Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
 
@@ -62,8 +65,8 @@ class Cluster:
             environ: The variables to read.
 
         Raises:
-            ValueError: If TF_CONFIG is not JSON, or the variables describe a cluster that cannot
-                work.
+            ValueError: If TF_CONFIG is not JSON, or was removed in a task of `python -m kerasdist
+                launch`, or the variables describe a cluster that cannot work.
 
         Example:
             ```python
@@ -71,8 +74,14 @@ class Cluster:
             ```
         """
         text = environ.get("TF_CONFIG", "")
-        with _errors_of("TF_CONFIG" if text.strip() else "Slurm"):
-            return _from_tf_config(text) if text.strip() else _from_slurm(environ)
+        if text.strip():
+            with _errors_of("TF_CONFIG"):
+                return _from_tf_config(text)
+        with _errors_of("Slurm"):
+            cluster = _from_slurm(environ)
+        if not cluster.jobs:
+            check_is_meant(environ)
+        return cluster
 
     @classmethod
     def from_hosts(

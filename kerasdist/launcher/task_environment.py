@@ -101,6 +101,7 @@ def task_environment(
             {"cluster": cluster, "task": {"type": task.job, "index": task.index}}
         ),
         environment.NUM_CLONES: str(settings.num_clones),
+        environment.NUM_TASKS: str(len(addresses) + settings.evaluator),
         environment.RESTART_COUNT: str(num_restarts),
         environment.RUN_ID: run_id,
         environment.NOTE: str(note),

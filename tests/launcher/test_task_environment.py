@@ -46,14 +46,14 @@ def test_every_task_finds_itself_in_tf_config(settings, names):
 
 def test_task_is_told_about_the_launch(monkeypatch):
     monkeypatch.setenv("OF_THE_USER", "kept")
-    names = ["NUM_CLONES", "RESTART_COUNT", "RUN_ID"]
+    names = ["NUM_CLONES", "NUM_TASKS", "RESTART_COUNT", "RUN_ID"]
     program = python(f"print(*[os.environ['KERASDIST_' + name] for name in {names}])")
     program[-1] += "\nprint(os.environ['OF_THE_USER'], os.environ['PYTHONUNBUFFERED'])"
 
     result = kerasdist.launch(program, num_clones=3, num_workers=2)
 
     first, second = logs_of(result).values()
-    assert re.fullmatch(r"3 0 [\d-]+-\w{8}\nkept 1\n", first)
+    assert re.fullmatch(r"3 2 0 [\d-]+-\w{8}\nkept 1\n", first)
     assert first == second
 
 

@@ -1,0 +1,112 @@
+"""A process that finds no cluster, although it was started as one of several.
+
+Each of them would train by itself, as a chief, and write the same files. Nothing fails then, so it
+must be said.
+
+    check_is_meant(os.environ)      # warns under `mpirun -n 2`, without TF_CONFIG
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from kerasdist import environment
+
+_LONGEST_VALUE = 100
+_ALONE_ON_PURPOSE = (
+    "If it should train by itself, pass `cluster=kerasdist.Cluster.local()` or set TF_CONFIG={}."
+)
+_WAY_TO_A_CLUSTER = (
+    "Set TF_CONFIG on every process, or pass `cluster=kerasdist.Cluster.from_hosts(...)`, so that "
+    "they train together."
+)
+
+
+def check_is_meant(environ: Mapping[str, str]) -> None:
+    """Warns of a process that trains by itself, although it was started as one of several.
+
+    Args:
+        environ: The variables of a process that has neither TF_CONFIG nor a step of Slurm.
+
+    Raises:
+        ValueError: It is a task of `python -m kerasdist launch`, whose TF_CONFIG is gone.
+    """
+    num_tasks = _number(environ.get(environment.NUM_TASKS, ""))
+    if num_tasks > 1:
+        raise ValueError(
+            f"TF_CONFIG is gone: `python -m kerasdist launch` started this process as one of "
+            f"{num_tasks} tasks and set TF_CONFIG, but the program, or a program that started it, "
+            'has removed it, as in `os.environ.pop("TF_CONFIG", None)`. Each task would train by '
+            f"itself. Leave TF_CONFIG as it is. {_ALONE_ON_PURPOSE}"
+        )
+    for text in _others(environ):
+        warnings.warn(f"{text} {_ALONE_ON_PURPOSE}", stacklevel=2)
+        return  # Launchers are nested, as `mpirun` in a job of Slurm.
+
+
+class _Launcher(NamedTuple):
+    name: str
+    variable: str  # Tells how many processes there are.
+    count: Callable[[str], int]
+    also: tuple[str, ...] = ()  # Variables without which it was not this launcher.
+    unless: tuple[str, ...] = ()  # Variables with which it was not.
+    says: str = "started this process as one of {}"
+    but: str = "TF_CONFIG is not set"
+    remedy: str = _WAY_TO_A_CLUSTER
+
+
+def _others(environ: Mapping[str, str]) -> Iterator[str]:
+    for each in _LAUNCHERS:
+        text = environ.get(each.variable, "")
+        is_it = set(each.also) <= environ.keys() and not set(each.unless) & environ.keys()
+        if is_it and (count := each.count(text)) > 1:
+            yield (
+                f"{each.name} {each.says.format(count)} ({each.variable}={_shown(text)}), but {each.but}: "
+                f"it trains by itself, as a chief. {each.remedy}"
+            )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _num_hosts(text: str) -> int:
+    hosts = _read_json(text)
+    return len(hosts) if isinstance(hosts, list) else 0
+
+
+def _num_addresses(text: str) -> int:
+    spec = _read_json(text)
+    pools = spec.get("cluster") if isinstance(spec, dict) else None
+    addresses = pools.values() if isinstance(pools, dict) else ()
+    return sum(len(each) for each in addresses if isinstance(each, list))
+
+
+def _read_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:  # Somebody else's variable.
+        return None
+
+
+_LAUNCHERS = (
+    _Launcher("mpirun", "OMPI_COMM_WORLD_SIZE", _number),
+    _Launcher("mpirun", "PMI_SIZE", _number),
+    _Launcher("torchrun", "WORLD_SIZE", _number, also=("RANK", "MASTER_ADDR")),
+    _Launcher("SageMaker", "SM_HOSTS", _num_hosts),
+    _Launcher("Vertex AI", "CLUSTER_SPEC", _num_addresses),
+    _Launcher(
+        "Slurm",
+        "SLURM_NTASKS",
+        _number,
+        unless=("SLURM_STEP_NUM_TASKS",),  # `srun` has started it, as the only task of a step.
+        says="allocated {} tasks",
+        but="`srun` did not start this process",
+        remedy="Start it with `srun`, as in `srun python train.py`, so that they train together.",
+    ),
+)

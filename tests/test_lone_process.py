@@ -1,0 +1,54 @@
+"""A process that finds no cluster, although it was started as one of several."""
+
+import re
+import warnings
+
+import pytest
+
+from kerasdist.cluster import Cluster
+
+TORCHRUN = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+VERTEX = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}}'
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpirun started this process as one of 2 (OMPI_COMM_"),
+        ({"PMI_SIZE": "3"}, "mpirun started this process as one of 3 (PMI_SIZE=3)"),
+        (TORCHRUN, "torchrun started this process as one of 2 (WORLD_SIZE=2)"),
+        ({"SM_HOSTS": '["algo-1","algo-2"]'}, 'SageMaker .* of 2 (SM_HOSTS=["algo-1","algo-2"])'),
+        ({"CLUSTER_SPEC": VERTEX}, "Vertex AI started this process as one of 3 (CLUSTER_SPEC="),
+        ({"SLURM_NTASKS": "4"}, "Slurm allocated 4 tasks (SLURM_NTASKS=4), but `srun` did not"),
+        ({"SLURM_NTASKS": "4", "OMPI_COMM_WORLD_SIZE": "2"}, "mpirun started"),
+    ],
+)
+def test_there_is_one_warning_and_the_way_out(environ, told):
+    pattern = re.escape(told).replace(r"\.\*", ".*")
+    with pytest.warns(UserWarning, match=f"^{pattern}.*trains by itself.*Cluster.local") as seen:
+        assert Cluster.from_env(environ) == Cluster.local()
+
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "1", "SM_HOSTS": '["algo-1"]', "SLURM_NTASKS": "1"},
+        {"WORLD_SIZE": "2"},
+        {"SM_HOSTS": "algo-1", "CLUSTER_SPEC": '{"cluster": 3}', "PMI_SIZE": "many"},
+        {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"},
+        {"OMPI_COMM_WORLD_SIZE": "2", "KERASDIST_NUM_TASKS": "2", "TF_CONFIG": "{}"},
+        {"KERASDIST_NUM_TASKS": "1"},
+    ],
+)
+def test_there_is_no_warning_where_it_is_meant_or_the_only_one(environ):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Cluster.from_env(environ) == Cluster.local()
+
+
+@pytest.mark.parametrize("text", [{}, {"TF_CONFIG": " "}])
+def test_a_task_of_a_launch_whose_tf_config_is_gone_is_an_error(text):
+    with pytest.raises(ValueError, match=r"^TF_CONFIG is gone: .* one of 2 tasks .*TF_CONFIG={}"):
+        Cluster.from_env({"KERASDIST_NUM_TASKS": "2", **text})
