@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, lone_process
 
 TORCHRUN = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 VERTEX = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}}'
@@ -23,10 +23,12 @@ VERTEX = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2
         ({"SLURM_NTASKS": "4", "OMPI_COMM_WORLD_SIZE": "2"}, "mpirun started"),
     ],
 )
-def test_there_is_one_warning_and_the_way_out(environ, told):
+def test_there_is_one_warning_and_the_way_out(environ, told, monkeypatch):
+    monkeypatch.setattr(lone_process, "_told", set())
     pattern = re.escape(told).replace(r"\.\*", ".*")
     with pytest.warns(UserWarning, match=f"^{pattern}.*trains by itself.*Cluster.local") as seen:
         assert Cluster.from_env(environ) == Cluster.local()
+        Cluster.from_env(environ)
 
     assert len(seen) == 1
 
@@ -42,7 +44,8 @@ def test_there_is_one_warning_and_the_way_out(environ, told):
         {"KERASDIST_NUM_TASKS": "1"},
     ],
 )
-def test_there_is_no_warning_where_it_is_meant_or_the_only_one(environ):
+def test_there_is_no_warning_where_it_is_meant_or_the_only_one(environ, monkeypatch):
+    monkeypatch.setattr(lone_process, "_told", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Cluster.from_env(environ) == Cluster.local()

@@ -21,6 +21,7 @@ _WAY_TO_A_CLUSTER = (
     "Set TF_CONFIG on every process, or pass `cluster=kerasdist.Cluster.from_hosts(...)`, so that "
     "they train together."
 )
+_told: set[str] = set()  # Python's own list of them is emptied when TensorFlow is imported.
 
 
 def check_is_meant(environ: Mapping[str, str]) -> None:
@@ -40,9 +41,10 @@ def check_is_meant(environ: Mapping[str, str]) -> None:
             'has removed it, as in `os.environ.pop("TF_CONFIG", None)`. Each task would train by '
             f"itself. Leave TF_CONFIG as it is. {_ALONE_ON_PURPOSE}"
         )
-    for text in _others(environ):
+    text = next(_others(environ), None)  # Launchers are nested, as `mpirun` in a job of Slurm.
+    if text and text not in _told:
+        _told.add(text)
         warnings.warn(f"{text} {_ALONE_ON_PURPOSE}", stacklevel=2)
-        return  # Launchers are nested, as `mpirun` in a job of Slurm.
 
 
 class _Launcher(NamedTuple):
@@ -61,10 +63,8 @@ def _others(environ: Mapping[str, str]) -> Iterator[str]:
         text = environ.get(each.variable, "")
         is_it = set(each.also) <= environ.keys() and not set(each.unless) & environ.keys()
         if is_it and (count := each.count(text)) > 1:
-            yield (
-                f"{each.name} {each.says.format(count)} ({each.variable}={_shown(text)}), but {each.but}: "
-                f"it trains by itself, as a chief. {each.remedy}"
-            )
+            said = f"{each.name} {each.says.format(count)} ({each.variable}={_shown(text)})"
+            yield f"{said}, but {each.but}: it trains by itself, as a chief. {each.remedy}"
 
 
 def _shown(text: str) -> str:
