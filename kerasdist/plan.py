@@ -94,7 +94,7 @@ def plan_deployment(
         num_examples: Examples of an epoch, over all workers.
     """
     return Plan(
-        strategy=f"{choice.strategy} ({choice.reason})",
+        strategy=str(choice),
         devices=choice.devices,
         num_workers=choice.num_workers,
         num_ps=choice.num_ps,

@@ -21,7 +21,7 @@ from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.doctor import recording
 from kerasdist.doctor.fingerprints import fingerprints
-from kerasdist.doctor.recording import Deployment, Recording, Settings, Start, Step
+from kerasdist.doctor.recording import Recording, Settings, Start, Step
 from kerasdist.plan import Plan
 from kerasdist.private import keras_routes, keras_stock, tensorflow_adapter
 from kerasdist.strategies.choice import choose
@@ -132,13 +132,7 @@ class Probe:
         config = _config(self._settings) or config
         cluster = Cluster.from_env() if cluster is None else cluster
         choice = choose(config, cluster, num_gpus=count_gpus())
-        deployment = Deployment(
-            strategy=f"{choice.strategy} ({choice.reason})",
-            num_clones=len(choice.devices),
-            num_workers=choice.num_workers,
-            num_ps=choice.num_ps,
-        )
-        recording.write(self._folder, "deployment", deployment)
+        recording.write(self._folder, "deployment", choice)
         if choice.num_ps:
             sys.exit(0)
         is_on_cpu = "CPU" in choice.devices[0]

@@ -24,9 +24,10 @@ from kerasdist import launcher
 from kerasdist.checks import check_int
 from kerasdist.doctor.comparison import Comparison, compare
 from kerasdist.doctor.reasons import may_be_natural, reasons
-from kerasdist.doctor.recording import Deployment, Recording, Settings
+from kerasdist.doctor.recording import Recording, Settings
 from kerasdist.launcher import task_log, tracebacks
 from kerasdist.launcher.command import split_python
+from kerasdist.strategies import Choice
 from kerasdist.usage_error import UsageError, arguments_checked
 
 NUM_STEPS = 5
@@ -107,7 +108,7 @@ def _examine(command, settings) -> int:
     return 1
 
 
-def _look(command, settings) -> tuple[Comparison, Deployment]:
+def _look(command, settings) -> tuple[Comparison, Choice]:
     """Runs the program on one device and on the deployment."""
     truth, folder = _run_truth(command, settings)
     deployment = truth.deployment
@@ -168,7 +169,7 @@ def _record(command, settings, deployment=None) -> tuple[Recording, str]:
     if failed_log:
         raise _ProgramFailedError(_describe_failure(failed_log, settings.strategy, deployment))
     recording = Recording(folder)
-    name = deployment.strategy if deployment else _TRUTHS[settings.strategy]
+    name = deployment if deployment else _TRUTHS[settings.strategy]
     if recording.num_calls or deployment:
         steps = f"{recording.num_steps} steps ({time.monotonic() - start:.0f} s)"
         print(_row("deployment" if deployment else "one device", f"{name}: {steps}"), flush=True)
@@ -193,7 +194,7 @@ def _launch(command, deployment, logs: Path) -> Path | None:
         result = launcher.launch(
             command,
             num_workers=deployment.num_workers,
-            num_clones=deployment.num_clones,
+            num_clones=len(deployment.devices),
             log_dir=logs,
         )
     return result.root_cause.log if result.root_cause else None
@@ -225,7 +226,7 @@ def _row(title, text) -> str:
 def _describe_failure(log, strategy, deployment) -> str:
     _, mark, traceback = log.read_text(errors="replace").rpartition(tracebacks.BEGIN)
     last = mark + traceback if mark else "\n".join(task_log.last_lines(log))
-    where = f"on the deployment, {deployment.strategy}" if deployment else _TRUTHS[strategy]
+    where = f"on the deployment, {deployment}" if deployment else _TRUTHS[strategy]
     if not deployment:
         where = f"on one device, with {where}"
     return f"\nThe program failed {where}:\n\n{last.rstrip()}"

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from kerasdist.strategies import Choice
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -38,28 +40,6 @@ class Settings:
     is_alike: bool = False
     is_launched: bool = False
     truth: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Deployment:
-    """What the program asked `make_strategy` for.
-
-    Attributes:
-        strategy: Name of the strategy, and why it was chosen.
-        num_clones: Replicas of each worker.
-        num_workers: Worker tasks.
-        num_ps: Parameter server tasks.
-    """
-
-    strategy: str
-    num_clones: int
-    num_workers: int
-    num_ps: int
-
-    @property
-    def num_replicas(self) -> int:
-        """Copies of the model, over all workers."""
-        return self.num_clones * self.num_workers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,7 +99,7 @@ class Recording:
         self._folders = sorted(path for path in folder.iterdir() if path.is_dir())
 
     @property
-    def deployment(self) -> Deployment | None:
+    def deployment(self) -> Choice | None:
         """What the program asked for; None if it never called `make_strategy`."""
         return self._read("deployment")[0] if self._exist("deployment") else None
 

@@ -38,6 +38,9 @@ class Choice:
     num_workers: int = 1
     num_ps: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.strategy} ({self.reason})"
+
     @property
     def num_replicas(self) -> int:
         """Copies of the model, over all workers."""

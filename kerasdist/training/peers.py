@@ -132,9 +132,10 @@ def gather(strategy, row: np.ndarray) -> np.ndarray:
     return sum_over(strategy, rows)
 
 
-def are_alike(strategy, text: str) -> bool:
-    """Whether all workers give the same text; all of them must call it."""
-    return np.ptp(gather(strategy, np.array([zlib.crc32(text.encode())]))) == 0
+def are_alike(strategy, content: str | bytes) -> bool:
+    """Whether all workers give the same content; all of them must call it."""
+    content = content.encode() if isinstance(content, str) else content
+    return np.ptp(gather(strategy, np.array([zlib.crc32(content)]))) == 0
 
 
 def sum_in_graph(strategy, tensor):
