@@ -246,10 +246,17 @@ a step was computed; also of each worker |
         others = training.callbacks if training else ()
         if limit and not any(isinstance(each, Throughput) for each in others):
             log_lines.say(strategy, limit)
-        log_lines.say(
-            strategy,
-            f"Summaries are in {self.log_dir}. To look at them: tensorboard --logdir "
-            f"{self.log_dir}, or python -m kerasdist show {self.log_dir}",
+        log_lines.say(strategy, self._place())
+
+    def _place(self) -> str:
+        files = self._files.values()
+        if not any(file.has_content for file in files):
+            return f"There are no summaries in {self.log_dir}: they could not be written."
+        are_cut = any(file.has_failed for file in files)
+        cut = ", up to where the disk refused more" if are_cut else ""
+        return (
+            f"Summaries are in {self.log_dir}{cut}. To look at them: tensorboard --logdir "
+            f"{self.log_dir}, or python -m kerasdist show {self.log_dir}"
         )
 
     def describe(self):

@@ -282,7 +282,7 @@ def conditions_of(function) -> int:
     return sum(each.type in ("If", "StatelessIf") for each in concrete.graph.get_operations())
 
 
-def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
+def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     truth, model = (hand_loop.make_model(strategies.get("one device")) for _ in range(2))
     hand_loop.fit(truth)
@@ -290,6 +290,9 @@ def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
     with pytest.warns(UserWarning, match="Summaries cannot be written to .*file/train"):
         hand_loop.fit(model, [Summaries(tmp_path / "file", every_steps=1)])
 
+    said = caplog.text
+    assert f"There are no summaries in {tmp_path}/file: they could not be written." in said
+    assert "tensorboard" not in said
     hand_loop.assert_same(model, truth.get_weights(), 0)
     with pytest.raises((OSError, Exception), match="file"):
         hand_loop.fit(model, [Summaries(tmp_path / "file", on_error="raise")])

@@ -9,6 +9,7 @@ import functools
 import os
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,12 +29,16 @@ class EventFile:
         folder: Where TensorBoard looks for a run.
         is_strict: Whether an error of the disk is raised. Otherwise there is one warning, and
             nothing more is written.
+
+    Attributes:
+        has_failed: Whether the disk has refused something.
+        has_content: Whether it has taken something.
     """
 
     def __init__(self, folder: str, *, is_strict: bool = False):
         self._folder, self._is_strict = folder, is_strict
-        self._writer = None
-        self._has_failed = False
+        self._writer: Any = None
+        self.has_failed = self.has_content = False
 
     def write(
         self,
@@ -82,21 +87,28 @@ class EventFile:
             self._writer = None
 
     def _write(self, write):
+        if self._writer is not None and self._is_deleted():
+            self.close()
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._folder, filename_suffix=_SUFFIX)
         with self._writer.as_default(), tf.summary.record_if(True):
             write()
         self._writer.flush()
+        self.has_content = True
+
+    def _is_deleted(self) -> bool:
+        """Whether somebody has deleted the folder; its file can still be written, in vain."""
+        return "://" not in self._folder and not os.path.isdir(self._folder)
 
     def _try(self, act):
-        if self._has_failed:
+        if self.has_failed:
             return
         try:
             act()
         except (OSError, tf.errors.OpError) as error:
             if self._is_strict:
                 raise
-            self._has_failed = True
+            self.has_failed = True
             reason = getattr(error, "message", error)
             warnings.warn(
                 f"Summaries cannot be written to {self._folder!r}: {reason}. Training goes on "

@@ -1,5 +1,7 @@
 """Event files of a training that begins again, in this process or in another one."""
 
+import shutil
+
 import pytest
 import tensorflow as tf
 
@@ -65,6 +67,19 @@ def test_a_fit_that_goes_back_in_the_same_process_forgets_its_own(tmp_path):
     write(tmp_path, 2)
 
     assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_folder_that_is_deleted_while_it_is_written_is_made_again(tmp_path):
+    file = EventFile(str(tmp_path / "run"), is_strict=True)
+    file.write(1, scalars={"loss": 1.0})
+    shutil.rmtree(tmp_path / "run")
+
+    file.write(2, scalars={"loss": 2.0})
+    file.write(3, scalars={"loss": 3.0})
+    file.close()
+
+    assert steps_in(tmp_path / "run") == [2, 3]
+    assert len(list((tmp_path / "run").iterdir())) == 1
 
 
 def test_a_thousand_fits_in_a_row_look_at_no_file_twice(tmp_path, monkeypatch):
