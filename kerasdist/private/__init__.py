@@ -13,3 +13,4 @@ with names.told_where_moved():
     from kerasdist.private import rehearsal_adapter as rehearsal_adapter
     from kerasdist.private import service_adapter as service_adapter
     from kerasdist.private import tensorflow_adapter as tensorflow_adapter
+    from kerasdist.private import worker_variables as worker_variables

@@ -18,9 +18,8 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
-from tensorflow.python.ops import resource_variable_ops
 
-from kerasdist.private import dataset_adapter, names
+from kerasdist.private import dataset_adapter, names, worker_variables
 
 # How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
@@ -331,9 +330,9 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
 
     def make(dataset):
         with tf.device("/device:CPU:0"):  # Where the steps look for it, also of a worker with GPUs.
-            last, position = tf.unstack(numbers_of_worker(place, 2))
+            last, position = tf.unstack(worker_variables.numbers(place, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
-            note_numbers_of_worker(place, tf.stack([last, position]))
+            worker_variables.note_numbers(place, tf.stack([last, position]))
         return dataset_adapter.iterator_over(dataset, state)
 
     iterators = []
@@ -342,92 +341,3 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
         iterator._type_spec = dataset._type_spec
         iterators.append(iterator)
     return coordinator_values.PerWorkerDistributedIterator(tuple(iterators))
-
-
-def variable_of_worker(like: tf.Variable | tf.TensorSpec, name: str) -> tf.Variable:
-    """Returns a variable of the worker that runs the function which is being traced.
-
-    TensorFlow's PerWorkerVariable has no automatic control dependencies, so that reads may come
-    before writes.
-
-    Args:
-        like: What has its shape and dtype.
-        name: Which one it is, among all of that worker's process.
-    """
-    return resource_variable_ops.BaseResourceVariable(
-        **_arguments_of_worker(like, name), trainable=False
-    )
-
-
-def _arguments_of_worker(like, name) -> dict:
-    return {
-        "handle": tf.raw_ops.VarHandleOp(
-            dtype=like.dtype, shape=like.shape, shared_name=name, container=""
-        ),
-        "handle_name": name,
-        "unique_id": name,
-        "shape": like.shape,
-        "dtype": like.dtype,
-        "in_graph_mode": True,
-    }
-
-
-class _CopyOfWorker(resource_variable_ops.BaseResourceVariable):
-    """A variable of a worker that is read in the place of one on a parameter server.
-
-    What is assigned to it is assigned to that one too.
-    """
-
-    original: tf.Variable
-
-    def assign(self, value, *args, **kwargs):
-        self.original.assign(value)
-        return super().assign(value, *args, **kwargs)
-
-    def assign_add(self, delta, *args, **kwargs):
-        self.original.assign_add(delta)
-        return super().assign_add(delta, *args, **kwargs)
-
-    def assign_sub(self, delta, *args, **kwargs):
-        self.original.assign_sub(delta)
-        return super().assign_sub(delta, *args, **kwargs)
-
-
-def copy_of_worker(original: tf.Variable, name: str, value: tf.Tensor) -> _CopyOfWorker:
-    """Returns a copy on the worker that runs the function which is being traced.
-
-    Args:
-        original: A trainable variable on a parameter server.
-        name: Which one it is, among all of that worker's process.
-        value: What it holds.
-    """
-    arguments = _arguments_of_worker(original, name)
-    handle = arguments["handle"]
-    # The gradient of a loop asks for the shape of a variable without waiting for more than this.
-    with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=handle, value=value)]):
-        arguments["handle"] = tf.identity(handle)
-    copy = _CopyOfWorker(**arguments, trainable=True)
-    copy.original = original
-    return copy
-
-
-def numbers_of_worker(name: str, count: int) -> tf.Tensor:
-    """Returns what `note_numbers_of_worker` left on this worker: int64 [count], 0 before."""
-    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[count], shared_name=name)
-    return tf.cond(
-        tf.raw_ops.VarIsInitializedOp(resource=handle),
-        lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64),
-        lambda: tf.zeros([count], tf.int64),
-    )
-
-
-def note_numbers_of_worker(name: str, numbers: tf.Tensor | list) -> None:
-    """Leaves numbers on the worker that runs the function which is being traced.
-
-    Args:
-        name: Which ones, among all of that worker's process.
-        numbers: int64 [count], or as many integers.
-    """
-    numbers = tf.convert_to_tensor(numbers, tf.int64)
-    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=numbers.shape, shared_name=name)
-    tf.raw_ops.AssignVariableOp(resource=handle, value=numbers)

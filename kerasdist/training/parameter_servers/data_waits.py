@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.cluster import Task
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import worker_variables
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step import step_times
 
@@ -31,7 +31,7 @@ class DataWaits:
         def ask():
             device = f"/job:worker/task:{worker.index}/device:CPU:0"
             with contextlib.suppress(tf.errors.OpError), tf.device(device):
-                begun, ended = coordinator_adapter.numbers_of_worker(self._name, 2).numpy()
+                begun, ended = worker_variables.numbers(self._name, 2).numpy()
                 answers.append(bool(begun > ended))
 
         thread = threading.Thread(target=ask, name="kerasdist_data_waits", daemon=True)
@@ -45,9 +45,7 @@ class DataWaits:
     def noted(self) -> Generator[None]:
         """Traces a call in which `of_input` reads."""
         with tf.device("/device:CPU:0"):
-            self._counts = coordinator_adapter.variable_of_worker(
-                tf.TensorSpec([2], tf.int64), self._name
-            )
+            self._counts = worker_variables.variable(tf.TensorSpec([2], tf.int64), self._name)
             reset = self._counts.assign(tf.zeros([2], tf.int64))
         try:
             with tf.control_dependencies([reset]):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.private import coordinator_adapter, tensorflow_adapter, worker_variables
 from kerasdist.training.parameter_servers.worker_names import unique_name
 
 # Of a number in the ledger, from the lowest: update of the step, step of the call, the call.
@@ -110,7 +110,7 @@ class CallAttempt(coordinator_adapter.Attempt):
             row, number, is_known = self._rows.take(worker, kept)
             self.call = row, number
         if not is_known:
-            coordinator_adapter.note_numbers_of_worker(self._name, [row, number - 1])
+            worker_variables.note_numbers(self._name, [row, number - 1])
 
     def succeed(self) -> None:
         """Leaves the row to the worker."""
@@ -202,7 +202,7 @@ class Ledger:
             done: int64 [ps], what is done already; None in a call that is made for the first time.
         """
         with tf.device("/device:CPU:0"):
-            numbers = coordinator_adapter.variable_of_worker(_ROW_AND_NUMBER, self._name)
+            numbers = worker_variables.variable(_ROW_AND_NUMBER, self._name)
             numbers.assign_add([0, 1])
             self._call = numbers.read_value() * [1, _CALL]
         self._done = done

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter
+from kerasdist.private import keras_adapter, worker_variables
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 from kerasdist.training.parameter_servers.worker_names import unique_name
 
@@ -58,7 +58,7 @@ class LocalCopies:
 
     def _copy(self, position, value):
         with tf.device("/device:CPU:0"):
-            return coordinator_adapter.copy_of_worker(
+            return worker_variables.copy(
                 self._remote[position], f"{self._prefix}_{position}", value
             )
 

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable
 import keras
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter
+from kerasdist.private import keras_adapter, worker_variables
 from kerasdist.training.parameter_servers import sums
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_names import unique_name
@@ -58,7 +58,7 @@ class LocalCounts:
         remote = [*(variable.value for variable in self._variables), self._num_examples]
         with tf.device("/device:CPU:0"):
             local = [
-                coordinator_adapter.variable_of_worker(variable, f"{self._prefix}_{index}")
+                worker_variables.variable(variable, f"{self._prefix}_{index}")
                 for index, variable in enumerate(remote)
             ]
         self._resets = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_optimizers, keras_stock
+from kerasdist.private import keras_optimizers, keras_stock, worker_variables
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers.epoch_iterator import Call
@@ -212,13 +212,13 @@ class WorkerSteps:
     def _place_of(self, generation):
         """Returns the position that the worker's iterator over this data has reached."""
         with tf.device("/device:CPU:0"):
-            reached, place = tf.unstack(coordinator_adapter.numbers_of_worker(self.place, 2))
+            reached, place = tf.unstack(worker_variables.numbers(self.place, 2))
         return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
 
     def _note_place(self, generation, place):
         with tf.device("/device:CPU:0"):
             place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
-            coordinator_adapter.note_numbers_of_worker(self.place, place)
+            worker_variables.note_numbers(self.place, place)
 
     def _one_step(self, step, position, batch, num_examples):
         batch = without_optionals(batch)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, tensorflow_adapter, worker_variables
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step import step_times
@@ -98,7 +98,7 @@ class WorkerTimes:
             yield
             return
         with tf.device("/device:CPU:0"):
-            self._row = coordinator_adapter.variable_of_worker(self._row_spec, self._name)
+            self._row = worker_variables.variable(self._row_spec, self._name)
             start = tf.timestamp()
             reset = self._row.assign(self._columns({_SECS: -start}))
         try:

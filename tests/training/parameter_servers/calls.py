@@ -2,7 +2,7 @@
 
 import contextlib
 
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import worker_variables
 
 
 def begun(book, worker=0):
@@ -15,7 +15,7 @@ def begun(book, worker=0):
 def tell(book, attempt):
     """Lets what runs next be of an attempt, of whichever worker; to be called eagerly."""
     row, number = attempt.call
-    coordinator_adapter.note_numbers_of_worker(book._name, [row, number - 1])
+    worker_variables.note_numbers(book._name, [row, number - 1])
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.cluster import Task
-from kerasdist.private import coordinator_adapter
+from kerasdist.private import worker_variables
 from kerasdist.training.parameter_servers.data_waits import DataWaits
 
 
@@ -11,7 +11,7 @@ def test_a_batch_is_on_its_way_while_it_is_read():
     waits = DataWaits()
 
     def noted():
-        return coordinator_adapter.numbers_of_worker(waits._name, 2)
+        return worker_variables.numbers(waits._name, 2)
 
     @tf.function(autograph=False)
     def call():
