@@ -9,7 +9,6 @@ All a script needs:
     model.fit(dataset)
 """
 
-import contextlib
 import importlib
 import typing
 
@@ -43,10 +42,10 @@ def __getattr__(name: str):
     if name in _LAZY_MODULES:
         return importlib.import_module(f"kerasdist.{name}")
     if name == "__version__":
-        from importlib import metadata  # Takes longer than all the others.
+        from kerasdist.version import installed_version
 
-        with contextlib.suppress(metadata.PackageNotFoundError):  # A folder on the path has none.
-            return metadata.version("kerasdist")
+        if version := installed_version():
+            return version
     raise AttributeError(f"module 'kerasdist' has no attribute {name!r}")
 
 

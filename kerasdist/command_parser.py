@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from kerasdist.suggestion import did_you_mean
+from kerasdist.version import installed_version
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -59,7 +60,7 @@ class PrintVersions(argparse.Action):
         """Prints them and ends the program."""
         # A nightly, or TensorFlow for CPUs, comes in a distribution of another name.
         names = importlib.metadata.packages_distributions()
-        versions = [f"kerasdist {importlib.metadata.version('kerasdist')}"]
+        versions = [f"kerasdist {installed_version() or '(not installed)'}"]
         versions += [
             f"{name} {importlib.metadata.version(names[name.lower()][0])}"
             for name in ("Keras", "TensorFlow")

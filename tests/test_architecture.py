@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 # Which part of kerasdist may import which others. A part is a module or a folder.
 MAY_IMPORT = {
     "checks": set(),
-    "command_parser": {"suggestion"},
+    "command_parser": {"suggestion", "version"},
     "config": {"checks"},
     "environment": set(),
     "exit_codes": set(),
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "suggestion": set(),
     "terminal": set(),
     "usage_error": set(),
+    "version": set(),
     "private": {"cluster"},
     "cluster_resolver": {"cluster"},
     "lifetime": {
@@ -51,7 +52,7 @@ MAY_IMPORT = {
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
         *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
-        *("lifetime", "preflight", "private", "tasks", "training"),
+        *("lifetime", "preflight", "private", "tasks", "training", "version"),
     },
     "trace": {"private", "usage_error"},
     "checkpoints": {"files", "private", "training"},
@@ -87,7 +88,7 @@ MAY_IMPORT = {
             "reductions",
             "strategies",
         ),
-        *("tasks", "weights"),
+        *("tasks", "version", "weights"),
     },
     "__main__": {
         *("checks", "command_parser", "config", "cluster", "doctor", "exit_codes", "launcher"),
@@ -118,7 +119,7 @@ PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
     *("checks", "command_parser", "config", "environment", "exit_codes", "cluster"),
-    *("launch_note", "preflight", "suggestion", "terminal"),
+    *("launch_note", "preflight", "suggestion", "terminal", "version"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

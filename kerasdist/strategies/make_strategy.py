@@ -1,7 +1,6 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
 import functools
-import importlib.metadata
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose
+from kerasdist.version import installed_version
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -218,7 +218,7 @@ def _facts(num_clones: str) -> dict[str, str]:
 
     names = (environment.RUN_ID, environment.RESTART_COUNT)
     return {
-        "kerasdist": importlib.metadata.version("kerasdist"),
+        "kerasdist": installed_version() or "not installed",
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
         "number of clones": num_clones,
