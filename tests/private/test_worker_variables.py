@@ -29,11 +29,11 @@ def test_variables_of_one_name_are_one():
 
 
 def test_what_is_assigned_to_a_copy_is_assigned_to_the_original():
-    original = tf.Variable([1.0, 2.0])
+    original: Any = tf.Variable([1.0, 2.0])
 
     @tf.function
     def update():
-        copy = worker_variables.copy(original, "copied", original.read_value())
+        copy: Any = worker_variables.copy(original, "copied", original.read_value())
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(copy * copy)
         copy.assign_sub(tape.gradient(loss, copy))
