@@ -18,7 +18,8 @@ def checked(program: object) -> list[str]:
 
     Raises:
         TypeError: It is not a list of strings.
-        ValueError: It is empty or Python alone, or there is no such program or script.
+        ValueError: It is empty or Python alone, reads its script from standard input, or there is
+            no such program or script.
     """
     if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
         raise TypeError(
@@ -43,6 +44,11 @@ def checked(program: object) -> list[str]:
         raise ValueError(
             f"`program` is Python without a script. Received: program={list(program)!r}. Add a "
             "script, or -m and a module: `python -m kerasdist launch -- python train.py`."
+        )
+    if what[:1] in (["-"], ["/dev/stdin"]):
+        raise ValueError(
+            "`program` reads its script from standard input, which is not passed on to the tasks: "
+            f"theirs is empty. Received: program={list(program)!r}. Write the script to a file."
         )
     script = _script_of(command)
     if script and not Path(script).exists():

@@ -31,6 +31,7 @@ from kerasdist.usage_error import UsageError
 
 _LONGEST_TITLE = 200
 _LONGEST_ERROR = 300
+_NO_INPUT = "A task has no standard input: `input()` finds its end. Use arguments or files instead."
 
 
 class Supervisor:
@@ -198,7 +199,8 @@ def describe_end(result: LaunchResult) -> str:
         return result.reason
     # What a signal or a lost peer ended has said nothing of its own.
     said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
-    lines = [said, f"Full output of {cause.task}: {cause.log}"]
+    hint = _NO_INPUT if said.startswith("EOFError") else ""
+    lines = [said, hint, f"Full output of {cause.task}: {cause.log}"]
     if task_log.is_full(cause.log.parent):
         lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")
     return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])

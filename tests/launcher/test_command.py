@@ -38,7 +38,6 @@ def test_script_may_stand_without_python(capsys):
         [sys.executable, "-c", "print()", "no_such.py"],
         [sys.executable, "-um", "this", "no_such.py"],
         [sys.executable, "--version"],
-        [sys.executable, "-"],
         ["echo", "no_such.py"],
     ],
 )
@@ -132,6 +131,7 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--", "no-such-program"], "Received: 'no-such-program'."),
         (["--", "python"], "is Python without a script. Received: program=['python']"),
         (["--", "python", "-u", "-X", "dev"], "is Python without a script"),
+        (["--", "python", "-u", "-", "x"], "standard input, which is not passed on to the tasks"),
         (["no_such.py"], "a script that does not exist. Received: 'no_such.py', looked for in "),
         (["--", sys.executable, "no_such.py", "--epochs=5"], "Received: 'no_such.py'"),
         (["--", sys.executable, "-u", "-X", "dev", "no_such.py"], "Received: 'no_such.py'"),

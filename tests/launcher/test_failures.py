@@ -18,6 +18,14 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
     [
         ("sys.exit('an error')", 1, "failed with exit code 1", ["  It wrote last: an error"]),
         ("sys.exit(3)", 3, "failed with exit code 3", ["  It wrote last: the last words"]),
+        (
+            *("input()", 1, "failed with exit code 1"),
+            [
+                "  EOFError: EOF when reading a line",
+                "  A task has no standard input: `input()` finds its end. Use arguments or files "
+                "instead.",
+            ],
+        ),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
     ],
 )
