@@ -95,7 +95,8 @@ class Checkpoint(UpdateCallback):
             answered with a checkpoint after the running step, the same on all workers, and exit
             code 143.
         on_error: What to do if a checkpoint cannot be written: "warn" goes on training, and tries
-            again with the next one; "raise" stops.
+            again with the next one; the end of `fit` says which is the newest if the last one could
+            not be written. "raise" stops.
 
     Attributes:
         resumed_from: The checkpoint that the last `fit` went on from; None for a fresh start.
@@ -192,7 +193,7 @@ class Checkpoint(UpdateCallback):
         self._last_step_function: Any = self.model.train_function
         running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
         self._writer = self._make_writer()
-        running_call.at_end(self.model, self._writer.wait)
+        running_call.at_end(self.model, self._end_writing)
         self._counter = self._make_counter()
 
     def _forget_last_fit(self):
@@ -212,6 +213,11 @@ class Checkpoint(UpdateCallback):
             mode=self.mode,
             raises=self.on_error == "raise",
         )
+
+    def _end_writing(self):
+        self._writer.wait()
+        if self._writer.has_failed:
+            self._say(self._writer.describe_newest())
 
     def _make_counter(self) -> UpdateCounter | None:
         if self.every_steps is None and self.every_secs is None:
@@ -331,10 +337,10 @@ class Checkpoint(UpdateCallback):
 
     def _leave(self):
         self._writer.wait()
-        self._say(
-            f"Received SIGTERM: checkpoint saved in {self.directory}. Start the same command to "
-            "resume."
-        )
+        saved = f"checkpoint saved in {self.directory}. Start the same command to resume."
+        if self._writer.has_failed:
+            saved = "its checkpoint could not be written."
+        self._say(f"Received SIGTERM: {saved}")
         raise SystemExit(SIGNALED + signal.SIGTERM)
 
     # Resuming.

@@ -15,7 +15,8 @@ from kerasdist.checkpoints.folder import Folder, saver_of_copy
 class Writer:
     """Writes one checkpoint at a time, and removes those that are not to be kept.
 
-    If one cannot be written it warns, and training goes on.
+    If one cannot be written it warns, and training goes on. Of those after it, it says nothing
+    until one is written again: a disk stays full.
 
     Args:
         folder: Where they are.
@@ -24,6 +25,9 @@ class Writer:
         monitor: The value that says which are best.
         mode: "min" or "max", what is best.
         raises: Whether an error is raised instead.
+
+    Attributes:
+        has_failed: Whether the last checkpoint could not be written.
     """
 
     def __init__(
@@ -39,14 +43,14 @@ class Writer:
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
         self._monitor, self._mode, self._raises = monitor, mode, raises
         self._writing: tuple[int, Future] | None = None
+        self.has_failed = False
 
     def write(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
     ) -> None:
         """Writes a checkpoint; the arguments are those of `Folder.write`."""
         self.wait()
-        with self._errors(step):
-            self._write(step, record, arrays, save_weights)
+        self._try(step, lambda: self._write(step, record, arrays, save_weights))
 
     def write_beside(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
@@ -64,8 +68,19 @@ class Writer:
         if self._writing is None:
             return
         (step, writing), self._writing = self._writing, None
-        with self._errors(step):
-            writing.result()
+        self._try(step, writing.result)
+
+    def describe_newest(self) -> str:
+        """Returns which checkpoint there is if the last one could not be written."""
+        steps = []
+        with contextlib.suppress(OSError, tf.errors.OpError):  # The disk may be gone altogether.
+            steps = self._folder.steps()
+        if not steps:
+            return f"No checkpoint could be written to {self._folder.path}."
+        return (
+            "The last checkpoint could not be written. The newest is "
+            f"{self._folder.path_of(steps[-1])}"
+        )
 
     def _write(self, step, record, arrays, save_weights):
         self._folder.write(step, record, arrays, save_weights)
@@ -77,16 +92,19 @@ class Writer:
         best = [each for each in ranked if each <= step][: self._keep_best]
         self._folder.keep({*newest, *later, *best})
 
-    @contextlib.contextmanager
-    def _errors(self, step: int):
+    def _try(self, step: int, write: Callable[[], None]):
         try:
-            yield
+            write()
         except (OSError, tf.errors.OpError) as error:
             if self._raises:
                 raise
-            warnings.warn(
-                f"The checkpoint of step {step} cannot be written to {self._folder.path!r}: "
-                f"{getattr(error, 'message', error)}. Training goes on; the next checkpoint will "
-                "be tried again.",
-                stacklevel=2,
-            )
+            if not self.has_failed:
+                warnings.warn(
+                    f"The checkpoint of step {step} cannot be written to {self._folder.path!r}: "
+                    f"{getattr(error, 'message', error)}. Training goes on without it; later ones "
+                    "are tried, and the end of `fit` says if the last one fails, too.",
+                    stacklevel=3,
+                )
+            self.has_failed = True
+        else:
+            self.has_failed = False

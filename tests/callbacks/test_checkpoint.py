@@ -717,7 +717,7 @@ def test_the_weights_alone_with_another_optimizer(tmp_path, capsys):
     assert again.resumed_from == str(tmp_path / "step-00000042")
 
 
-def test_training_goes_on_where_it_cannot_be_written(tmp_path):
+def test_training_goes_on_where_it_cannot_be_written(tmp_path, capsys):
     strategy = strategies.get("one device")
     expected = uninterrupted(strategy, arrays)
     (tmp_path / "file").write_text("in the way")
@@ -725,6 +725,7 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path):
     with pytest.warns(UserWarning, match=r"The checkpoint of step \d+ cannot be written"):
         found = train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run")])
 
+    assert f"No checkpoint could be written to {tmp_path}/file/run." in capsys.readouterr().err
     assert_equal(found, expected, strategy)
     with pytest.raises((OSError, tf.errors.OpError), match="file"):
         train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
@@ -770,11 +771,11 @@ def test_a_disk_that_is_full_for_a_while_harms_nothing(tmp_path):
     strategy = strategies.get("one device")
     expected = uninterrupted(strategy, arrays)
     fill = Fill(6, 14)
-    with fill.stack, pytest.warns(UserWarning, match=r"of step (8|12) cannot be written") as told:
+    with fill.stack, pytest.warns(UserWarning, match="of step 8 cannot be written") as told:
         found = train(strategy, arrays, [Checkpoint(tmp_path, every_steps=4), fill])
 
     assert_equal(found, expected, strategy)
-    assert sum("cannot be written" in str(each.message) for each in told) == 2
+    assert sum("cannot be written" in str(each.message) for each in told) == 1
     assert names(tmp_path) == [f"step-{step:08d}" for step in (4, 16, 20, 21)]
     assert not [each for each in tmp_path.iterdir() if not each.name.startswith("step-")]
     fill = Fill(3, 99)

@@ -1,6 +1,7 @@
 """Which checkpoints are kept, and what is said of those that the disk does not take."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,14 +52,22 @@ def test_beside_the_training_the_arrays_of_that_moment_are_written(monkeypatch, 
     assert Folder(str(tmp_path)).read(1).arrays["metric"].tolist() == [0, 0]
 
 
-def test_what_the_disk_does_not_take_is_told_and_the_next_is_written(tmp_path):
+def test_what_the_disk_does_not_take_is_told_once_until_it_takes_one(tmp_path):
     ours = writer(tmp_path)
 
-    with pytest.warns(UserWarning, match="The checkpoint of step 1 cannot be written .* No space"):
+    with pytest.warns(UserWarning, match="of step 1 cannot be written .* No space") as told:
         write(ours, 1, save=refuse)
-    write(ours, 2)
+        write(ours, 2, save=refuse)
+    assert [Path(each.filename).name for each in told] == [Path(__file__).name]
+    assert ours.describe_newest() == f"No checkpoint could be written to {tmp_path}."
+    write(ours, 3)
+    assert not ours.has_failed
+    with pytest.warns(UserWarning, match="of step 4 cannot be written"):
+        write(ours, 4, save=refuse)
 
-    assert Folder(str(tmp_path)).steps() == [2]
+    assert ours.has_failed
+    assert Folder(str(tmp_path)).steps() == [3]
+    assert ours.describe_newest().endswith(f"The newest is {tmp_path}/step-00000003")
 
 
 def test_an_error_beside_the_training_is_raised_where_it_is_awaited(monkeypatch, tmp_path):
