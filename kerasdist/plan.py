@@ -153,7 +153,7 @@ def plan_training(
         global_batch_size=global_batch_size,
         num_examples=num_examples,
         settings={
-            "steps per call": _steps_per_call(model, cluster),
+            "steps per call": _steps_per_call(model, cluster, callbacks),
             "optimizer": _optimizer(model.optimizer),
             "update": _update(callbacks, num_replicas, cluster),
             "messages": _messages(strategy),
@@ -230,13 +230,18 @@ def _messages(strategy):
     return f"all-reduce {options.implementation.name}, all gradients of a step in {size}"
 
 
-def _steps_per_call(model, cluster):
+def _steps_per_call(model, cluster, callbacks):
+    from kerasdist.training.parameter_servers import batch_hooks
+
     if model.steps_per_execution > 1:
         return str(model.steps_per_execution)
     if not cluster:
         return ""
     if model.distribute_strategy.steps_per_call:
         return str(model.distribute_strategy.steps_per_call)
+    owners = batch_hooks.owners(callbacks)
+    if owners and cluster.num_workers == 1:
+        return f"1, {batch_hooks.reason(owners)}"
     return "chosen while training, about 0.1 s each; make_strategy(steps_per_call=...) fixes it"
 
 

@@ -56,7 +56,10 @@ def make_model(strategy, **arguments):
 
 
 class Calls(keras.callbacks.Callback):
-    """Notes which steps it is called for."""
+    """Notes which steps it is called for.
+
+    Not used with parameter servers, where no step of a single worker would run ahead of it.
+    """
 
     def __init__(self):
         super().__init__()
@@ -71,9 +74,10 @@ class Calls(keras.callbacks.Callback):
 
 def fit(strategy, *args, compile_arguments=None, **kwargs) -> dict:
     model, calls = make_model(strategy, **compile_arguments or {}), Calls()
+    callbacks = [] if isinstance(strategy, tf.distribute.ParameterServerStrategy) else [calls]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        history = model.fit(*args, verbose=0, callbacks=[calls], **kwargs).history
+        history = model.fit(*args, verbose=0, callbacks=callbacks, **kwargs).history
     outcome = {**history, "weights": model.get_weights(), "steps": calls.steps}
     if "steps_per_epoch" in kwargs:  # Without, Keras warns where data of unknown length ends.
         outcome["ended"] = sum(str(each.message).startswith(ENDED) for each in caught)

@@ -281,7 +281,7 @@ def test_layers_that_draw_nothing_are_not_noted(name):
 def test_plan_of_parameter_servers_says_what_lives_where():
     chief, *_ = run_cluster(plans_of_parameter_servers, num_workers=1, num_ps=2)
     assert chief.exit_code == 0, chief.output
-    before, after = map(rows_of, chief.value)
+    before, waiting, after = map(rows_of, chief.value)
 
     assert before["devices"] == "CPU:0"
     assert before["parameter servers"] == "2"
@@ -294,6 +294,7 @@ def test_plan_of_parameter_servers_says_what_lives_where():
     assert before["ps 1"] == f"1.3 MB: {table.format(2)}, 1 smaller"
     assert before["slots"].startswith("made by `fit`, each on the ps of its weight")
     assert after["ps 0"].startswith("1.3 MB, and 2.6 MB of the optimizer: sequential/table")
+    assert waiting["steps per call"] == "1, because LambdaCallback has a hook for each batch"
     assert after["steps per call"] == "5"
     assert not {"slots", "update"} & after.keys()
 
@@ -309,10 +310,13 @@ def plans_of_parameter_servers():
         model.compile("adam", "mse", jit_compile=True)
     clip = kerasdist.callbacks.GradientClipping(global_norm=1.0)
     before = kerasdist.plan_training(model, global_batch_size=64, callbacks=[clip])
+    look = keras.callbacks.LambdaCallback(on_train_batch_end=print)
+    waiting = kerasdist.plan_training(model, callbacks=[look])
     with strategy.scope():
         model.compile("adam", "mse", steps_per_execution=5)
         model.optimizer.build(model.trainable_variables)
-    return [str(before), str(kerasdist.plan_training(model, global_batch_size=64))]
+    after = kerasdist.plan_training(model, global_batch_size=64)
+    return list(map(str, (before, waiting, after)))
 
 
 def test_model_that_is_not_compiled_has_no_plan():

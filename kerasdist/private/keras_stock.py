@@ -25,6 +25,8 @@ _OF_SEVERAL_EXAMPLES = (
 )
 # What Keras makes of a function that is given to `compile`.
 _LossFunctionWrapper = keras_losses.LossFunctionWrapper
+# Those of a callback that `fit` calls around each batch; by default the first two call the others.
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Attributes of layers that may hold a function of the user's, of all examples.
 _FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")
 
@@ -185,6 +187,19 @@ def own_apply_of(model) -> str | None:
             if not _is_stock(getattr(type(optimizer), name)):
                 return f"{type(optimizer).__name__}.{name}"
     return None
+
+
+def has_own_batch_hook(callback) -> bool:
+    """Whether `fit` calls a function of the user's around each batch, as a hook of `callback`.
+
+    Not where a subclass of one of Keras' callbacks, or of ours, overrides other hooks alone.
+    """
+    hooks = (getattr(callback, name, None) for name in _BATCH_HOOKS)
+    return not all(hook is None or _is_stock(hook) or _is_ours(hook) for hook in hooks)
+
+
+def _is_ours(thing) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("kerasdist.")
 
 
 def _is_stock(thing) -> bool:

@@ -104,6 +104,11 @@ def training_of(model) -> RunningCall | None:
     return next(fits, None)
 
 
+def callbacks() -> tuple:
+    """Returns all callbacks of the innermost call that runs, as they were given to `fit`."""
+    return _calls()[-1].callbacks if _calls() else ()
+
+
 def note_data(*, batch_size: int | None, num_batches: int | None, state: Callable) -> None:
     """Notes of the data of the call that runs what `RunningCall` says of it."""
     if _calls():

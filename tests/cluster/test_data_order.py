@@ -61,7 +61,7 @@ def test_workers_read_data_as_plain_keras_does(name):
 @pytest.mark.parametrize("deployment", PARAMETER_SERVERS)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "eagerly"])
 def test_one_asynchronous_worker_reads_data_as_plain_keras_does(name, deployment):
-    # `fit` hears of several steps at once.
+    # `fit` hears of several steps at once, and nobody notes them.
     check_cases(deployment, name, without={"steps"})
 
 

@@ -1,6 +1,7 @@
 """One worker and one parameter server give what plain Keras gives: programs of one cluster."""
 
 import functools
+import re
 import traceback
 
 import keras
@@ -245,6 +246,50 @@ def metrics_of_the_step():
     return make, lambda model: model.fit(X, Y, **arguments).history
 
 
+def make_small():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.001), "mse")
+    return model
+
+
+class FindRate(keras.callbacks.Callback):
+    """Raises the learning rate in each step, and notes the losses."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append((logs or {})["loss"])
+        optimizer = self.model.optimizer
+        optimizer.learning_rate = 1.1 * float(optimizer.learning_rate.numpy())
+
+
+class Cycle(keras.callbacks.Callback):
+    def on_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate.assign(0.01 * (1 + batch % 3))
+
+
+def prune(model, batch, logs):
+    model.set_weights([np.where(abs(each) < 0.2, 0, each) for each in model.get_weights()])
+    model.stop_training = batch == 15
+
+
+@program
+def callbacks_that_change_what_the_next_step_reads():
+    def run(model):
+        arguments = {"batch_size": 1, "shuffle": False, "verbose": 0}
+        find, cut = FindRate(), functools.partial(prune, model)
+        pruned = keras.callbacks.LambdaCallback(on_train_batch_end=cut)
+        histories = [
+            model.fit(X, Y, callbacks=each, **arguments).history
+            for each in ([kerasdist.callbacks.OnChief(find)], [Cycle()], [pruned])
+        ]
+        return histories, find.losses, model.optimizer.iterations.numpy()
+
+    return make_small, run
+
+
 def run_programs():
     strategy = kerasdist.make_strategy()
     return {name: _error_of(make, strategy) for name, make in PROGRAMS.items()}
@@ -274,3 +319,9 @@ def test_equals_plain_keras(name):
 @pytest.mark.timeout(300)
 def test_nobody_is_told_to_schedule_what_is_scheduled():
     assert "without using `ClusterCoordinator.schedule`" not in chief().output
+
+
+@pytest.mark.timeout(300)
+def test_steps_that_are_made_one_at_a_time_are_announced_with_the_reason():
+    lines = re.findall("Steps: one at a time, because (.*) has a hook", chief().output)
+    assert lines == ["FindRate", "Cycle", "LambdaCallback"]

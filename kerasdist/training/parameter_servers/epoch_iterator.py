@@ -14,6 +14,7 @@ from kerasdist.training import running_call
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.parameter_servers import batch_hooks
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
 
 # Of a call where the number of its steps is left to us: long beside the millisecond or less in
@@ -60,9 +61,11 @@ class Calls:
         first_step: Which step of the epoch that is, from 0.
         num_steps: Steps of the epoch, at most; infinity takes them until the data ends.
         steps_per_call: How many steps a call has; None chooses.
+        runs_ahead: Whether calls start before those before them have ended.
         clock: Seconds.
 
     Attributes:
+        runs_ahead: As above.
         num_done: Steps that have ended.
         has_ended: Whether the data turned out to end within the epoch.
     """
@@ -76,11 +79,13 @@ class Calls:
         num_steps,
         first_step=0,
         steps_per_call=None,
+        runs_ahead=True,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self.source = source
         self.running = collections.deque()
-        self.max_running = most_running(num_workers)
+        self.runs_ahead = runs_ahead
+        self.max_running = most_running(num_workers) if runs_ahead else 1
         self.num_done = 0
         self.has_ended = False
         self._num_workers = num_workers
@@ -277,17 +282,22 @@ class WorkerEpochIterator(EpochIterator):
         return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
 
     def _calls(self, source, first, num_steps, *, first_step) -> Calls:
+        num_workers = self._strategy.served_cluster.num_workers
+        steps_per_call = self._strategy.steps_per_call
+        if self.steps_per_execution > 1:
+            steps_per_call = self.steps_per_execution
+        owners = batch_hooks.owners(running_call.callbacks()) if num_workers == 1 else []
+        if owners:
+            steps_per_call = steps_per_call or 1
+            announce(batch_hooks.describe(owners, steps_per_call))
         return Calls(
             source,
-            num_workers=self._strategy.served_cluster.num_workers,
+            num_workers=num_workers,
             first=first,
             num_steps=num_steps,
             first_step=first_step,
-            steps_per_call=(
-                self.steps_per_execution
-                if self.steps_per_execution > 1
-                else self._strategy.steps_per_call
-            ),
+            steps_per_call=steps_per_call,
+            runs_ahead=not owners,
         )
 
 

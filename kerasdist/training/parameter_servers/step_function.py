@@ -1,7 +1,9 @@
 """The function that `fit` and `evaluate` call where asynchronous workers run the steps.
 
 It keeps every worker busy: a few calls of some steps each are on their way, and each time `fit`
-asks, the oldest of them has ended. The numbers that it reports are those of steps that are done.
+asks, the oldest of them has ended. If there is one worker and a callback of the user's may act
+between two calls, there is one call at a time; see `batch_hooks`. The numbers that it reports are
+those of steps that are done.
 """
 
 import contextlib
@@ -145,6 +147,8 @@ class WorkerStepFunction:
             self._calls, self.num_steps_of_epoch = weakref.ref(calls), calls.num_done_of_epoch
         while call := calls.take():
             self._start(call)
+        if not calls.runs_ahead:
+            self._recent = None  # Callbacks see each step, and so do the logs.
         if not self._running:  # `finish` has ended the last ones, in the middle of an epoch.
             return 1
         return self._end(self._running.pop(0))

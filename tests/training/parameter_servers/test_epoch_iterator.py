@@ -118,6 +118,15 @@ def test_calls_wait_while_enough_run(make_calls):
     assert calls.take() is None
 
 
+def test_no_call_runs_ahead_where_a_callback_may_act_between_two(make_calls):
+    calls = make_calls(steps_per_call=1, runs_ahead=False)
+    first = calls.take()
+    assert calls.take() is None
+
+    calls.end(first, 1)
+    assert calls.take().position == 1
+
+
 def test_call_that_ends_next_is_the_first_that_runs_or_is_to_run(make_calls):
     calls = make_calls(num_steps=2, steps_per_call=1)
     planned = calls.peek()
