@@ -42,6 +42,7 @@ from kerasdist.short_list import short_list
 from kerasdist.terminal import say
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
+from kerasdist.training.step import slots
 from kerasdist.training.step.update_callback import UpdateCallback
 
 # In the names of logs whose largest value is the best.
@@ -359,6 +360,7 @@ class Checkpoint(UpdateCallback):
         """Resumes a checkpoint if it is one of this `fit`."""
         if saved is None:
             return None
+        slots.make(self.model)
         training = resume.Training(
             fit=self._fit,
             epochs=self._epochs(),
@@ -421,6 +423,7 @@ class Checkpoint(UpdateCallback):
                 return
             step = num_done if step else 0  # Workers are ahead of `fit`.
         self._is_due = False
+        slots.make(self.model)  # Before the first step there are none.
         arrays = model_state.read(self.model)
         if is_cut:
             arrays |= self._cut

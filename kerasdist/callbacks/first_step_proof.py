@@ -11,7 +11,7 @@ from kerasdist.doctor.recording import OneStep, Start, Step
 from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import scope_checks, whole_step
+from kerasdist.training.step import scope_checks, slots, whole_step
 from kerasdist.training.step.draws import Draws
 from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of
 
@@ -74,6 +74,7 @@ class FirstStepProof(keras.callbacks.Callback):
     def _prove(self, batch):
         start = time.perf_counter()
         steps = []
+        slots.make(self.model)
         weights = named_values(self.model, self.model.weights)
         before = Start(name=self.model.name, weights=weights)
         for run in (whole_step.run_whole, whole_step.run_shares):

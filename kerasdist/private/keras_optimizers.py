@@ -153,6 +153,27 @@ def build_optimizer(model) -> None:
         build(optimizer, model.trainable_variables)
 
 
+@contextlib.contextmanager
+def built_in_scope(model) -> Generator[None]:
+    """Lets callbacks build an optimizer, which makes its variables, as BackupAndRestore does.
+
+    They run outside of its scope.
+    """
+    with contextlib.ExitStack() as stack:
+        for optimizer in {id(each): each for each in optimizers_of(model)}.values():
+            if not optimizer.built:
+                stack.enter_context(method_replaced(optimizer, "build", _build_inside, optimizer))
+        yield
+
+
+def _build_inside(build, optimizer, variables):
+    strategy = keras_adapter.strategy_of(optimizer)
+    is_inside = tf.distribute.get_strategy() is strategy
+    # Entered once more, it would make variables before it asks what was entered in between.
+    with contextlib.nullcontext() if is_inside else strategy.scope():
+        build(variables)
+
+
 def build(optimizer, variables: list[keras.Variable]) -> None:
     """Creates the variables of an optimizer, each beside the weight that it is for.
 

@@ -43,6 +43,7 @@ from kerasdist.training.step import (
     replica_run,
     replica_step,
     scope_checks,
+    slots,
     update_callback,
     variable_creation,
     whole_metrics,
@@ -96,8 +97,6 @@ def _make_train_function(stock, model, force=False):
         if callbacks and element_spec is not None and model.train_function is None:
             _make_variables(model, element_spec)
         with model.distribute_strategy.scope():
-            if keras_stock.has_stock_steps(model):
-                keras_optimizers.build_optimizer(model)
             for callback in callbacks:
                 callback.prepare(model)
                 callback.prepared_for = weakref.ref(model)
@@ -107,6 +106,7 @@ def _make_train_function(stock, model, force=False):
             returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
             weighs_loss=keras_stock.is_stock_step(model.train_step),
             callbacks=callbacks,
+            before_first=functools.partial(slots.make, model),
             rehearse=rehearsal.warn_of_differences if rehearsal.is_due(model) else None,
         )
     model.train_function.restart()
@@ -209,7 +209,9 @@ def _fit(stock, model, *args, **kwargs):
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
     watched = peers.watched(keras_adapter.strategy_of(model))
-    with running_call.entered("fit", model, **known), watched:
+    with running_call.entered("fit", model, **known) as call, watched:
+        if _is_ours(model):
+            call.exits.enter_context(keras_optimizers.built_in_scope(model))
         return _outside_scopes(stock, model, *args, **kwargs)
 
 

@@ -98,6 +98,7 @@ class WorkerStepFunction:
         Raises:
             StopIteration: There was no batch left.
         """
+        self._step.begin()
         is_first, self._is_traced = not self._is_traced, True
         with self._strategy.step_watch.call(int, is_first=is_first):
             return self._call(data)

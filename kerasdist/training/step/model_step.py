@@ -47,6 +47,7 @@ class ModelStep:
             then read when somebody asks, and the step does not compute them.
         weighs_loss: See `ReplicaStep.weighs_loss`.
         callbacks: The update callbacks that are compiled into the step, in list order.
+        before_first: Is called right before the first step, by `begin`.
         make_delivery: See `replica_run.run`.
         make_times: Called with `is_on`; returns what measures the steps.
 
@@ -68,6 +69,7 @@ class ModelStep:
         returns_metrics: bool,
         weighs_loss: bool,
         callbacks: tuple = (),
+        before_first: Callable[[], None] | None = None,
         make_delivery: Callable = LocalDelivery,
         make_times: Callable = StepTimes,
     ):
@@ -76,6 +78,7 @@ class ModelStep:
         self.step = replica_run.inlined(step, self._strategy)
         self._returns_metrics = returns_metrics
         self._weighs_loss = weighs_loss
+        self._before_first = before_first
         self._make_delivery = make_delivery
         self._observers = update_callback.overriding("observe", callbacks)
         self._part_observers = update_callback.overriding("observe_part", callbacks)
@@ -99,6 +102,12 @@ class ModelStep:
         self.num_examples.assign(0)
         self._has_infinite.assign([False, False])
         self.first_axes.restart()
+
+    def begin(self) -> None:
+        """Begins a call of one or more steps."""
+        if self._before_first is not None:
+            self._before_first()
+            self._before_first = None
 
     def look_at(self, batch, *, is_first, num_parts: int = 1) -> list:
         """Looks for what is wrong with the first batch; returns checks for `run`.

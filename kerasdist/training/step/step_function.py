@@ -137,6 +137,7 @@ class StepFunction:
         Raises:
             StopIteration, tf.errors.OutOfRangeError: There was no batch left.
         """
+        self._step.begin()
         is_first = self._begin_call(data)
         if self._watch is None:
             return self._call(data)

@@ -1,0 +1,19 @@
+"""The slots of a model's optimizer, such as its momenta, and when they are made.
+
+Plain Keras makes them in the first step. A callback sees the difference: one that looks for a
+learning rate saves the weights as `fit` begins and loads them at its end. Without slots in the file
+the optimizer goes on as it is; with them it begins anew.
+"""
+
+from kerasdist.private import keras_optimizers, keras_stock
+
+
+def make(model) -> None:
+    """Makes the slots that are not there yet, in the scope of the model's strategy.
+
+    Before the step is traced: a trace that finds none would hold the first scale of a
+    `LossScaleOptimizer`. Those of a train_step of the user's own are for its trace to make.
+    """
+    if keras_stock.has_stock_steps(model):
+        with model.distribute_strategy.scope():
+            keras_optimizers.build_optimizer(model)
