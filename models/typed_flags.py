@@ -33,7 +33,7 @@ def define_count(
     at_most: int = _MOST,
 ) -> None:
     """Defines a flag that takes a whole number; `at_least` None leaves the check to others."""
-    parser = flags.IntegerParser() if at_least is None else _Counts(at_least, at_most)
+    parser = _Counts(at_least, math.inf if at_least is None else at_most)
     flags.DEFINE(parser, name, default, help, values, flags.ArgumentSerializer())
 
 
@@ -57,9 +57,15 @@ def define_number(
 
 
 class _Counts(flags.IntegerParser):
-    def __init__(self, at_least: int, at_most: int):
+    def __init__(self, at_least: int | None, at_most: float):
         super().__init__(at_least)
         self._at_most = at_most
+
+    def convert(self, argument):
+        try:
+            return super().convert(argument)
+        except ValueError as error:
+            raise ValueError("must be a whole number") from error
 
     def parse(self, argument):
         number = super().parse(argument)
@@ -74,10 +80,18 @@ class _Parser(flags.ArgumentParser):
         self._words, self._contains = words, contains
 
     def parse(self, argument):
-        number = float(argument)
+        number = _read(argument)
         if not (math.isfinite(number) and self._contains(number)):
             raise ValueError(f"must be a number, {self._words}")
         return number
 
     def flag_type(self):
         return "float"
+
+
+def _read(argument: str | float) -> float:
+    """Returns a number; what is none is not finite, either."""
+    try:
+        return float(argument)
+    except ValueError:
+        return math.nan

@@ -187,7 +187,6 @@ def test_text_that_is_no_json_object_is_an_error_with_its_place(text, message):
         ("clusters", "cluster"),
         ("CLUSTER", "cluster"),
         ("cluster_spec", "cluster"),
-        ("sparseCluster", "cluster"),
         ("tasks", "task"),
         ("task_type", "task"),
     ],
@@ -198,6 +197,11 @@ def test_key_that_looks_like_a_missing_one_is_an_error(key, meant):
 
     with pytest.raises(ValueError, match=f'Unknown key "{key}". Did you mean "{meant}"?'):
         from_tf_config(config)
+
+
+def test_a_cluster_that_is_only_a_part_is_named_as_not_supported():
+    with pytest.raises(ValueError, match=r'"sparseCluster", .* is not supported. Give every task'):
+        from_tf_config({"sparseCluster": {"worker": {"1": "b:1"}}, "task": WORKER_0})
 
 
 @pytest.mark.parametrize(
@@ -218,6 +222,7 @@ def test_key_that_looks_like_a_missing_one_is_an_error(key, meant):
         ({"type": "wroker", "index": 0}, 'Jobs: worker, evaluator. Did you mean "worker"?'),
         ({"type": "ps", "index": 0}, '"ps 0" is not in the cluster. Jobs: worker, evaluator'),
         ({"type": "master", "index": 0}, 'no job "master". Use "chief"'),
+        ({"type": "workerpool1", "index": 0}, '"workerpool1" is "worker" and'),
     ],
 )
 def test_wrong_task_is_an_error_that_shows_it(task, message):
@@ -238,6 +243,8 @@ def test_task_that_lost_its_cluster_is_an_error(job, index):
         (None, "Received: cluster=None"),
         ({"workers": ["a:1"]}, 'Unknown job "workers".*chief, worker, ps. Did you mean "worker"?'),
         ({"master": ["a:1"], "chief": ["b:1"]}, 'no job "master". Use "chief"'),
+        ({"Master": ["a:1"], "worker": ["b:1"]}, 'no job "Master". Use "chief"'),
+        ({"workerpool0": ["a:1"]}, 'Unknown job "workerpool0".* "workerpool0" is "chief", '),
         ({"worker": []}, r'"worker" has no addresses. Received: worker=\[\]'),
         ({"worker": "a:1"}, "must be a list.* Received: worker='a:1'"),
         ({"worker": {"0": "a:1"}}, "must be a list.* Received: worker={'0': 'a:1'}"),

@@ -540,6 +540,7 @@ def test_port_in_use_is_an_error_at_once(host, task):
 
     assert f"Port {port} of {task} (127.0.0.1:{port}) is already in use" in told
     assert f"ss -ltnp 'sport = :{port}'" in told
+    assert "set TF_CONFIG={} for a process that runs by itself" in told
 
 
 def test_a_child_of_multiprocessing_that_runs_the_script_again_is_told_of_the_guard(monkeypatch):

@@ -8,6 +8,10 @@ from kerasdist.suggestion import did_you_mean
 
 # What TensorFlow's strategies accept in a cluster. An evaluator is a task outside the cluster.
 _JOBS = ("chief", "worker", "ps")
+_POOLS_OF_VERTEX = (
+    "The pools are the names of CLUSTER_SPEC, which Vertex AI sets beside TF_CONFIG: in TF_CONFIG, "
+    '"workerpool0" is "chief", "workerpool1" is "worker" and "workerpool2" is "ps".'
+)
 
 
 def check_jobs(jobs: Mapping[str, Sequence[str]]) -> None:
@@ -95,9 +99,11 @@ def _check_task_in_jobs(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_not_master(job: str) -> None:
-    if job == "master":
-        raise ValueError('TensorFlow 2 has no job "master". Use "chief" in "cluster" and "task".')
+    if job.lower() == "master":
+        raise ValueError(f'TensorFlow 2 has no job "{job}". Use "chief" in "cluster" and "task".')
 
 
 def _known_jobs(job: str, known: Iterable[str]) -> str:
+    if job.startswith("workerpool"):  # Near to "worker", which the first and the third are not.
+        return _POOLS_OF_VERTEX
     return f"Jobs: {', '.join(known)}.{did_you_mean(job, known)}"

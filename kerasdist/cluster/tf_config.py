@@ -92,6 +92,11 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     # Launchers add keys of their own, so an unknown key is a mistake only if it looks like one that
     # is missing.
     missing = [key for key in ("cluster", "task") if key not in config]
+    if "cluster" in missing and "sparseCluster" in config:
+        raise ValueError(
+            '"sparseCluster", which tells a task only some of the addresses, is not supported. '
+            'Give every task the whole "cluster".'
+        )
     for key in config:
         suggestion = did_you_mean(key, missing)
         if suggestion:

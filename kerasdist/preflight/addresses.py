@@ -43,9 +43,11 @@ def _describe_taken_port(error: OSError, port: int, name: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} of {name} is already in use on this machine, often by a process of an "
-            "earlier run, or because the task was started twice. "
+            "earlier run, because the task was started twice, or because the task itself has "
+            "started this process, which inherits its TF_CONFIG. "
             f"`ss -ltnp 'sport = :{port}'` or `lsof -i :{port}` shows who holds it. Stop that "
-            "process, or give the task another port on every task."
+            "process, give the task another port on every task, or set TF_CONFIG={} for a process "
+            "that runs by itself."
             f"{_REMARK_TO_CHILD if _is_child() else ''}"
         )
     return f"Port {port} of {name} cannot be opened: {error}. Give the task another port."
