@@ -133,7 +133,8 @@ def has_own_parts(model) -> bool:
     operations between layers.
     """
     return not all(
-        _is_stock(optimizer) for optimizer in keras_optimizers.optimizers_of(model)
+        _is_stock(optimizer) and not _own_applies(optimizer)
+        for optimizer in keras_optimizers.optimizers_of(model)
     ) or any(not _is_stock(layer) or _may_mix_examples(layer) for layer in model._flatten_layers())
 
 
@@ -177,16 +178,23 @@ def _calls_each_example_alone(model) -> bool:
     )
 
 
-def own_apply_of(model) -> str | None:
-    """Returns the name of a method with which an optimizer of `model` applies in a way of its own.
+def own_applies_of(model) -> list[tuple[Any, str]]:
+    """Returns the methods by which optimizers of `model` apply gradients in a way of the user's.
 
-    None where all of them apply gradients as Keras' do.
+    Also those of optimizers that layers hold; of a class, or assigned to an optimizer.
+
+    Returns:
+        Pairs of an optimizer and the name of its method.
     """
-    for optimizer in keras_optimizers.optimizers_of(model):
-        for name in ("apply", "apply_gradients"):
-            if not _is_stock(getattr(type(optimizer), name)):
-                return f"{type(optimizer).__name__}.{name}"
-    return None
+    outer = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
+    inner = [getattr(each, "inner_optimizer", each) for each in outer]
+    optimizers = {id(each): each for each in (*outer, *inner)}  # A model may hold one twice.
+    return [(each, name) for each in optimizers.values() for name in _own_applies(each)]
+
+
+def _own_applies(optimizer) -> list[str]:
+    names = ("apply", "apply_gradients")
+    return [name for name in names if not _is_stock(getattr(optimizer, name))]
 
 
 def has_own_batch_hook(callback) -> bool:

@@ -35,6 +35,7 @@ from kerasdist.training.step import (
     batch_statistics,
     global_loss,
     gradient_aggregation,
+    own_apply,
     own_functions,
     randomness,
     reduction_notes,
@@ -290,7 +291,7 @@ def _make_variables(model, element_spec):
     traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext
     num_weights = len(model.weights)
     try:
-        with traced(strategy):
+        with traced(strategy), own_apply.routed(model):
             graph_function(run).get_concrete_function(spec)
     except Exception:
         # With the weights, the step may do something else, or show this again.
@@ -433,6 +434,7 @@ _FUNCTIONS = {
     "reduce_loss": global_loss.reduce_weighted_values,
     "scale_for_distribution": global_loss.scale_for_distribution,
     "unscale_for_distribution": global_loss.unscale_for_distribution,
+    "build_losses": global_loss.build_losses,
     "compiled_loss": global_loss.compiled_loss,
     "call_loss": global_loss.call_loss,
     "add_loss": global_loss.add_loss,

@@ -1,5 +1,6 @@
 """What is Keras' own is told from what is the user's."""
 
+import functools
 import inspect
 
 import keras
@@ -147,10 +148,15 @@ def test_losses_of_the_users_own_have_names():
     assert keras_stock.compiled_losses_of(model) is not None
 
 
-def test_a_way_of_ones_own_to_apply_gradients_is_named():
+def test_ways_of_ones_own_to_apply_gradients_are_found():
     model = keras.Sequential([keras.layers.Dense(1)])
-    assert keras_stock.own_apply_of(model) is None
+    assert keras_stock.own_applies_of(model) == []
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
-    assert keras_stock.own_apply_of(model) is None
+    assert keras_stock.own_applies_of(model) == []
+    assert not keras_stock.has_own_parts(model)
+    inner = model.optimizer.inner_optimizer
+    inner.apply = functools.partial(inner.apply)
+    assert keras_stock.own_applies_of(model) == [(inner, "apply")]
     model.compile(Halves())
-    assert keras_stock.own_apply_of(model) == "Halves.apply_gradients"
+    assert keras_stock.own_applies_of(model) == [(model.optimizer, "apply_gradients")]
+    assert keras_stock.has_own_parts(model)

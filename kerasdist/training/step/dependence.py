@@ -35,6 +35,13 @@ class Dependence:
         handles = {id(outer): inner for outer, inner in graph.captures}
         return [each for each in variables if self._is_set_by_batch(handles.get(id(each.handle)))]
 
+    def is_in(self, structure) -> bool:
+        """Whether a structure has a tensor, of the graph that is traced, that does."""
+        graph: Any = tf.compat.v1.get_default_graph()
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        symbolic = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+        return self._depend([leaf for leaf in symbolic if getattr(leaf, "graph", None) is graph])
+
     def _is_set_by_batch(self, handle) -> bool:
         if handle is None:  # The step has nothing to do with it.
             return False

@@ -7,6 +7,7 @@ communication and may stand inside a `tf.cond`.
 """
 
 import contextlib
+import dataclasses
 import functools
 import threading
 import weakref
@@ -47,9 +48,11 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         return _rehearse_update(optimizer, gradients, trainable_variables, step)
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
-        with tf.init_scope(), step.delivery.updating(optimizer):
+        with _local_updates(False), tf.init_scope(), step.delivery.updating(optimizer):
             keras_optimizers.build(optimizer, list(trainable_variables or []))
     variables = list(trainable_variables or keras_optimizers.variables_trained_by(optimizer))
+    if is_in_own_apply():
+        return stock(optimizer, _aggregate_others(variables, gradients, step), variables)
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -136,6 +139,20 @@ def _aggregate_of(variables, gradients: list, step, factor) -> list:
     return [_largest(gradient) if overwrites else next(summed) for gradient, overwrites in pairs]
 
 
+def _aggregate_others(variables, gradients: list, step) -> list:
+    """Returns gradients that an own `apply` has made of those of the global batch.
+
+    Those that it has computed anew, from the examples of this replica, meet here.
+    """
+    is_of_batch = not tf.executing_eagerly() and step.dependence.is_in(gradients)
+    if step.is_only_replica or not is_of_batch:
+        return gradients
+    # Nobody has scaled their loss.
+    step = dataclasses.replace(step, weighs_loss=False, riders={})
+    with _local_updates(False):
+        return _aggregate_of(variables, gradients, step, 1)
+
+
 def _is_overwritten(variable) -> bool:
     return getattr(variable, "overwrite_with_gradient", False)
 
@@ -195,8 +212,13 @@ def _scale_of(optimizer):
 
 
 def _division_of(optimizer, step) -> int:
-    """Returns what the loss of an optimizer's gradients was divided by."""
-    return _num_replicas() if any(each is optimizer for each in step.divided) else 1
+    """Returns what the loss of an optimizer's gradients was divided by.
+
+    An optimizer around another one may scale the loss with that.
+    """
+    optimizers = [optimizer, *keras_optimizers.optimizers_of(optimizer)]
+    is_divided = any(each is one for each in step.divided for one in optimizers)
+    return _num_replicas() if is_divided else 1
 
 
 def _num_replicas() -> int:
@@ -231,12 +253,27 @@ def is_aggregated() -> bool:
 
 
 @contextlib.contextmanager
-def _local_updates():
-    _local.is_aggregated = True
+def _local_updates(are_local: bool = True) -> Generator[None]:
+    outer, _local.is_aggregated = is_aggregated(), are_local
     try:
         yield
     finally:
-        _local.is_aggregated = False
+        _local.is_aggregated = outer
+
+
+def is_in_own_apply() -> bool:
+    """Whether this thread is in an `apply` of the user's own, which has aggregated gradients."""
+    return getattr(_local, "is_in_own_apply", False)
+
+
+@contextlib.contextmanager
+def in_own_apply() -> Generator[None]:
+    """Calls such an `apply`: what Keras' own then gets has had the callbacks already."""
+    _local.is_in_own_apply = True
+    try:
+        yield
+    finally:
+        _local.is_in_own_apply = False
 
 
 def _update(stock, optimizer, gradients, variables, step):

@@ -61,27 +61,18 @@ def find(whole, shared, tolerance: float, num_replicas: int) -> GradientDifferen
     return dataclasses.replace(found, asks_for_number=whole.asks_for_number)
 
 
-def describe(found: GradientDifference, num_replicas: int, own_apply: str | None) -> str:
+def describe(found: GradientDifference, num_replicas: int) -> str:
     """Returns a difference in words, with the remedy.
 
     Args:
         found: Of `find`.
         num_replicas: In all.
-        own_apply: The name of the method by which an optimizer of the user's applies gradients, if
-            it has one.
     """
     text = (
         f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
         f"one device: it differs by {_percent(found.difference)} (of '{found.variable}'). "
+        "Each replica computes the loss of its own examples, which counts as a mean over them. "
     )
-    if own_apply:
-        text += (
-            f"'{own_apply}' is a method of your own, and sees the gradient of one replica: change "
-            "the gradient in `update_step` of the optimizer, or in a "
-            "`kerasdist.callbacks.UpdateCallback`, where it is that of the whole batch. If that is "
-            "not it: "
-        )
-    text += "Each replica computes the loss of its own examples, which counts as a mean over them. "
     if not math.isfinite(found.difference):
         text += (
             "Only one of the two is finite: a mean over a part of the examples, such as those of a "
@@ -103,10 +94,9 @@ def _remedy(found: GradientDifference, num_replicas: int) -> str:
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
         "A loss that compares examples with each other compares those of one replica only, unless "
-        "it is given to `compile`. What a train_step, or an `apply` of your own, makes of a "
-        "gradient, such as its norm, is of one replica, too: clip with "
-        "`kerasdist.callbacks.GradientClipping`, or change it in `update_step` of the optimizer, "
-        "where it is that of the whole batch."
+        "it is given to `compile`. What a train_step makes of a gradient, such as its norm, is of "
+        "one replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
+        "`apply` of an optimizer of your own, where it is that of the whole batch."
     )
 
 

@@ -17,6 +17,7 @@ from kerasdist.training.data.first_axes import FirstAxes
 from kerasdist.training.step import (
     batch_statistics,
     gradient_aggregation,
+    own_apply,
     replica_run,
     replica_step,
     update_callback,
@@ -150,6 +151,7 @@ class ModelStep:
             for callback in update_callback.of_step(self.callbacks):
                 stack.enter_context(callback.tracing(self._model))
             stack.enter_context(whole_metrics.updated_with_all(self._model))
+            stack.enter_context(own_apply.routed(self._model))
             stack.enter_context(self.logs.watched())
             result = replica_run.run(
                 self._strategy,

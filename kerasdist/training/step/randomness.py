@@ -1,8 +1,9 @@
 """Random numbers: different on every replica, the same in every run with the same seed.
 
 Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
-replica 0 keeps the numbers of one device, and the others add their position to the seed. The
-operations of `tf.random` have a seed in the graph, which every worker traces for itself.
+replica 0 keeps the numbers of one device, and the others add their position to the seed. While they
+update the weights, each its own copy, they draw the same ones. The operations of `tf.random` have a
+seed in the graph, which every worker traces for itself.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.short_list import short_list
-from kerasdist.training.step import draws, replica_step
+from kerasdist.training.step import draws, gradient_aggregation, replica_step
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -30,7 +31,9 @@ def next_seed(stock, generator, ordered=True):
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
     seed = stock(generator, ordered)
     step = replica_step.current()
-    if step is None or step.replica_id == 0 or draws.are_alike():
+    # All replicas update their copies of the weights alike, with the noise of the optimizer.
+    are_alike = draws.are_alike() or gradient_aggregation.is_aggregated()
+    if step is None or step.replica_id == 0 or are_alike:
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)

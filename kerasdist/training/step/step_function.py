@@ -18,7 +18,7 @@ from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.data.gathered_rows import gathered_rows
-from kerasdist.training.step import draws, graph_errors, replica_run, update_callback
+from kerasdist.training.step import draws, graph_errors, own_apply, replica_run, update_callback
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
@@ -290,7 +290,8 @@ class StepFunction:
         self._expect_long_call()
         if not self._is_first_call:
             running_call.leave_out_of_rates(self._model)
-        self._rehearse_step(self._model, self._step.step, batch, is_late=self._is_late)
+        with own_apply.routed(self._model):
+            self._rehearse_step(self._model, self._step.step, batch, is_late=self._is_late)
 
     def _rehearse_own(self, batch, num_examples) -> None:
         """Looks at a first step of which each worker has examples of its own.

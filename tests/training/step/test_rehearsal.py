@@ -475,7 +475,7 @@ def test_a_gradient_that_clips_sees_what_it_sees_on_one_device(strategy, make):
 
 
 class Normalizes(keras.optimizers.SGD):
-    """Divides gradients by their norms, before Keras sums them up."""
+    """Divides gradients by their norms, as those of the whole batch."""
 
     def apply(self, grads, trainable_variables=None):
         grads = [grad / (keras.ops.norm(grad) + 1e-3) for grad in grads]
@@ -488,16 +488,14 @@ class DecaysBySign(keras.optimizers.SGD):
 
 
 @on_two_replicas
-def test_an_optimizer_that_changes_the_gradient_of_a_replica_is_named(strategy):
+def test_an_optimizer_that_changes_the_gradient_changes_that_of_one_device(strategy):
     def fit(optimizer):
         with strategy.scope():
             model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
             model.compile(optimizer(0.05), "mse")
         return warnings_of_fit(model)
 
-    (message,) = fit(Normalizes)
-    assert re.search(r"'Normalizes\.apply' is a method of your own.*`update_step`", message)
-    assert fit(DecaysBySign) == []
+    assert fit(Normalizes) == fit(DecaysBySign) == []
 
 
 def fit_with_a_loss_that_fails_on_one_worker(strategy):
