@@ -15,6 +15,7 @@ from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers, traits
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
+from kerasdist.training.step import rehearsal
 from kerasdist.training.step.lazy_logs import LazyLogs
 
 
@@ -32,6 +33,8 @@ class CallbackList(keras.callbacks.CallbackList):
             callbacks = [*callbacks, ProgressBar()]
         self._strategy = getattr(model, "distribute_strategy", None)
         self._is_alone = peers.count(self._strategy) == 1
+        self._may_drift = False
+        self._num_calls = 0
         self._wants_stop = self._has_warned = False
         self._last_batch = 0
         callbacks = chief.callbacks_for(callbacks, self._strategy)
@@ -42,6 +45,7 @@ class CallbackList(keras.callbacks.CallbackList):
         self._listeners["on_train_batch_end"].sort(key=_is_outer)
 
     def on_train_begin(self, logs=None):
+        self._may_drift = _may_drift(self.model, self._strategy)
         with self._sorted(_is_inner):
             super().on_train_begin(logs)
 
@@ -49,8 +53,8 @@ class CallbackList(keras.callbacks.CallbackList):
         with self._sorted(_is_outer):
             super().on_train_end(logs)
         # Callbacks may have set weights just now. Without an epoch there are no logs, nor weights.
-        if not self._is_alone and not self._has_warned and logs is not None:
-            drift.warn_of_drift(self.model)
+        if logs is not None:
+            self._look_for_drift()
 
     def on_epoch_begin(self, epoch, logs=None):
         with self._sorted(_is_inner):
@@ -81,6 +85,9 @@ class CallbackList(keras.callbacks.CallbackList):
         self._share("on_train_batch_end", batch, logs)
         if not self._is_alone:
             self._hold_stop()
+        self._num_calls += 1
+        if self._is_alone and self._num_calls in _CALLS_WITH_A_LOOK:
+            self._look_for_drift()
 
     def on_epoch_end(self, epoch, logs=None):
         if traits.keeps_own_pace(self._strategy):
@@ -88,7 +95,11 @@ class CallbackList(keras.callbacks.CallbackList):
         super().on_epoch_end(epoch, logs)
         if not self._is_alone:
             self._agree_on_stop()
-            self._has_warned = self._has_warned or drift.warn_of_drift(self.model, epoch)
+        self._look_for_drift(epoch)
+
+    def _look_for_drift(self, epoch=None):
+        if self._may_drift and not self._has_warned:
+            self._has_warned = drift.warn_of_drift(self.model, epoch)
 
     def _look_for_nan(self, logs):
         """Shows the exact logs to callbacks that stop at a NaN; the last they saw may be old."""
@@ -157,6 +168,14 @@ class CallbackList(keras.callbacks.CallbackList):
         return [callback for callback in self.callbacks if is_overridden(callback, hook)]
 
 
+def _may_drift(model, strategy) -> bool:
+    """Whether the replicas of a model can differ after some steps that were the same on each."""
+    if peers.count(strategy) > 1:
+        return True  # Their callbacks may not be the same.
+    is_replicated = strategy is not None and strategy.num_replicas_in_sync > 1
+    return is_replicated and rehearsal.is_due(model)
+
+
 def _is_outer(callback) -> bool:
     # Sorting keeps the order of the others.
     return getattr(callback, "encloses_training", False)
@@ -202,6 +221,10 @@ def is_overridden(callback, hook: str) -> bool:
         for name in names
     )
 
+
+# At the end of an epoch, a state that is clipped may be the same on all replicas again. Few, since
+# what is read in a step is waited for.
+_CALLS_WITH_A_LOOK = (5, 50)
 
 _BATCH_HOOKS = (
     "on_train_batch_begin",

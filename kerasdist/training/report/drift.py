@@ -1,8 +1,10 @@
-"""Workers that have drifted apart: whether they still train the same weights, at the same rate.
+"""Replicas that have drifted apart: whether they still train the same weights, at the same rate.
 
-All workers get the same updates, so only their own programs can make them differ.
+All replicas get the same updates, so only the user's program can make them differ: what a callback
+does on one worker alone, and what a step assigns by itself, to weights or to a state.
 """
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -10,7 +12,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_optimizers
 from kerasdist.training import peers
-from kerasdist.training.step import own_attributes
+from kerasdist.training.step import assignments, own_attributes
 
 _MOST_SHOWN = 4
 # Relative: far above the rounding differences between kinds of machines.
@@ -18,63 +20,111 @@ _DRIFT = 1e-4
 _NEGLIGIBLE = 1e-6
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Numbers:
+    """Numbers that differ if the replicas of a training do.
+
+    Attributes:
+        weights: Names of the trained weights.
+        states: Names of what else the model keeps.
+        rows: For each replica of this worker: the norms of these, and the learning rates.
+    """
+
+    weights: list
+    states: list
+    rows: np.ndarray
+
+
 def warn_of_drift(model, epoch: int | None = None) -> bool:
-    """Warns if the workers' weights or learning rates differ; all workers must call it.
+    """Warns if the replicas' weights, states or learning rates differ; all workers must call it.
 
     Args:
         model: The model that is trained.
         epoch: The epoch that is over, from 0; None at the end of `fit`.
 
     Returns:
-        Whether they differ.
+        Whether they differ, and it is news.
     """
     strategy = model.distribute_strategy
-    states = own_attributes.states_of(model)
-    if not peers.are_alike(strategy, str([name for name, _ in states])):
-        states = []  # One may keep something for itself.
-    numbers = _numbers(model, states)
-    rows = peers.gather(strategy, np.array([number for _, number in numbers]))
-    is_finite = np.isfinite(rows)
-    rows = np.where(is_finite, rows, 0.0)
-    scales = np.maximum(np.abs(rows).max(axis=0), _NEGLIGIBLE)
-    apart = np.ptp(rows, axis=0) / scales > _DRIFT
-    apart |= is_finite.any(axis=0) & ~is_finite.all(axis=0)
-    if not apart.any():
-        return False
-    names = [name for (name, _), is_apart in zip(numbers, apart, strict=True) if is_apart]
-    different = list(dict.fromkeys(names))
-    told = ", ".join([*different[:_MOST_SHOWN], *(["..."] if different[_MOST_SHOWN:] else [])])
+    numbers = _numbers_of(model)
+    size = numbers.rows.shape[1]
+    rows = peers.gather(strategy, numbers.rows.ravel()).reshape([-1, size])
+    apart = _are_apart(rows)
+    names = [*numbers.weights, *numbers.states]
+    names = [*names, *[None] * (size - len(names))]  # The learning rates.
+    different = list(dict.fromkeys(np.array(names, object)[apart]))
+    states = [each for each in different if each in numbers.states]
+    weights = [each for each in different if each in numbers.weights]
+    is_of_workers = peers.count(strategy) > 1 or strategy.num_replicas_in_sync == 1
+    if is_of_workers and len(states) < len(different):
+        texts = [_describe(different, epoch)]
+    else:  # What only a step can do, or does most of the time.
+        num_replicas = strategy.num_replicas_in_sync
+        texts = assignments.describe_news(model, weights, states, num_replicas)
+    for text in texts:
+        warnings.warn(text, stacklevel=2)
+    # Workers may not have been told the same, and must agree.
+    return bool(different if is_of_workers else texts)
+
+
+def _describe(names: list, epoch: int | None) -> str:
+    names = ["the learning rate" if name is None else f"'{name}'" for name in names]
+    told = ", ".join([*names[:_MOST_SHOWN], *(["..."] if names[_MOST_SHOWN:] else [])])
     when = "at the end of `fit`" if epoch is None else f"after epoch {epoch + 1}"
-    warnings.warn(
+    return (
         f"The workers have drifted apart: {when} they differ in {told}. Whatever "
         "changes weights or the learning rate, such as a callback, must do the same on all "
         "workers: decide by the logs of `on_epoch_end`, which are those of all workers (the logs "
         "of `on_train_batch_end` are of one worker), not by the clock, and draw random numbers "
-        "from one seed.",
-        stacklevel=2,
+        "from one seed."
     )
-    return True
 
 
-def _numbers(model, states) -> list[tuple[str, float]]:
-    """Returns names and numbers that differ if the states of two trainings differ."""
-    trained = [(each.path, each.value) for each in model.trainable_variables]
-    variables = [*trained, *states]
+def _are_apart(rows: np.ndarray) -> np.ndarray:
+    """Returns which columns are not the same in all rows: bools [size]."""
+    is_finite = np.isfinite(rows)
+    rows = np.where(is_finite, rows, 0.0)
+    scales = np.maximum(np.abs(rows).max(axis=0), _NEGLIGIBLE)
+    apart = np.ptp(rows, axis=0) / scales > _DRIFT
+    return apart | (is_finite.any(axis=0) & ~is_finite.all(axis=0))
+
+
+def _numbers_of(model) -> _Numbers:
+    strategy = model.distribute_strategy
+    states = own_attributes.states_of(model)
+    if not peers.are_alike(strategy, str([name for name, _ in states])):
+        states = []  # A worker may keep something for itself.
+    weights = [(each.path, each.value) for each in model.trainable_variables]
+    norms = _norms([value for _, value in (*weights, *states)], strategy)
+    rates = [
+        float(each.learning_rate)
+        for each in keras_optimizers.optimizers_of(model)
+        if hasattr(each, "learning_rate")
+    ]
+    return _Numbers(
+        weights=[name for name, _ in weights],
+        states=[name for name, _ in states],
+        rows=np.concatenate([norms, np.tile(rates, (len(norms), 1))], axis=1),
+    )
+
+
+def _norms(variables: list, strategy) -> np.ndarray:
+    """Returns the norms of variables: float64 [replicas of this worker, variables]."""
+    num_local = len(peers.local_replicas(strategy))
     # Sums of squares make no copy of a weight, and are read at once.
     sums = [
-        tf.cast(tf.nn.l2_loss(_floats(tf.convert_to_tensor(each))), tf.float64)
-        for _, each in variables
+        tf.cast(tf.nn.l2_loss(_floats(tf.convert_to_tensor(copy))), tf.float64)
+        for variable in variables
+        for copy in _copies(variable, strategy, num_local)
     ]
-    norms = np.sqrt(2 * tf.stack(sums).numpy()) if sums else []
-    optimizers = keras_optimizers.optimizers_of(model)
-    return [
-        *((f"'{name}'", norm) for (name, _), norm in zip(variables, norms, strict=True)),
-        *(
-            ("the learning rate", float(each.learning_rate))
-            for each in optimizers
-            if hasattr(each, "learning_rate")
-        ),
-    ]
+    if not sums:
+        return np.zeros([num_local, 0])
+    return np.sqrt(2 * tf.stack(sums).numpy()).reshape([-1, num_local]).T
+
+
+def _copies(variable, strategy, num_local: int) -> tuple:
+    copies = strategy.experimental_local_results(variable)
+    return copies if len(copies) == num_local else copies[:1] * num_local  # One for all of them.
 
 
 def _floats(value):

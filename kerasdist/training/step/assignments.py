@@ -1,9 +1,11 @@
 """What a step assigns by itself, which may not be the same on all replicas.
 
 It never meets what the other replicas assign. A rehearsal compares it, by a number that says how
-far what a variable has changed by is spread over the replicas: see `rehearsal`.
+far what a variable has changed by is spread over the replicas: see `rehearsal`. What the steps that
+count have made of it is compared now and then: see `training.report.drift`.
 """
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +17,8 @@ from kerasdist.private import tensorflow_adapter
 _TOLERANCE = 1e-3
 # Of the norm of a weight: what moving it and moving it back leaves.
 _ROUNDING = 2.0**-20
+# The names that have been told, of each model.
+_told: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def note_spreads(step: Callable, variables: list, spreads: list, data):
@@ -53,19 +57,40 @@ def _sketch_of_change(before, variable) -> float:
     return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
 
 
-def describe_spreads(weights, states, spreads: list, num_replicas: int) -> list[str]:
+def describe_spreads(model, weights, states, spreads: list, num_replicas: int) -> list[str]:
     """Returns in words which weights and states are not the same on all replicas.
 
     Args:
+        model: Whose they are.
         weights: Pairs of a name and a variable.
         states: The same.
         spreads: Of `note_spreads`, those of the weights first.
         num_replicas: In all.
     """
-    texts, left = [], iter(spreads)
-    for variables, describe in ((weights, _describe_assigned), (states, _describe_states)):
-        if apart := [name for name, _ in variables if next(left) > _TOLERANCE]:
-            texts.append(describe(apart, num_replicas))
+    left = iter(spreads)
+    of_weights, of_states = (
+        [name for name, _ in variables if next(left) > _TOLERANCE]
+        for variables in (weights, states)
+    )
+    return describe_news(model, of_weights, of_states, num_replicas)
+
+
+def describe_news(model, weights: list[str], states: list[str], num_replicas: int) -> list[str]:
+    """Returns in words which weights and states are not the same, without those told before.
+
+    Args:
+        model: Whose they are.
+        weights: The names of those that are not the same on all replicas.
+        states: The same.
+        num_replicas: In all.
+    """
+    told = _told.setdefault(model, set())
+    texts = [
+        describe(new, num_replicas)
+        for names, describe in ((weights, _describe_assigned), (states, _describe_states))
+        if (new := [name for name in names if name not in told])
+    ]
+    told.update(weights, states)
     return texts
 
 

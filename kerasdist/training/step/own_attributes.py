@@ -29,6 +29,8 @@ _CONTAINERS = (list, dict, set, collections.deque)
 # through a vocabulary, item by item, would take seconds.
 _LARGEST_ARRAY_BYTES = 2**26
 _LARGEST_CONTAINER = 100_000
+# Of TensorFlow's variables that get none.
+_NO_NAME = "Variable"
 
 
 @contextlib.contextmanager
@@ -58,20 +60,37 @@ def states_of(model) -> list[tuple[str, Any]]:
 
     Not those that belong to the examples of a replica: the statistics of BatchNormalization, which
     has a warning of its own, the states of recurrent layers, and what is made to be a sum or a mean
-    when it is read.
+    when it is read. A variable in an attribute that was given no name has that of the attribute,
+    such as "augmenter.probability".
     """
     layers = keras_adapter.layers_of(model)
     of_examples = (keras.layers.BatchNormalization, keras.layers.RNN)
     left_out = [each for each in layers if isinstance(each, of_examples)]
     left_out = {id(weight) for layer in left_out for weight in layer.weights}
     weights = [each for each in model.non_trainable_weights if id(each) not in left_out]
-    attributes = _instances_in([each for each in layers if _is_own(each)], tf.Variable)
     states = [
         *((each.path, each.value) for each in weights),
-        *((each.name.partition(":")[0], each) for each in attributes),
+        *(
+            (_name_of(variable, attribute, owner, model), variable)
+            for owner in layers
+            if _is_own(owner)
+            for attribute, held in vars(owner).items()
+            for variable in _values_in([held])
+            if isinstance(variable, tf.Variable)
+        ),
     ]
     different = {id(state): (name, state) for name, state in states if _is_number(state)}
     return list(different.values())
+
+
+def _name_of(variable, attribute: str, owner, model) -> str:
+    name = variable.name.partition(":")[0]
+    if name != _NO_NAME:
+        return name
+    if owner is model:
+        return attribute
+    holders = [name for name, held in _own_attributes(model).items() if held is owner]
+    return f"{holders[0] if holders else owner.name}.{attribute}"
 
 
 def variables_of(model) -> dict[str, Any]:

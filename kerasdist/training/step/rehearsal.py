@@ -170,13 +170,15 @@ def rehearse(model, step: Callable, batch) -> list[str]:
                 parts = _rehearse_parts(strategy, runs, noted, weighs_loss=weighs_loss)
             return parts, gradient_difference.find(whole, parts.rehearsed, tolerance, num_replicas)
 
-        parts, difference = whole_losses.compared(model, compare)
+        parts, difference = whole_losses.compared(model, compare, whole.own_losses, tolerance)
     texts = []
     if runs.have_logs:
         texts = logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
     if difference:  # What follows from it is no news.
-        texts = [gradient_difference.describe(difference, num_replicas)]
-    return [*texts, *assignments.describe_spreads(weights, states, parts.spreads, num_replicas)]
+        own_apply = keras_stock.own_apply_of(model)
+        texts = [gradient_difference.describe(difference, num_replicas, own_apply)]
+    spread = assignments.describe_spreads(model, weights, states, parts.spreads, num_replicas)
+    return [*texts, *spread]
 
 
 def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
@@ -202,13 +204,13 @@ def _runs(model, step: Callable, batch, logs) -> _Runs:
         logs: `RehearsedLogs` of the model.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    some = some_of(batch, _EXAMPLES_OF_LOSS * num_replicas - 1)
+    some = some_of(batch, _EXAMPLES_OF_LOSS, num_replicas)
     predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
         data = (some, tf.range(batches.num_examples(some)))
         return _Runs(whole=run, part=run, alone=run, batch=data, touched=data, have_logs=False)
-    batch = some_of(batch, _EXAMPLES * num_replicas - 1)
+    batch = some_of(batch, _EXAMPLES, num_replicas)
     nearly = touched(batch)
     return _Runs(
         whole=functools.partial(logs.run_whole, step, nearly),
@@ -316,11 +318,16 @@ def touched(batch):
     return tf.nest.pack_sequence_as(batch, leaves)
 
 
-def some_of(batch, number: int):
+def some_of(batch, most: int, num_replicas: int):
     """Returns the first examples of a batch, so many that the replicas' shares are not equal.
 
-    Two batches in one, such as 12 examples without labels and 4 with, have their proportion on
-    every replica as a whole only.
+    They are equal where each replica has one example. Two batches in one, such as 12 examples
+    without labels and 4 with, have their proportion on every replica as a whole only.
+
+    Args:
+        batch: Tensors [examples, ...].
+        most: Examples of each replica.
+        num_replicas: In all.
     """
     sizes = {
         batches.num_examples(leaf)
@@ -329,10 +336,11 @@ def some_of(batch, number: int):
     }
     if len(sizes) > 1:
         return batch
+    number = min(most * num_replicas, *sizes)
+    if number > num_replicas and number % num_replicas == 0:
+        number -= 1
     return tf.nest.map_structure(
-        lambda leaf: (
-            batches.rows(leaf, 0, min(number, *sizes)) if batches.has_first_axis(leaf) else leaf
-        ),
+        lambda leaf: batches.rows(leaf, 0, number) if batches.has_first_axis(leaf) else leaf,
         batch,
     )
 

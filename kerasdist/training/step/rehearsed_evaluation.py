@@ -66,8 +66,8 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
 def _rehearse(model, step, batch) -> list[str]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    batch = rehearsal.some_of(batch, _EXAMPLES * num_replicas - 1)
-    nearly = rehearsal.touched(batch)
+    batch = rehearsal.some_of(batch, _EXAMPLES, num_replicas)
+    nearly, tolerance = rehearsal.touched(batch), rehearsal.tolerance_of(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     step = functools.partial(_step_with_losses, step)
     with (
@@ -77,7 +77,7 @@ def _rehearse(model, step, batch) -> list[str]:
     ):
         run_whole = functools.partial(logs.run_whole, step, nearly)
         with rehearsal.failing_together(strategy):
-            rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
+            whole = rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
             rehearsal.try_parts(strategy, step, batch)
 
         def compare() -> tuple[None, list[str]]:
@@ -88,10 +88,9 @@ def _rehearse(model, step, batch) -> list[str]:
                     batches.shares_of(batch, strategy),
                     is_whole=False,
                 )
-            tolerance = rehearsal.tolerance_of(model)
             return None, logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
 
-        _, texts = whole_losses.compared(model, compare)
+        _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
     return texts
 
 

@@ -36,7 +36,7 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
         batch: The first batch, of two examples or more: tensors [examples, ...].
     """
     num_local = len(peers.local_replicas(model.distribute_strategy))
-    batch = rehearsal.some_of(batch, _EXAMPLES * num_local - 1)
+    batch = rehearsal.some_of(batch, _EXAMPLES, num_local)
     with rehearsal.without_traces(model):
         whole, nearly = _predict_whole(model.distribute_strategy, step, batch)
         try:

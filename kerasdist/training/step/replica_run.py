@@ -83,10 +83,13 @@ class Rehearsed:
             gradients over all replicas.
         asks_for_number: Whether the step asked for the number of replicas; known where it had the
             whole batch.
+        own_losses: The user's compiled losses that the first replica of this worker has computed,
+            each with the labels and predictions that it was called with.
     """
 
     updates: list
     asks_for_number: bool
+    own_losses: list
 
 
 def run(
@@ -188,6 +191,7 @@ def rehearse(
     """
     first, *_ = peers.local_replicas(strategy)
     updates: list = [[] for _ in shares.data]
+    own_losses: list = []
     keras_state = keras_adapter.thread_state()
 
     def replica_fn():
@@ -209,6 +213,8 @@ def rehearse(
         with entered(replica_step):
             step_function(shares.data[position])
         updates[position].extend(replica_step.rehearsed or ())
+        if position == 0:
+            own_losses.extend(replica_step.own_losses)
 
     def sees_one_replica():  # Not the strategy around the steps.
         return is_whole and current() is not None
@@ -219,7 +225,7 @@ def rehearse(
         rehearsal_adapter.alike_draws() as start,
     ):
         strategy.run(replica_fn)
-    return Rehearsed(updates=updates, asks_for_number=bool(questions))
+    return Rehearsed(updates=updates, asks_for_number=bool(questions), own_losses=own_losses)
 
 
 def inlined(step_function, strategy):

@@ -64,6 +64,7 @@ class ReplicaStep:
             in metrics, no moving statistics. They are the same on all replicas.
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
             is then not made; None in a step that counts.
+        own_losses: In a rehearsal, the user's compiled losses, each with its labels and predictions.
     """
 
     replica_id: int
@@ -91,6 +92,7 @@ class ReplicaStep:
     of_all: dict = dataclasses.field(default_factory=dict)
     discards: list = dataclasses.field(default_factory=list)
     rehearsed: Any = None
+    own_losses: list = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

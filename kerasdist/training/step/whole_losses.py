@@ -7,7 +7,7 @@ all of them compute the loss of all examples. Its gradient goes to a replica's o
 so on to the weights, where the gradients of the replicas are summed as ever.
 
 Of the user's own losses that is so where a rehearsal has shown that it gives the gradient of one
-device, and a mean over the examples does not.
+device, and a mean over the examples does not, or only by the accident of its examples.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import tensorflow as tf
 from kerasdist.private import keras_stock
 from kerasdist.training import peers
 from kerasdist.training.announcements import announce
-from kerasdist.training.step import all_examples, replica_step
+from kerasdist.training.step import all_examples, loss_rows, replica_step
 
 # What models are compiled with, where all losses of the user's in it see all examples.
 _compiled: weakref.WeakSet = weakref.WeakSet()
@@ -36,11 +36,17 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
         kwargs: The same, by name.
     """
     step = replica_step.current()
-    if step is None or step.is_only_replica:
+    if step is None:
         return False
-    if keras_stock.is_own_loss(loss):
+    given = dict(zip(("y_true", "y_pred"), args, strict=False)) | kwargs
+    predictions = given.get("y_pred")
+    is_own = keras_stock.is_own_loss(loss)
+    if is_own and step.rehearsed is not None:
+        step.own_losses.append((loss, given.get("y_true"), predictions))
+    if step.is_only_replica:
+        return False
+    if is_own:
         return compiled in _compiled
-    predictions = kwargs["y_pred"] if "y_pred" in kwargs else args[1]
     rank = getattr(getattr(predictions, "shape", None), "rank", None)
     return keras_stock.mixes_examples(loss, rank=rank)
 
@@ -82,19 +88,26 @@ def may_see_all(model) -> bool:
     return sees_one and bool(keras_stock.own_loss_names(model))
 
 
-def compared(model, compare: Callable[[], tuple]) -> tuple:
+def compared(model, compare: Callable[[], tuple], called: list, tolerance: float) -> tuple:
     """Returns what `compare` gives; where it finds something, with losses of all examples instead.
 
-    Where it then finds nothing on any worker, the user's losses see all examples from now on.
+    So, too, where one of the user's losses is no mean over the examples, which need not show in the
+    ones that are compared. Where `compare` then finds nothing on any worker, the user's losses see
+    all examples from now on.
 
     Args:
         model: A compiled model.
         compare: Compares a rehearsed step of the replicas with that of one device; returns what
             came of it, and what differs, or nothing. All workers call it.
+        called: The `Rehearsed.own_losses` of one device.
+        tolerance: How much of a loss's gradient may be rounding.
     """
     strategy = model.distribute_strategy
     outcome, difference = compare()
-    if not may_see_all(model) or not _has_any_worker(strategy, difference):
+    if not may_see_all(model):
+        return outcome, difference
+    is_wanted = bool(difference) or not all(loss_rows.is_mean(*each, tolerance) for each in called)
+    if not _has_any_worker(strategy, is_wanted):
         return outcome, difference
     compiled = keras_stock.compiled_losses_of(model)
     with contextlib.ExitStack() as stack:

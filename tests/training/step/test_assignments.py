@@ -3,17 +3,30 @@
 That they are found in programs is in test_rehearsal.py.
 """
 
-import functools
+import keras
 
 from kerasdist.training.step import assignments
 
 
-def test_what_is_not_the_same_is_told_with_how_many_more():
+def describe(spreads, model):
     weights, states = [("kernel", None), ("bias", None)], [("mean", None)]
-    describe = functools.partial(assignments.describe_spreads, weights, states, num_replicas=2)
+    return assignments.describe_spreads(model, weights, states, spreads, num_replicas=2)
 
-    assert describe([1e-5, 0.0, 0.0]) == []
-    of_weights, of_state = describe([0.1, 0.2, 0.3])
+
+def test_what_is_not_the_same_is_told_with_how_many_more():
+    model, other = keras.Model(), keras.Model()
+
+    assert describe([1e-5, 0.0, 0.0], model) == []
+    of_weights, of_state = describe([0.1, 0.2, 0.3], model)
     assert of_weights.startswith("What a step assigns to the trained weight 'kernel' and 1 more is")
     assert of_state.startswith("What a step assigns to the state 'mean' is not the same on the 2")
-    assert describe([0.0, 0.0, 0.3]) == [of_state]
+    assert describe([0.0, 0.0, 0.3], other) == [of_state]
+
+
+def test_what_was_told_is_no_news():
+    model = keras.Model()
+    describe([0.0, 0.0, 0.3], model)
+
+    (of_weights,) = describe([0.1, 0.0, 0.3], model)
+    assert "'kernel' is" in of_weights
+    assert assignments.describe_news(model, ["kernel"], ["mean"], 2) == []
