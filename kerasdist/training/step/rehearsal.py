@@ -175,8 +175,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     if runs.have_logs:
         texts = logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
     if difference:  # What follows from it is no news.
-        own_apply = keras_stock.own_apply_of(model)
-        texts = [gradient_difference.describe(difference, num_replicas, own_apply)]
+        texts = [gradient_difference.describe(difference, num_replicas)]
     spread = assignments.describe_spreads(model, weights, states, parts.spreads, num_replicas)
     return [*texts, *spread]
 
