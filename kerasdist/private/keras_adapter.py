@@ -73,6 +73,18 @@ def compute_loss(model, x, y, predictions, sample_weight):
     return model._compute_loss(x, y, predictions, sample_weight, training=True)
 
 
+def replace_losses(compiled, replace: Callable) -> None:
+    """Puts what `replace` returns for each loss of a model's in its place.
+
+    Args:
+        compiled: Keras' object for the losses that a model is compiled with, which is built.
+        replace: Called with a `keras.Loss`; returns what is called with the same arguments.
+    """
+    compiled._flat_losses = [
+        each._replace(loss=replace(each.loss)) for each in compiled._flat_losses
+    ]
+
+
 def mask_of(tensor) -> Any:
     """Returns the tensor with which a layer said which parts of its output count, or None."""
     return getattr(tensor, "_keras_mask", None)

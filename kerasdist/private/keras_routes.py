@@ -136,6 +136,8 @@ ROUTABLE = {
     "scale_scaled_loss": Route(keras.optimizers.LossScaleOptimizer, "scale_loss", "self loss"),
     # What is given to `compile` is a loss of the global batch; see global_loss.
     "compiled_loss": Route(compile_utils.CompileLoss, "call", "self y_true y_pred sample_weight"),
+    # Its call takes the losses from where this puts them.
+    "build_losses": Route(compile_utils.CompileLoss, "build", "self y_true y_pred"),
     "call_loss": Route(keras.Loss, "__call__", "self y_true y_pred sample_weight"),
     # One list for all replicas, which take turns wherever they send a message.
     "add_loss": Route(keras.layers.Layer, "add_loss", "self loss"),
@@ -212,12 +214,13 @@ def check_is_loaded_once() -> None:
         )
 
 
-def is_overridden(model, name: str) -> bool:
-    """Whether a method of `model` is another one than Keras', which is routed.
+def is_overridden(thing, name: str) -> bool:
+    """Whether a method of a model or a loss is another one than Keras', which is routed.
 
     Args:
-        model: A Keras model.
+        thing: A Keras model, or a `keras.Loss`.
         name: Of the method, in `ROUTABLE`.
     """
-    stock = getattr(ROUTABLE[name].owner, ROUTABLE[name].name)
-    return getattr(getattr(model, name), "__func__", None) is not stock
+    route = ROUTABLE[name]
+    method = getattr(thing, route.name)
+    return getattr(method, "__func__", None) is not getattr(route.owner, route.name)

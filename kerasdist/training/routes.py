@@ -434,6 +434,7 @@ _FUNCTIONS = {
     "reduce_loss": global_loss.reduce_weighted_values,
     "scale_for_distribution": global_loss.scale_for_distribution,
     "unscale_for_distribution": global_loss.unscale_for_distribution,
+    "build_losses": global_loss.build_losses,
     "compiled_loss": global_loss.compiled_loss,
     "call_loss": global_loss.call_loss,
     "add_loss": global_loss.add_loss,

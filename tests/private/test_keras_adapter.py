@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from keras.src.random import seed_generator
 
-from kerasdist.private import keras_adapter, keras_optimizers, names
+from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, names
 from tests import strategies
 
 
@@ -170,3 +170,14 @@ def test_a_mask_of_an_output_is_seen():
     assert keras_adapter.mask_of(other) is None
     keras_adapter.set_mask(other, keras_adapter.mask_of(masked))
     assert keras.src.backend.get_keras_mask(other) is keras_adapter.mask_of(masked)
+
+
+def test_losses_are_replaced_where_keras_calls_them():
+    model = _compiled()
+    y, predictions = tf.zeros([2, 1]), tf.ones([2, 1])
+    losses = keras_stock.compiled_losses_of(model)
+    losses.build(y, predictions)
+
+    keras_adapter.replace_losses(losses, lambda loss: lambda *args: 3 * loss(*args))
+
+    assert losses(y, predictions) == 3.0

@@ -21,6 +21,7 @@ PROGRAMS = [
     "sequence_to_sequence",
     "siamese",
     "simsiam",
+    "supervised_contrastive",
     "timeseries_transformer",
     "translation",
     "vae",

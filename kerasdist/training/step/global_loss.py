@@ -14,20 +14,35 @@ loss by itself counts as a mean over its examples, which is what nearly every pr
 """
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Generator
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_routes, tensorflow_adapter
 from kerasdist.training.step import replica_step, whole_losses
 from kerasdist.training.step.replica_step import Divisor
 
-# How many losses call each other in this thread, since `compile`'s are computed, else None; and
-# Keras' object for these, where the next loss is one of them.
 _local = threading.local()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """Where a thread is among the losses given to `compile`, while these are computed.
+
+    Attributes:
+        depth: How many losses are calling each other.
+        compiled: Keras' object for what `compile` was given, where the next loss is one of it.
+        is_overridden: Whether they are called by a loss with a `__call__` of its own.
+    """
+
+    depth: int = 0
+    compiled: Any = None
+    is_overridden: bool = False
 
 
 def reduce_weighted_values(
@@ -56,8 +71,9 @@ def reduce_weighted_values(
         if is_mean:  # The train_step makes one of it, or the loss has by itself.
             step.divisors.append(_mean_over_examples(step))
             return loss
-        step.divisors.append(Divisor(name="1 (a sum)", total=None))
-        return loss if step.is_only_replica else _divide(loss, step.share)
+        if reduction != "sum" and _local.call.is_overridden:
+            return loss  # What comes of it is known where that `__call__` returns.
+        return _sum_over_examples(loss, step)
     weights = _divisor_weights(sample_weight, mask, reduction)
     if weights is None:
         step.divisors.append(_mean_over_examples(step))
@@ -73,22 +89,64 @@ def reduce_weighted_values(
     return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
 
 
+def build_losses(stock, compiled, *args, **kwargs):
+    """Stands before what makes ready the losses that are given to `compile`.
+
+    One whose class has a `__call__` of its own need not call Keras', where `call_loss` stands.
+    """
+    stock(compiled, *args, **kwargs)
+    keras_adapter.replace_losses(
+        compiled,
+        lambda loss: (
+            functools.partial(_call_overridden, loss)
+            if keras_routes.is_overridden(loss, "call_loss")
+            else loss
+        ),
+    )
+
+
 def compiled_loss(stock, compiled, *args, **kwargs):
     """Stands before the call of the losses that are given to `compile`."""
-    with _at_depth(0, compiled):
+    with _in_call(_Call(compiled=compiled)):
         return stock(compiled, *args, **kwargs)
 
 
 def call_loss(stock, loss, *args, **kwargs):
     """Stands before the call of any loss: one that another calls is the user's to reduce."""
-    depth = _depth()
-    if depth is None:
+    outer = _call()
+    if outer is None:
         return stock(loss, *args, **kwargs)
-    compiled = _local.compiled
-    with _at_depth(depth + 1):
-        if compiled is not None and whole_losses.sees_all(compiled, loss, args, kwargs):
-            stock = functools.partial(whole_losses.compute, stock)
-        return stock(loss, *args, **kwargs)
+    with _in_call(dataclasses.replace(outer, depth=outer.depth + 1, compiled=None)):
+        return _call_once_or_whole(stock, outer.compiled, loss, *args, **kwargs)
+
+
+def _call_overridden(loss, *args, **kwargs):
+    """Calls one of `compile`'s losses by a `__call__` of its class' own.
+
+    What that calls in turn, as its `super()`, is reduced as if it were given to `compile`, too.
+    """
+    outer = _call()
+    if outer is None:
+        return loss(*args, **kwargs)
+    with _in_call(_Call(is_overridden=True)):
+        return _call_once_or_whole(_call_and_add_up, outer.compiled, loss, *args, **kwargs)
+
+
+def _call_once_or_whole(stock, compiled, loss, *args, **kwargs):
+    """Calls a loss with this replica's examples or, where it needs them, with those of all."""
+    if compiled is not None and whole_losses.sees_all(compiled, loss, args, kwargs):
+        return whole_losses.compute(stock, loss, *args, **kwargs)
+    return stock(loss, *args, **kwargs)
+
+
+def _call_and_add_up(loss, *args, **kwargs):
+    """Returns what a loss gives: a number for each example counts as their sum, as in Keras."""
+    value, step = loss(*args, **kwargs), replica_step.current()
+    if step is None:
+        return value
+    value = keras.ops.convert_to_tensor(value)
+    is_only_one = step.is_only_replica and not step.callbacks
+    return value if is_only_one or not value.shape.rank else _sum_over_examples(value, step)
 
 
 def scale_for_distribution(stock, value):
@@ -196,6 +254,12 @@ def _global(part, step):
     return part + tf.stop_gradient(total - part)
 
 
+def _sum_over_examples(loss, step):
+    """Returns a sum, or the addends of one, so that `share` times it is the part of a replica."""
+    step.divisors.append(Divisor(name="1 (a sum)", total=None))
+    return loss if step.is_only_replica else _divide(loss, step.share)
+
+
 def _mean_over_examples(step):
     return Divisor(name="the number of examples", total=step.global_num_examples)
 
@@ -209,22 +273,21 @@ def _divisor_weights(sample_weight, mask, reduction):
 
 def _is_compiled() -> bool:
     """Whether a loss that is reduced now is one of those given to `compile`, or inside of none."""
-    depth = _depth()
-    return depth is not None and depth <= 1
+    call = _call()
+    return call is not None and call.depth <= 1
 
 
-def _depth() -> int | None:
-    return getattr(_local, "depth", None)
+def _call() -> _Call | None:
+    return getattr(_local, "call", None)
 
 
 @contextlib.contextmanager
-def _at_depth(depth: int, compiled=None) -> Generator[None]:
-    outer = _depth(), getattr(_local, "compiled", None)
-    _local.depth, _local.compiled = depth, compiled
+def _in_call(call: _Call) -> Generator[None]:
+    outer, _local.call = _call(), call
     try:
         yield
     finally:
-        _local.depth, _local.compiled = outer
+        _local.call = outer
 
 
 def _divide(value, share):

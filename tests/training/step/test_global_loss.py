@@ -7,8 +7,9 @@ import tensorflow as tf
 from keras import layers
 
 import kerasdist
+from kerasdist.training.step import whole_losses
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy
+from tests.strategies import each_strategy, on_two_replicas
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(21, 3)).astype("float32")
@@ -43,6 +44,37 @@ def test_a_compiled_loss_may_have_any_reduction(strategy, reduction, eagerly):
         return model
 
     check_as_plain(strategy, make, fit_and_evaluate)
+
+
+class Calls(keras.losses.MeanSquaredError):
+    """A loss that reduces in its `__call__`, in one of several ways."""
+
+    def __init__(self, way, reduction="none"):
+        super().__init__(reduction=reduction)
+        self.way, self.inner = way, keras.losses.MeanAbsoluteError(reduction="none")
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return {
+            "a number for each example": lambda: keras.losses.mean_squared_error(y_true, y_pred),
+            "super": lambda: super(Calls, self).__call__(y_true, y_pred, sample_weight),
+            "mean": lambda: tf.reduce_mean(self.inner(y_true, y_pred)),
+        }[self.way]()
+
+
+@on_two_replicas
+@pytest.mark.parametrize(
+    "arguments", [["a number for each example"], ["super"], ["super", "sum"], ["mean"]], ids=str
+)
+def test_a_compiled_loss_may_reduce_where_it_is_called(strategy, arguments, monkeypatch, recwarn):
+    monkeypatch.delattr(whole_losses, "compute")  # None of these needs the others' examples.
+
+    def make():
+        model = network()
+        model.compile(keras.optimizers.SGD(0.02), Calls(*arguments))
+        return model
+
+    check_as_plain(strategy, make, fit_and_evaluate)
+    assert not [each for each in recwarn if "replicas" in str(each.message)]
 
 
 class OwnStep(keras.Model):

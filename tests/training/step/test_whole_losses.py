@@ -204,6 +204,13 @@ class CallsByName(keras.losses.Dice):
         return super().__call__(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
 
 
+class OnlyCalls(keras.losses.Loss):
+    """Never calls Keras' own."""
+
+    def __call__(self, labels, vectors, sample_weight=None):
+        return keras.ops.mean(contrast(labels, vectors))
+
+
 def squares(y, predictions):
     return keras.ops.mean((y - predictions) ** 2, axis=-1)
 
@@ -233,7 +240,7 @@ def evaluate_around_fit(model):
 
 
 @each_replicated_strategy
-@pytest.mark.parametrize("loss", [contrast, masked_mean, CallsByName(name="named")])
+@pytest.mark.parametrize("loss", [contrast, masked_mean, CallsByName(name="named"), OnlyCalls()])
 def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
     name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.
     check_as_plain(strategy, small_net(loss, name=name), evaluate_around_fit)
