@@ -245,45 +245,6 @@ def around_initializers(context: Callable[[], Any]) -> Generator[None]:
         yield
 
 
-@contextlib.contextmanager
-def standing_in(variables: list[keras.Variable], values: list) -> Generator[None]:
-    """Lets other variables of TensorFlow's stand in for those that Keras' variables hold."""
-    own = [variable._value for variable in variables]
-    stand_in(variables, values)
-    try:
-        yield
-    finally:
-        stand_in(variables, own)
-
-
-def stand_in(variables: list[keras.Variable], values: list) -> None:
-    """As `standing_in`, until others do."""
-    for variable, value in zip(variables, values, strict=False):
-        variable._value = value
-
-
-def give_way(tensor: Any, variable: keras.Variable, then: Callable) -> None:
-    """Lets a tensor that is to stand in for a variable give way to it where that is assigned to.
-
-    Args:
-        tensor: A symbolic one.
-        variable: The one that it is to stand in for.
-        then: Called before the variable is assigned to.
-    """
-    original = variable._value
-
-    def giving_way(name):
-        def assign(*args, **kwargs):
-            variable._value = original
-            then()
-            return getattr(original, name)(*args, **kwargs)
-
-        return assign
-
-    for name in ("assign", "assign_add", "assign_sub"):
-        setattr(tensor, name, giving_way(name))
-
-
 def add_in_place(variable: keras.Variable, value) -> None:
     """Adds to a variable where it lives, in one operation."""
     with tf.device(variable._value.device):  # A constant need not be sent.

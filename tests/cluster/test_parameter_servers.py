@@ -10,6 +10,7 @@ import inspect
 import io
 import re
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 
@@ -368,9 +369,31 @@ def nan_in_an_epoch(strategy):
     return len(history["loss"]), printed.getvalue().count("Invalid loss")
 
 
+class ReadBeside(keras.callbacks.Callback):
+    """Reads the weights in a thread until training ends; notes errors, and if there were slots."""
+
+    def on_train_begin(self, logs=None):
+        self.error, self.had_slots = "not ended", self.model.optimizer.built
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def on_train_end(self, logs=None):
+        self._is_over.set()
+        self._thread.join()
+
+    def _read(self):
+        try:
+            while not self._is_over.wait(0.001):
+                self.model.get_weights()
+            self.error = ""
+        except Exception as error:
+            self.error = str(error)
+
+
 @on_two_workers
 def stock_callbacks(strategy):
-    model = make_model(strategy)
+    model, beside = make_model(strategy), ReadBeside()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         history = model.fit(
@@ -385,9 +408,11 @@ def stock_callbacks(strategy):
                 keras.callbacks.TensorBoard(folder / "events"),
                 keras.callbacks.CSVLogger(folder / "log.csv"),
                 keras.callbacks.TerminateOnNaN(),
+                beside,
             ],
         ).history
         return {
+            "beside": (beside.error, beside.had_slots),
             "rates": history["learning_rate"],
             "files": sorted(path.name for path in folder.iterdir()),
             "events": {
@@ -699,6 +724,7 @@ def test_stock_callbacks_decide_and_write():
     }
     assert result["rows"] == 1 + len(result["rates"])
     assert result["saved"] == 4
+    assert result["beside"] == ("", False)
 
 
 def test_interrupted_training_goes_on_from_a_backup():

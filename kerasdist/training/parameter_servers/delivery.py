@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensorflow_adapter
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -198,7 +198,7 @@ class RemoteDelivery:
 
         def on_server(part, variable):
             held = [variable] if isinstance(variable, keras.Variable) else []
-            with keras_adapter.standing_in(held, [part]):
+            with stand_ins.standing_in(held, [part]):
                 function(self._optimizer, [variable])
 
         for variable in variables:
@@ -248,8 +248,8 @@ class RemoteDelivery:
         """
         values = [self._at(device, each) for each in self._values]
         for variable, value in zip(self._shared, values, strict=True):
-            keras_adapter.give_way(value, variable, functools.partial(self._unshare, variable))
-        return keras_adapter.standing_in(self._shared, values)
+            stand_ins.give_way(value, variable, functools.partial(self._unshare, variable))
+        return stand_ins.standing_in(self._shared, values)
 
     def _unshare(self, variable):
         kept = [index for index, each in enumerate(self._shared) if each is not variable]

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, worker_variables
+from kerasdist.private import keras_adapter, stand_ins, worker_variables
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 from kerasdist.training.parameter_servers.worker_names import unique_name
 
@@ -49,12 +49,12 @@ class LocalCopies:
             fetched.extend(values)
             for position, value in zip(positions, values, strict=True):
                 copies[position] = self._copy(position, value)
-        with keras_adapter.standing_in(self._variables, copies):
+        with stand_ins.standing_in(self._variables, copies):
             yield fetched
 
     def put_back(self) -> None:
         """Lets the rest of the step, which may read an update, see the weights themselves."""
-        keras_adapter.stand_in(self._variables, self._remote)
+        stand_ins.stand_in(self._variables, self._remote)
 
     def _copy(self, position, value):
         with tf.device("/device:CPU:0"):

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, worker_variables
+from kerasdist.private import stand_ins, worker_variables
 from kerasdist.training.parameter_servers import sums
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_names import unique_name
@@ -65,7 +65,7 @@ class LocalCounts:
             variable.assign(tf.zeros_like(variable), read_value=False) for variable in local
         ]
         with (
-            keras_adapter.standing_in(self._variables, local),
+            stand_ins.standing_in(self._variables, local),
             tf.control_dependencies(self._resets),
         ):
             yield local[-1]

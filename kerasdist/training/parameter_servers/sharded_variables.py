@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensorflow_adapter
 from kerasdist.short_list import short_list
 
 # What they do to one row depends on the others.
@@ -157,7 +157,7 @@ def update(optimizer, variable, function, args=(), kwargs=None, group=True):
     divided = [divided_argument(argument, variable) for argument in args]
     for index, part in enumerate(variable.variables):
         slots_of_part = [slot.value.variables[index] for slot in slots]
-        with keras_adapter.standing_in(slots, slots_of_part), tf.device(part.device):
+        with stand_ins.standing_in(slots, slots_of_part), tf.device(part.device):
             function(part, *(each[index] for each in divided), **(kwargs or {}))
     return None
 
