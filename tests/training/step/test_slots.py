@@ -1,9 +1,13 @@
 """The slots of an optimizer are made when plain Keras makes them, for callbacks to see."""
 
+import os
+import signal
+
 import keras
 import numpy as np
 import pytest
 
+from kerasdist.callbacks import Checkpoint
 from tests.plain import check_as_plain
 from tests.strategies import each_replicated_strategy, each_strategy
 
@@ -71,3 +75,23 @@ class Builder(keras.callbacks.Callback):
 @pytest.mark.parametrize("optimizer", ["nadam", "adafactor"])
 def test_a_callback_may_build_the_optimizer(strategy, optimizer):
     check_as_plain(strategy, lambda: make_model(optimizer), lambda model: fit(model, Builder()))
+
+
+class Terminate(keras.callbacks.Callback):
+    """Ends the process, as a cluster does, before its first step."""
+
+    def on_train_begin(self, logs=None):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@each_replicated_strategy
+def test_a_checkpoint_from_before_the_first_step_is_resumed(strategy, tmp_path):
+    with strategy.scope():
+        models = make_model(), make_model()
+    with pytest.raises(SystemExit):
+        fit(models[0], Checkpoint(tmp_path / "run"), Terminate())
+    checkpoint = Checkpoint(tmp_path / "run")
+    fit(models[1], checkpoint)
+
+    assert checkpoint.resumed_from == str(tmp_path / "run/step-00000000")
+    assert int(models[1].optimizer.iterations) == 3
