@@ -40,6 +40,12 @@ def explained(error: Exception) -> Exception:
 
 def in_a_line(error: Exception) -> str:
     """Returns an error as its class and the first line that says something."""
+    if isinstance(error, AssertionError) and str(error).startswith("len(v) == "):
+        # Of TensorFlow, where replicas do not meet with the same tensors.
+        return (
+            "one replica sends gradients or other numbers where another one sends none, as after a "
+            "condition on its own examples."
+        )
     lines = (_CLUTTER.sub("", line).strip() for line in str(error).splitlines())
     # Keras names the layer first, and the cause below.
     telling = (line for line in lines if line and not line.startswith("Exception encountered when"))

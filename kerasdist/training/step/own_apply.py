@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Generator
 
 import keras
-import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, keras_stock
 from kerasdist.private.replaced_method import method_replaced
@@ -32,11 +31,12 @@ def routed(model) -> Generator[None]:
         yield
 
 
-@tf.autograph.experimental.do_not_convert
 def _apply(own: Callable, optimizer, grads, *args, **kwargs):
     variables = args[0] if args else kwargs.get("trainable_variables")
 
     def call(gradients, updated, *, is_as_given: bool):
+        if isinstance(grads, tuple):  # As of `apply_gradients`.
+            gradients = tuple(gradients)
         if is_as_given:
             return own(gradients, *args, **kwargs)
         if args:
@@ -48,7 +48,6 @@ def _apply(own: Callable, optimizer, grads, *args, **kwargs):
     return _run(call, optimizer, grads, variables)
 
 
-@tf.autograph.experimental.do_not_convert
 def _apply_gradients(own: Callable, optimizer, grads_and_vars, *args, **kwargs):
     pairs = list(grads_and_vars)
 

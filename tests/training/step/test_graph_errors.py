@@ -139,6 +139,8 @@ def test_an_error_in_a_line_is_told_with_its_cause():
     told = graph_errors.in_a_line(error)
 
     assert told == "InvalidArgumentError: indices[0] = 9 is not in [0, 6)"
+    told = graph_errors.in_a_line(AssertionError("len(v) == 1, len(v0) == 4, v: [<tf.Tensor"))
+    assert told.startswith("one replica sends gradients or other numbers where another one")
 
 
 OWN_ERRORS = [

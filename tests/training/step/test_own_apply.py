@@ -137,11 +137,30 @@ class OwnStep(keras.Sequential):
         return {"loss": loss}
 
 
+class Compiled(OwnStep):
+    train_step = tf.function(OwnStep.train_step)
+
+
+class HalvesLarge(keras.optimizers.SGD):
+    """Has a condition in Python, which AutoGraph makes one of the graph."""
+
+    def apply_gradients(self, grads_and_vars):
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        if tf.linalg.global_norm(gradients) > 0.5:
+            gradients = tuple(gradient / 2 for gradient in gradients)
+        super().apply_gradients(zip(gradients, variables, strict=True))
+
+
 @on_two_replicas
-@pytest.mark.parametrize("optimizer", [Normalized, Sharp])
-def test_it_does_in_a_train_step_of_the_users_own(strategy, optimizer):
+@pytest.mark.parametrize(
+    ("model_class", "optimizer"),
+    [(OwnStep, Normalized), (OwnStep, Sharp), (Compiled, HalvesLarge)],
+)
+def test_it_does_in_a_train_step_of_the_users_own(strategy, model_class, optimizer):
     def make_here():
-        model = OwnStep([keras.Input((6,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+        model = model_class(
+            [keras.Input((6,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+        )
         model.compile(optimizer(0.1))
         return model
 
