@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
@@ -25,6 +26,8 @@ _local = threading.local()
 _scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
 # At which a rehearsal finds neither infinite float16 numbers nor zeros.
 _LARGEST_REHEARSED_SCALE = 2.0**10
+# Operations that make no row of another one.
+_KEEPING_ROWS = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
 
 
 def apply(stock, optimizer, gradients, trainable_variables=None):
@@ -348,16 +351,34 @@ def _cast(tensor, dtype):
 
 
 def _has_each_row_once(gradient) -> bool:
-    """Whether slices are of rows that TensorFlow has looked up once each, as for sparse inputs.
+    """Whether slices are of rows that were looked up once for all examples, and each of them once.
 
-    Optimizers square each slice by itself: on one device it is that of all examples.
+    For sparse inputs TensorFlow does so, and positions of tokens are a range. Optimizers square
+    each slice by itself: on one device it is that of all examples.
     """
     if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
         return False
     operation = gradient.indices.op
-    while operation.type in ("Reshape", "Identity", "Cast"):
-        operation = operation.inputs[0].op
-    return operation.type.startswith("Unique")
+    while (source := _source_of(operation)) is not None:
+        operation = source
+    if operation.type == "Const":
+        rows = np.ravel(tf.get_static_value(operation.outputs[0]))
+        return len(np.unique(rows)) == len(rows)
+    return operation.type == "Range" or operation.type.startswith("Unique")
+
+
+def _source_of(operation):
+    """Returns what an operation takes rows from, none of them twice; None where it may change that.
+
+    Keras' `take` counts rows below 0 from the end.
+    """
+    if operation.type in _KEEPING_ROWS:
+        return operation.inputs[0].op
+    if operation.type == "SelectV2":
+        condition, _, rows = operation.inputs
+        is_below_0 = condition.op.type == "Less" and condition.op.inputs[0] is rows
+        return rows.op if is_below_0 else None
+    return None
 
 
 def added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:

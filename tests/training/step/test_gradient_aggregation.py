@@ -11,7 +11,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import gradient_aggregation, replica_run, replica_step
 from tests import strategies
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy
+from tests.strategies import each_strategy, on_two_replicas
 
 X = np.arange(1, 6, dtype="float32")
 
@@ -89,6 +89,42 @@ def test_rows_that_are_looked_up_once_are_squared_as_sums_over_all_examples(stra
     def fit(model):
         batches = tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(x), x[:, :1])).batch(5)
         return model.fit(batches, epochs=3, shuffle=False, verbose=0).history
+
+    check_as_plain(strategy, make, fit)
+
+
+class Positions(keras.layers.Layer):
+    """Adds what it has learned of each position of a sequence."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.embedding, self.count = keras.layers.Embedding(4, 2), count
+
+    def call(self, inputs):
+        return inputs + self.embedding(self.count(inputs))[tf.newaxis]
+
+
+@on_two_replicas
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda inputs: tf.range(4),
+        lambda inputs: keras.ops.arange(tf.shape(inputs)[1]),
+        lambda inputs: np.array([3, 1, 2, 0]),
+    ],
+    ids=["range", "dynamic", "array"],
+)
+def test_rows_of_positions_are_squared_as_sums_over_all_examples(strategy, count):
+    x = np.random.default_rng(0).normal(size=(13, 4, 2)).astype("float32")
+
+    def make():
+        layers = [Positions(count), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4, 2)), *layers])
+        model.compile(keras.optimizers.Adagrad(0.1), "mse")
+        return model
+
+    def fit(model):
+        return model.fit(x, x[:, 0], batch_size=5, epochs=2, shuffle=False, verbose=0).history
 
     check_as_plain(strategy, make, fit)
 
