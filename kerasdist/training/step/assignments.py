@@ -17,8 +17,9 @@ from kerasdist.private import tensorflow_adapter
 _TOLERANCE = 1e-3
 # Of the norm of a weight: what moving it and moving it back leaves.
 _ROUNDING = 2.0**-20
-# The names that have been told, of each model.
-_told: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# The states that have been told, of each model, and the models of which weights have been.
+_told_states: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_told_weights: weakref.WeakSet = weakref.WeakSet()
 
 
 def note_spreads(step: Callable, variables: list, spreads: list, data):
@@ -84,13 +85,14 @@ def describe_news(model, weights: list[str], states: list[str], num_replicas: in
         states: The same.
         num_replicas: In all.
     """
-    told = _told.setdefault(model, set())
-    texts = [
-        describe(new, num_replicas)
-        for names, describe in ((weights, _describe_assigned), (states, _describe_states))
-        if (new := [name for name in names if name not in told])
-    ]
-    told.update(weights, states)
+    texts = []
+    if weights and model not in _told_weights:  # Those that follow are of the same step.
+        _told_weights.add(model)
+        texts.append(_describe_assigned(weights, num_replicas))
+    told = _told_states.setdefault(model, set())
+    if new := [name for name in states if name not in told]:
+        told.update(new)
+        texts.append(_describe_states(new, num_replicas))
     return texts
 
 

@@ -64,7 +64,7 @@ class ReplicaStep:
             in metrics, no moving statistics. They are the same on all replicas.
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
             is then not made; None in a step that counts.
-        own_losses: In a rehearsal, the user's compiled losses, each with its labels and predictions.
+        own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
     """
 
     replica_id: int

@@ -29,4 +29,6 @@ def test_what_was_told_is_no_news():
 
     (of_weights,) = describe([0.1, 0.0, 0.3], model)
     assert "'kernel' is" in of_weights
-    assert assignments.describe_news(model, ["kernel"], ["mean"], 2) == []
+    assert assignments.describe_news(model, ["bias"], ["mean"], 2) == []
+    (of_state,) = assignments.describe_news(model, [], ["mean", "count"], 2)
+    assert "'count' is" in of_state
