@@ -31,7 +31,9 @@ def routed(model) -> Generator[None]:
         yield
 
 
-def _apply(own: Callable, optimizer, grads, *args, **kwargs):
+def _apply(own: Callable, optimizer, grads=None, *args, **kwargs):
+    if grads is None:  # They have another name there.
+        return own(*args, **kwargs)
     variables = args[0] if args else kwargs.get("trainable_variables")
 
     def call(gradients, updated, *, is_as_given: bool):
