@@ -26,7 +26,8 @@ class SupervisedContrastiveLoss(keras.losses.Loss):
         super().__init__(name=name)
         self.temperature = temperature
 
-    def __call__(self, labels, feature_vectors, sample_weight=None):
+    # As in the example: Keras' own names them otherwise.
+    def __call__(self, labels, feature_vectors, sample_weight=None):  # ty: ignore
         vectors = tf.math.l2_normalize(feature_vectors, axis=1)
         similarities = tf.matmul(vectors, tf.transpose(vectors)) / self.temperature
         return npairs_loss(tf.squeeze(labels), similarities)

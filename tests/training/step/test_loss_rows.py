@@ -67,7 +67,7 @@ def test_states_and_random_numbers_are_those_of_all_examples():
         return state * tf.reduce_mean((predictions * noise - y) ** 2)
 
     assert look_at(wrapped(loss))
-    assert state.numpy() == 1.0
+    assert state.numpy() == 1.0  # ty: ignore[missing-attribute]
 
 
 def test_a_mean_of_nothing_in_one_example_is_no_mean():

@@ -207,8 +207,8 @@ class CallsByName(keras.losses.Dice):
 class OnlyCalls(keras.losses.Loss):
     """Never calls Keras' own."""
 
-    def __call__(self, labels, vectors, sample_weight=None):
-        return keras.ops.mean(contrast(labels, vectors))
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return keras.ops.mean(contrast(y_true, y_pred))
 
 
 def squares(y, predictions):
