@@ -187,7 +187,8 @@ class Shrink(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         optimizer = self.model.optimizer
-        for variable in [*self.model.weights, *optimizer.momentums, optimizer.learning_rate]:
+        momentums = optimizer.momentums if optimizer.built else []  # By the first step.
+        for variable in [*self.model.weights, *momentums, optimizer.learning_rate]:
             variable.assign(0.75 * variable.numpy())
 
 

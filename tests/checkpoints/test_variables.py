@@ -57,6 +57,7 @@ def read(strategy, model) -> dict:
     return {name: each for name, each in arrays.items() if name.startswith(("own/", "state/"))}
 
 
+@pytest.mark.filterwarnings("ignore:What a step assigns to the state 'queue'")
 @each_kind_of_strategy
 def test_variables_of_the_users_own_come_back_on_each_replica(strategy):
     first, second = (trained(strategy, num_steps) for num_steps in (1, 2))
