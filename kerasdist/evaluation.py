@@ -19,8 +19,9 @@ def new_checkpoints(
 
     Run it in a process that takes no part in the training, such as the evaluator of `launch
     --evaluator` or of `TF_CONFIG`. If several checkpoints came at once, the newest is yielded. The
-    loop ends when `fit` is over and its last checkpoint was yielded, or when no new one has come
-    for `timeout_secs`; a line says which.
+    loop ends when a `fit` is over and its last checkpoint was yielded, or when no new one has come
+    for `timeout_secs`; a line says which. If the program calls `fit` several times in a row, begin
+    anew with `after_step`.
 
     Args:
         directory: The folder of `callbacks.Checkpoint`; it need not exist yet.
