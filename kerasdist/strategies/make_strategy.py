@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kerasdist import environment, launch_note, tasks
-from kerasdist.checks import check_bool, check_int, check_kind, check_positive
+from kerasdist.checks import check_kind
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose
+from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.version import installed_version
 
 if TYPE_CHECKING:
@@ -93,28 +94,20 @@ def make_strategy(
     """
     check_kind("config", config, DeploymentConfig)
     check_kind("cluster", cluster, Cluster)
-    check_positive("start_timeout_secs", start_timeout_secs, finite=True)
-    check_positive("heartbeat_timeout_secs", heartbeat_timeout_secs, finite=True)
-    check_positive("step_timeout_secs", step_timeout_secs)
-    check_positive("chief_timeout_secs", chief_timeout_secs)
-    check_bool("wait_for_chief", wait_for_chief)
-    if steps_per_call is not None:
-        check_int("steps_per_call", steps_per_call, at_least=1)
-    _check_backend()
-    cluster = Cluster.from_env() if cluster is None else cluster
-    launch_note.leave(launch_note.JOINED)  # It warns of a program that joins no cluster.
-    strategy = _join(
-        config,
-        cluster,
+    options = ClusterOptions(
         start_timeout_secs=start_timeout_secs,
         heartbeat_timeout_secs=heartbeat_timeout_secs,
         step_timeout_secs=step_timeout_secs,
-        communication_options=communication_options,
         chief_timeout_secs=chief_timeout_secs,
         wait_for_chief=wait_for_chief,
+        communication_options=communication_options,
         steps_per_call=steps_per_call,
         variable_partitioner=variable_partitioner,
     )
+    _check_backend()
+    cluster = Cluster.from_env() if cluster is None else cluster
+    launch_note.leave(launch_note.JOINED)  # It warns of a program that joins no cluster.
+    strategy = _join(config, cluster, options)
     _check_keras()
     return tasks.joined(cluster, strategy)
 
@@ -126,7 +119,7 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def _join(config: DeploymentConfig | None, cluster: Cluster, **arguments):
+def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions):
     """Returns the strategy of this task, once its cluster is there."""
     if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
         config, cluster = None, Cluster.local()
@@ -136,43 +129,17 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, **arguments):
         return _construct(choice)
     if cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
-    known = {"cluster": cluster, "devices": choice.devices, **arguments}
+    known = {"cluster": cluster, "devices": choice.devices, **vars(options)}
     strategy = membership.find(known)
     if strategy is not None:
         return strategy
     launch_note.leave(launch_note.WAITING)
-    return membership.note(_join_anew(choice, config, cluster, **arguments), known)
-
-
-def _join_anew(
-    choice: Choice,
-    config: DeploymentConfig | None,
-    cluster: Cluster,
-    *,
-    start_timeout_secs,
-    heartbeat_timeout_secs,
-    step_timeout_secs,
-    communication_options,
-    **of_parameter_servers,
-):
     if choice.strategy == "MultiWorkerMirroredStrategy":
-        return _join_workers(
-            choice,
-            cluster,
-            start_timeout_secs=start_timeout_secs,
-            heartbeat_timeout_secs=heartbeat_timeout_secs,
-            step_timeout_secs=step_timeout_secs,
-            communication_options=communication_options,
-        )
-    return _join_parameter_servers(
-        choice,
-        cluster,
-        facts=_facts("as found" if config is None else str(config.num_clones)),
-        start_timeout_secs=start_timeout_secs,
-        heartbeat_timeout_secs=heartbeat_timeout_secs,
-        step_timeout_secs=step_timeout_secs,
-        **of_parameter_servers,
-    )
+        strategy = _join_workers(choice, cluster, options)
+    else:
+        num_clones = "as found" if config is None else str(config.num_clones)
+        strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones))
+    return membership.note(strategy, known)
 
 
 def _config_of_launcher(cluster) -> DeploymentConfig | None:
@@ -227,37 +194,24 @@ def _facts(num_clones: str) -> dict[str, str]:
     }
 
 
-def _join_workers(choice: Choice, cluster: Cluster, *, start_timeout_secs, **arguments):
+def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
     from kerasdist.private import tensorflow_adapter
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 
     reserve_logical_cpus(_num_cpus(choice))
     tensorflow_adapter.check_not_started()
-    wait_for_peers(cluster, facts=_facts(str(len(choice.devices))), timeout_secs=start_timeout_secs)
-    return MultiWorkerMirroredStrategy(
-        cluster,
-        list(choice.devices),
-        reason=choice.reason,
-        start_timeout_secs=start_timeout_secs,
-        **arguments,
-    )
+    facts = _facts(str(len(choice.devices)))
+    wait_for_peers(cluster, facts=facts, timeout_secs=options.start_timeout_secs)
+    return MultiWorkerMirroredStrategy(cluster, list(choice.devices), options, reason=choice.reason)
 
 
 def _join_parameter_servers(
-    choice: Choice,
-    cluster: Cluster,
-    *,
-    facts,
-    start_timeout_secs,
-    heartbeat_timeout_secs,
-    chief_timeout_secs,
-    wait_for_chief,
-    **arguments,
+    choice: Choice, cluster: Cluster, options: ClusterOptions, facts: dict[str, str]
 ):
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-    os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(heartbeat_timeout_secs))
+    os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(options.heartbeat_timeout_secs))
     from kerasdist.lifetime import peer_failure
     from kerasdist.lifetime.last_word import LastWord
     from kerasdist.lifetime.serving import serve
@@ -265,25 +219,18 @@ def _join_parameter_servers(
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
 
     tensorflow_adapter.check_not_started()
-    wait_for_peers(cluster, facts=facts, timeout_secs=start_timeout_secs)
+    wait_for_peers(cluster, facts=facts, timeout_secs=options.start_timeout_secs)
     if not cluster.is_chief:
         serve(
             cluster,
             num_gpus=sum("GPU" in device for device in choice.devices),
-            chief_timeout_secs=chief_timeout_secs,
-            wait_for_chief=wait_for_chief,
+            chief_timeout_secs=options.chief_timeout_secs,
+            wait_for_chief=options.wait_for_chief,
         )
     tell = LastWord(cluster).tell
     peer_failure.handle(cluster, tell=tell)
-    with peer_failure.StartLimit(cluster, start_timeout_secs):
-        return ParameterServerStrategy(
-            cluster,
-            reason=choice.reason,
-            start_timeout_secs=start_timeout_secs,
-            heartbeat_timeout_secs=heartbeat_timeout_secs,
-            tell=tell,
-            **arguments,
-        )
+    with peer_failure.StartLimit(cluster, options.start_timeout_secs):
+        return ParameterServerStrategy(cluster, options, reason=choice.reason, tell=tell)
 
 
 def _keepalive(heartbeat_timeout_secs: float) -> str:

@@ -1,7 +1,6 @@
 """Parameter servers: the variables live on ps tasks, and workers train them without waiting."""
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -12,6 +11,7 @@ from kerasdist.lifetime.chief_watch import ChiefWatch
 from kerasdist.lifetime.worker_watch import WorkerWatch
 from kerasdist.private import coordinator_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
+from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.data_waits import DataWaits
@@ -24,21 +24,12 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
     Args:
         cluster: The chief, workers and ps tasks; this process is the chief.
-        start_timeout_secs: How long to wait if no worker is left.
-        heartbeat_timeout_secs: How long a task may be silent before it counts as lost.
-        step_timeout_secs: How long `fit` and `evaluate` may be without progress; then the job ends.
+        options: Of which the time to start also limits the wait where no worker is left.
         reason: Why it was chosen, for the plan.
-        steps_per_call: Steps that a worker runs at once; None chooses while it trains.
-        variable_partitioner: Divides weights into parts; see `make_strategy`.
         tell: Is called with what ends the job, to tell the other tasks.
 
     Example:
-        strategy = ParameterServerStrategy(
-            Cluster.from_env(),
-            start_timeout_secs=300,
-            heartbeat_timeout_secs=10,
-            step_timeout_secs=3600,
-        )
+        strategy = ParameterServerStrategy(Cluster.from_env(), options)
         with strategy.scope():
             model = make_model()
     """
@@ -46,19 +37,15 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     def __init__(
         self,
         cluster: Cluster,
+        options: ClusterOptions,
         *,
-        start_timeout_secs: float,
-        heartbeat_timeout_secs: float,
-        step_timeout_secs: float,
         reason: str = "",
-        steps_per_call: int | None = None,
-        variable_partitioner: Any = None,
         tell: Callable[[str], object] = lambda cause: None,
     ):
-        partitioner: Any = variable_partitioner and sharded_variables.checked(variable_partitioner)
-        super().__init__(make_resolver(cluster), partitioner)
+        divide = options.variable_partitioner
+        super().__init__(make_resolver(cluster), divide and sharded_variables.checked(divide))
         self.served_cluster = cluster
-        self.steps_per_call = steps_per_call
+        self.steps_per_call = options.steps_per_call
         # As on the workers, which run the same program up to here.
         self.is_deterministic = tensorflow_adapter.is_deterministic()
         self.reason = reason
@@ -69,8 +56,8 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.watch = WorkerWatch(
             cluster,
             self.coordinator,
-            silent_secs=heartbeat_timeout_secs,
-            no_worker_secs=start_timeout_secs,
+            silent_secs=options.heartbeat_timeout_secs,
+            no_worker_secs=options.start_timeout_secs,
         )
         self.data_waits = DataWaits()
         self.step_watch = ChiefWatch(
@@ -78,7 +65,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             awaited=lambda: self.watch.awaited,
             waits_for_data=self.data_waits.is_waiting,
             tell=tell,
-            limit_secs=step_timeout_secs,
+            limit_secs=options.step_timeout_secs,
         )
         routes.adapt(self)
         random_state.seed_tensorflow()

@@ -35,7 +35,7 @@ def is_variable(value) -> bool:
     return isinstance(value, tf.Variable) or is_sharded(value)
 
 
-def checked(partitioner: Callable) -> Callable:
+def checked(partitioner: Callable) -> Any:
     """Returns a partitioner that complains where it asks for more parts than there are rows.
 
     Args:
