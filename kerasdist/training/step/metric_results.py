@@ -2,6 +2,10 @@
 
 `metric.result()` in a train_step is the result of one replica. Most steps hand it on as it is, and
 under a name of their own: then the metric, read when somebody asks, knows it for all replicas.
+
+One that the step takes before it updates the metric once more, as `super().compute_metrics(...)`
+does of metrics that are updated after it, nobody can read later: the step adds up what the metric
+then held on all replicas.
 """
 
 import contextlib
@@ -17,6 +21,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
+from kerasdist.training import peers, traits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +41,19 @@ class Result:
         return keras.tree.flatten(self.metric.result())[self.position]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """What a metric has given to a replica.
+
+    Attributes:
+        value: A number, or several.
+        states: The values of the metric's variables on that replica at the time.
+    """
+
+    value: Any
+    states: list
+
+
 class MetricResults:
     """Watches the metrics of a model while a step runs on its replicas, or is traced.
 
@@ -52,9 +70,12 @@ class MetricResults:
         self._model = model
         self._warns = warns
         self.computed_with: list[keras.metrics.Metric] = []
-        # By the id of the metric: itself, and what it gave to each replica, by the replica's
+        # By the id of the metric: itself, and the `_Given` of each replica, by the replica's
         # thread, since that one last changed its state.
         self._results: dict[int, tuple[keras.metrics.Metric, dict]] = {}
+        # By the id of a number that a metric gave before its state changed: the metric, the
+        # position of the number, and the `_Given`.
+        self._past: dict[int, tuple[keras.metrics.Metric, int, _Given]] = {}
         # By the id of the metric, all that it gave: a step may compute with what it was before.
         self._given: dict[int, list] = {}
         # By name, those with results in a tf.function of the step's: its outputs are other tensors,
@@ -68,20 +89,66 @@ class MetricResults:
         metrics = keras_stock.metrics_of(self._model)
         self._results = {id(metric): (metric, {}) for metric in metrics}
         self._given = {id(metric): [] for metric in metrics}
+        self._past = {}
         with contextlib.ExitStack() as stack:
             for metric, results in self._results.values():
                 given = self._given[id(metric)]
-                stack.enter_context(method_replaced(metric, "result", _note, results, given))
+                stack.enter_context(
+                    method_replaced(metric, "result", _note, metric, results, given)
+                )
                 for name in ("update_state", "reset_state"):
-                    stack.enter_context(method_replaced(metric, name, _forget, results))
+                    stack.enter_context(
+                        method_replaced(metric, name, _forget, metric, results, self._past)
+                    )
             yield
+
+    def of_all_replicas(self, replicas: list) -> list:
+        """Returns logs in which past results of metrics are those of all replicas.
+
+        Args:
+            replicas: What the step has returned on each replica of this worker.
+        """
+        if traits.keeps_own_pace(self._model.distribute_strategy):
+            return replicas
+        first, *others = [keras.tree.flatten_with_path(logs) for logs in replicas]
+        values = [
+            self._past_of_all([leaf, *(other[index][1] for other in others)])
+            for index, (_, leaf) in enumerate(first)
+        ]
+        self._past = {}  # It would keep the graph of the step alive.
+        return [
+            keras.tree.pack_sequence_as(
+                logs,
+                [
+                    leaf if value is None else value
+                    for leaf, value in zip(keras.tree.flatten(logs), values, strict=True)
+                ],
+            )
+            for logs in replicas
+        ]
+
+    def _past_of_all(self, leaves: list):
+        """Returns the past result of which the leaves are those of the replicas, or None."""
+        if not all(id(leaf) in self._past for leaf in leaves):
+            return None
+        found = [self._past[id(leaf)] for leaf in leaves]
+        metric, position, _ = found[0]
+        states = [given.states for *_, given in found]
+        # It may have made its variables with its first update.
+        if _is_of_all_examples(metric) or len(states[0]) != len(metric.variables):
+            return None
+        strategy = self._model.distribute_strategy
+        sums = [tf.add_n(each) for each in zip(*states, strict=True)]
+        states = [peers.sum_in_graph(strategy, each) for each in sums]
+        return keras.tree.flatten(metric.stateless_result(states))[position]
 
     def among(self, logs: dict) -> dict[tuple, Result]:
         """Returns the results of metrics that are in `logs`, by their path there."""
         graph = tf.compat.v1.get_default_graph()
         self._find_uses(graph)
         for metric, results in self._results.values():
-            if any(each.graph is not graph for each in _symbolic(list(results.values()))):
+            values = [given.value for given in itertools.chain(*results.values())]
+            if any(each.graph is not graph for each in _symbolic(values)):
                 self._in_functions[metric.name] = metric
         leaves = keras.tree.flatten_with_path(logs)
         found = {
@@ -91,8 +158,8 @@ class MetricResults:
         } | {
             id(leaf): Result(metric, position)
             for metric, results in self._results.values()
-            for result in itertools.chain(*results.values())
-            for position, leaf in enumerate(keras.tree.flatten(result))
+            for given in itertools.chain(*results.values())
+            for position, leaf in enumerate(keras.tree.flatten(given.value))
         }
         self._results, self._given = {}, {}  # They would keep the graph of the step alive.
         return {path: found[id(leaf)] for path, leaf in leaves if id(leaf) in found}
@@ -123,15 +190,19 @@ def _is_of_all_examples(metric) -> bool:
     return all(tensorflow_adapter.reads_first_replica(each.value) for each in metric.variables)
 
 
-def _note(method, results: dict, given: list) -> Any:
+def _note(method, metric, results: dict, given: list) -> Any:
+    states = [tf.convert_to_tensor(variable.value) for variable in metric.variables]
     value = method()
-    results.setdefault(threading.get_ident(), []).append(value)
+    results.setdefault(threading.get_ident(), []).append(_Given(value, states))
     given.append(value)
     return value
 
 
-def _forget(method, results: dict, *args, **kwargs) -> Any:
-    results.pop(threading.get_ident(), None)
+def _forget(method, metric, results: dict, past: dict, *args, **kwargs) -> Any:
+    for given in results.pop(threading.get_ident(), []):
+        for position, leaf in enumerate(keras.tree.flatten(given.value)):
+            if tf.is_tensor(leaf):  # A variable knows its value later.
+                past[id(leaf)] = (metric, position, given)
     return method(*args, **kwargs)
 
 

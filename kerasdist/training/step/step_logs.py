@@ -62,6 +62,8 @@ class StepLogs:
             replicas: Structures of tensors, one for each replica of this worker.
             shares: The share of each of them in the global batch.
         """
+        if self._results:
+            replicas = self._results.of_all_replicas(replicas)
         if isinstance(replicas[0], dict):
             self._tell_results(replicas[0])
         logs = mean_over_examples(replicas, shares)

@@ -195,3 +195,31 @@ def test_a_metric_that_gives_its_variable(strategy, run):
         return model
 
     check_as_plain(strategy, make, run)
+
+
+class CountedAfterwards(keras.Model):
+    """As Keras' documentation of `compute_metrics` has it: a metric updated after the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.total = keras.metrics.Sum(name="total")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        self.total.update_state(y_pred)
+        return {**results, "total_now": self.total.result()}
+
+
+@each_replicated_strategy
+def test_a_result_from_before_the_last_update_is_that_of_all_replicas(strategy):
+    def make():
+        model = CountedAfterwards()
+        model(X)
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        return model
+
+    check_as_plain(strategy, make, lambda model: [fit(model), evaluate(model)])
