@@ -26,12 +26,13 @@ def result(moved=(), **outcomes):
     ("test", "promise"),
     [
         ("tests/private/test_names.py::test_a", "private names"),
-        (f"{CASE}[Adam-2 replicas]", "2 replicas"),
+        (f"{CASE}[Adam-3 replicas]", "replicas"),
         (f"{CASE}[Adam-4 replicas]", None),
-        (f"{CASE}_on_every_worker[Adam-2 workers]", "2 workers"),
-        (f"{CASE}_on_every_worker[Adam-2 workers x 2 clones]", None),
+        (f"{CASE}_on_every_worker[Adam-2 workers]", None),
+        (f"{CASE}_on_every_worker[Adam-2 workers x 2 clones]", "workers"),
         (f"{CASE}_on_parameter_servers[Adam-1 worker + 1 ps]", None),
         ("tests/callbacks/test_every.py::test_a[2 replicas]", "callbacks"),
+        ("tests/callbacks/test_every.py::test_a[3 replicas]", "callbacks"),
         ("tests/callbacks/test_every.py::test_a", None),
         ("tests/test_plan.py::test_a", None),
     ],
@@ -65,7 +66,7 @@ def test_the_table_counts_and_the_details_name():
     assert not found.holds
     assert found.cell("private names") == "1 MOVED"
     assert found.cell("callbacks") == "1 FAIL, 1 hold"
-    assert found.cell("2 workers") == "1 hold"
+    assert found.cell("workers") == "1 hold"
     details = "\n".join(found.details())
     assert "keras.gone is gone\n    used by: a.py:1 fit\n    look at: nothing" in details
     assert details.endswith("1 failed")
