@@ -5,7 +5,7 @@
 
 Four runs, of which the first is the truth: plain Keras, which has never seen kerasdist; `routes`,
 after a call of `make_strategy` and with nothing in our scopes; `one` and `two`, each test inside
-the scope of our one device or of two replicas.
+the scope of our one device or of two replicas. `--quick` leaves out `one`.
 """
 
 import argparse

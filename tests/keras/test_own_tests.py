@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.keras.deployments import OURS, PLAIN, QUICK, run_all
+from tests.keras.deployments import PLAIN, QUICK, run_all
 from tests.keras.verdict import findings, problems, read_expected
 
 pytestmark = pytest.mark.processes
@@ -15,7 +15,7 @@ def records():
 
 
 @pytest.mark.timeout(900)  # The first one waits for all runs, of some eighty tests each.
-@pytest.mark.parametrize("deployment", [PLAIN, *OURS])
+@pytest.mark.parametrize("deployment", [PLAIN, *QUICK.ours])
 def test_keras_own_tests_do_and_return_what_they_do_in_plain_keras(deployment, records):
     plain = records[PLAIN]
 
