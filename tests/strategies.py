@@ -19,14 +19,17 @@ from tests import fork_server
 
 DEPLOYMENTS = {
     "one device": kerasdist.DeploymentConfig(),
-    "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
-    # A number that divides neither batches nor logical CPUs.
+    # Shares that are uneven, even and empty: of a batch of 16, of 33 and of the last example.
     "3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True),
 }
-# Left out by `make test-quick`: two replicas show most of what goes wrong.
-THOROUGH = ("one device", "3 replicas")
-# For what is drawn at random, and for more replicas than examples.
-OTHER_DEPLOYMENTS = {"4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True)}
+# Left out by `make test-quick`: replicas show most of what goes wrong.
+THOROUGH = ("one device",)
+OTHER_DEPLOYMENTS = {
+    # For what does not ask how many there are.
+    "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
+    # For what is drawn at random, and for more replicas than examples.
+    "4 replicas": kerasdist.DeploymentConfig(num_clones=4, clone_on_cpu=True),
+}
 # Arguments of `run_cluster`.
 WORKER_DEPLOYMENTS: dict[str, Any] = {
     "2 workers": {"num_workers": 2},
@@ -58,15 +61,15 @@ def _each_cluster(names):
 
 
 each_strategy = _each(list(DEPLOYMENTS))
-each_replicated_strategy = _each([name for name in DEPLOYMENTS if name != "one device"])
 # For words and orders of events, which do not change with the number of replicas.
 each_kind_of_strategy = _each(["one device", "2 replicas"])
 on_two_replicas = _each(["2 replicas"])
-# Where shares differ and some are empty: for what takes long, or concerns no other.
 on_three_replicas = _each(["3 replicas"])
 each_worker_deployment = _each_cluster(list(WORKER_DEPLOYMENTS))
 each_with_parameter_servers = _each_cluster(list(PARAMETER_SERVERS))
-each_cluster = _each_cluster([*WORKER_DEPLOYMENTS, *PARAMETER_SERVERS])
+# For what two workers of one replica would show no better.
+on_workers = _each_cluster(["2 workers x 2 clones"])
+each_cluster = _each_cluster(["2 workers x 2 clones", *PARAMETER_SERVERS])
 
 
 def run_on_workers(function, workers: str, *, timeout_secs: float = 120) -> list:

@@ -55,7 +55,7 @@ def fit(
     return history, [variable.numpy() for variable in model.weights]
 
 
-@strategies.each_replicated_strategy
+@strategies.on_three_replicas
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 @pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
 def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments, capsys):
@@ -123,7 +123,7 @@ class Own(keras.Sequential):
         return {**self.compute_metrics(x, y, predictions), "square": loss}
 
 
-@strategies.each_replicated_strategy
+@strategies.on_three_replicas
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 def test_what_the_first_step_makes_begins_as_without_the_proof(strategy):
     proof = FirstStepProof()

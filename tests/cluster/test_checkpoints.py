@@ -25,7 +25,7 @@ from tests.strategies import (
     WORKER_DEPLOYMENTS,
     each_cluster,
     each_with_parameter_servers,
-    each_worker_deployment,
+    on_workers,
     run_on_workers,
 )
 
@@ -307,7 +307,7 @@ def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(workers):
         assert_close(*answer[in_two_runs])
 
 
-@each_worker_deployment
+@on_workers
 def test_workers_with_their_own_files_read_no_epoch_before(workers):
     for answer in answers(workers):
         found, expected, read_again = answer[with_own_files]

@@ -12,7 +12,7 @@ import numpy as np
 from kerasdist.parity import models
 from tests import strategies
 from tests.event_files import numbers
-from tests.strategies import each_worker_deployment, run_on_workers
+from tests.strategies import on_workers, run_on_workers
 from tests.warned import warned_by
 
 X = np.random.default_rng(0).normal(size=(60, 6)).astype("float32")
@@ -124,7 +124,7 @@ def check(outcome, truth):
         np.testing.assert_allclose(outcome[name], value, atol=1e-4, err_msg=str(name))
 
 
-@each_worker_deployment
+@on_workers
 def test_subclasses_of_callbacks_that_write_do_on_every_worker_what_they_do_on_one(
     workers, tmp_path
 ):
@@ -145,7 +145,7 @@ def test_subclasses_of_callbacks_that_write_do_on_every_worker_what_they_do_on_o
     assert rows == [str(2 * epoch) for epoch in range(len(truth["loss"]))]
 
 
-@each_worker_deployment
+@on_workers
 def test_a_stop_at_the_beginning_of_an_epoch_comes_after_its_first_step(workers):
     truth = stop(strategies.get("one device"))
     assert [truth[hook, "steps"] for hook in ("on_train_begin", "on_epoch_begin")] == [1, 8 + 1]
@@ -154,7 +154,7 @@ def test_a_stop_at_the_beginning_of_an_epoch_comes_after_its_first_step(workers)
         check(outcome["stop"], truth)
 
 
-@each_worker_deployment
+@on_workers
 def test_workers_that_drift_apart_when_training_ends_are_told(workers):
     for outcome in outcomes(workers)[1]:
         (warning,) = outcome["drift"]

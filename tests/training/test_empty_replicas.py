@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, on_three_replicas
+from tests.strategies import on_three_replicas
 
 RNG = np.random.default_rng(4)
 IMAGES = RNG.normal(size=(17, 8, 8, 3)).astype("float32")
@@ -80,7 +80,7 @@ def regularized():
     return model
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_loss_of_one_example_and_a_regularizer_is_a_number(strategy):
     x, y = SEQUENCES[:5, 0], SEQUENCES[:5, 1, :1]
 
@@ -98,7 +98,7 @@ class KeepsMean(keras.layers.Layer):
         return inputs
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_it_leaves_the_state_of_layers_as_it_is(strategy):
     with strategy.scope():
         layer = KeepsMean()
@@ -156,7 +156,7 @@ def test_sparse_and_ragged_data_takes_part(strategy, eagerly, make_with_data):
     check_as_plain(strategy, make, run)
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_distributed_data_takes_part(strategy):
     def make():
         return make_classifier(HIDDEN["convolution"][1], (8, 8, 3))

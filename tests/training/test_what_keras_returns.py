@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_strategy, on_three_replicas
 
 X = np.random.default_rng(3).normal(size=(10, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True))
@@ -195,7 +195,7 @@ def test_predictions_that_are_sparse_ragged_and_nested(strategy):
     np.testing.assert_allclose(predicted["nested"][1][0], expected["nested"][1][0])
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_variables_are_numbers_in_callbacks(strategy):
     model, seen = make_model(strategy), []
 

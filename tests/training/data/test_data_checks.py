@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tests.strategies import (
     each_kind_of_strategy,
-    each_replicated_strategy,
     each_strategy,
+    on_three_replicas,
     on_two_replicas,
 )
 
@@ -91,7 +91,7 @@ def test_good_data_is_not_named(strategy):
         fit(model)
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_loss_of_the_users_own_may_give_nan_a_meaning(strategy):
     def loss(y, predictions):
         return tf.square(tf.where(tf.math.is_nan(y), predictions, y) - predictions)

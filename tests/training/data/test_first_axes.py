@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy, on_two_replicas
+from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3)).astype("float32")
@@ -127,7 +127,7 @@ class WithConstant(keras.Model):
         return self.dense(x * scale)
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("is_static", [True, False])
 def test_one_row_for_all_examples_is_no_news(strategy, is_static):
     def fit(model):

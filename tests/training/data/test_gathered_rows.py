@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.training.data.gathered_rows import gathered_rows
 from tests.cluster import record_files
-from tests.strategies import each_worker_deployment, run_on_workers
+from tests.strategies import on_workers, run_on_workers
 from tests.warned import warned_by
 
 pytestmark = pytest.mark.processes
@@ -85,7 +85,7 @@ def on_a_worker(paths, strategy):
     return of_a_mean, of_masked, rows_of(strategy)
 
 
-@each_worker_deployment
+@on_workers
 def test_the_first_step_of_own_data_is_looked_at(tmp_path, workers):
     run = functools.partial(on_a_worker, record_files.write(tmp_path))
 

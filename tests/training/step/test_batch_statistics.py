@@ -10,7 +10,7 @@ from kerasdist.parity.data import examples
 from kerasdist.training.data import batches
 from kerasdist.training.step import replica_run
 from tests import strategies
-from tests.strategies import each_replicated_strategy, on_three_replicas, on_two_replicas
+from tests.strategies import on_three_replicas, on_two_replicas
 
 pytestmark = pytest.mark.filterwarnings("ignore:Batch normalization:UserWarning")
 
@@ -29,7 +29,7 @@ def replicas_of(strategy, variable):
     return [value.numpy() for value in strategy.experimental_local_results(variable.value)]
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_moving_statistics_are_the_mean_over_the_replicas(strategy):
     model = train(strategy)
     mean = model.layers[1].moving_mean
@@ -38,7 +38,7 @@ def test_moving_statistics_are_the_mean_over_the_replicas(strategy):
     assert np.ptp(replicas_of(strategy, mean), axis=0).max() > 0
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_one_step_gives_the_mean_of_the_replicas_batch_means(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((6,)), keras.layers.BatchNormalization(momentum=0.5)])
@@ -52,7 +52,7 @@ def test_one_step_gives_the_mean_of_the_replicas_batch_means(strategy):
     )
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_evaluation_sees_the_same_statistics_on_every_replica_as_are_saved(strategy, tmp_path):
     model = train(strategy)
     x, y = examples(96)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy, run_on_workers
+from tests.strategies import each_strategy, on_three_replicas, run_on_workers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(48, 6)).astype("float32")
@@ -136,7 +136,7 @@ class CountsTraces(Scales):
 traces: list = []
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize(("scales", "num_traces"), [(False, 1), (True, 2)])
 def test_a_step_is_traced_again_for_an_optimizer_that_keeps_a_scale_alone(
     scales, num_traces, strategy
@@ -152,7 +152,7 @@ def test_a_step_is_traced_again_for_an_optimizer_that_keeps_a_scale_alone(
     assert len(traces) == num_traces * strategy.num_replicas_in_sync
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_what_overflows_at_first_is_no_difference(strategy):
     with strategy.scope():
         model = make()
@@ -174,7 +174,7 @@ class Divides(Scales):
         return {"loss": loss}
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_gradients_that_are_scaled_by_hand_stay_as_they_are(strategy):
     def make():
         model = Divides()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy, on_two_replicas
+from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
 X = np.random.default_rng(3).normal(size=(21, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True))
@@ -83,7 +83,7 @@ def test_evaluate(strategy, kind, steps_per_execution):
     check(strategy, None, kind, evaluate, steps_per_execution=steps_per_execution)
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.filterwarnings("ignore:Using MirroredStrategy eagerly")
 def test_eagerly(strategy):
     check(strategy, lambda model, loss: {"loss": model.tracker.result()}, run_eagerly=True)
@@ -102,7 +102,7 @@ def test_a_metric_that_the_property_leaves_out(strategy):
     check(strategy, lambda model, loss: {"loss": model.tracker.result()}, Unlisted)
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_step_that_computes_with_a_result_is_told(strategy):
     with strategy.scope():
         model = Tracked(lambda model, loss: {"root": tf.sqrt(model.tracker.result())})

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kerasdist.training.step import randomness
 from tests import strategies
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_strategy, on_three_replicas
 
 
 class Recorder(keras.layers.Layer):
@@ -45,13 +45,13 @@ of_unequal_states = pytest.mark.filterwarnings("ignore:What a step assigns to th
 
 
 @of_unequal_states
-@each_replicated_strategy
+@on_three_replicas
 def test_every_replica_has_a_mask_of_its_own(strategy):
     assert len(np.unique(masks(strategy), axis=0)) == strategy.num_replicas_in_sync
 
 
 @of_unequal_states
-@each_replicated_strategy
+@on_three_replicas
 def test_masks_come_from_the_seed(strategy):
     assert np.array_equal(masks(strategy), masks(strategy))
     assert not np.array_equal(masks(strategy), masks(strategy, seed=6))

@@ -15,9 +15,9 @@ from kerasdist.private import rehearsal_adapter
 from kerasdist.training.step import randomness, whole_losses
 from tests.plain import check_as_plain
 from tests.strategies import (
-    each_replicated_strategy,
-    each_worker_deployment,
+    on_three_replicas,
     on_two_replicas,
+    on_workers,
     run_on_workers,
 )
 from tests.warned import warned_by
@@ -465,7 +465,7 @@ def clipped_in_the_loss():
     return model
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("make", [clipped_in_a_layer, clipped_in_the_loss])
 def test_a_gradient_that_clips_sees_what_it_sees_on_one_device(strategy, make):
     def run(model):  # A warning is an error here.
@@ -516,7 +516,7 @@ def fit_with_a_loss_that_fails_on_one_worker(strategy):
     return warn(7), warn(3, layers.Lambda(lambda x: 2 * x))
 
 
-@each_worker_deployment
+@on_workers
 def test_a_step_that_fails_on_one_worker_keeps_no_other_waiting(workers):
     outcomes = run_on_workers(fit_with_a_loss_that_fails_on_one_worker, workers, timeout_secs=60)
 
@@ -591,7 +591,7 @@ class Remembers(layers.Layer):
 
 
 @pytest.mark.thorough
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 @pytest.mark.parametrize("data", ["arrays", "no end", "train_on_batch"])
 def test_it_leaves_no_trace(strategy, steps_per_execution, data):
@@ -668,7 +668,7 @@ class Notes(keras.Model):
         return super().train_step(data)
 
 
-@each_replicated_strategy
+@on_three_replicas
 # One that is not built yet is rehearsed in its second step.
 @pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
 def test_it_leaves_no_trace_in_python(strategy, is_built):
@@ -697,7 +697,7 @@ class Amplifies(layers.Layer):
         return tf.sin(self.factor * (inputs - tf.reduce_mean(inputs, axis=0)))
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_what_rounding_explains_is_no_news(strategy):
     """The mean of one replica is not that of all, too: it must be news without amplification."""
 

@@ -10,9 +10,9 @@ import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
 from tests.strategies import (
-    each_replicated_strategy,
-    each_worker_deployment,
+    on_three_replicas,
     on_two_replicas,
+    on_workers,
     run_on_workers,
 )
 from tests.warned import warned_by
@@ -156,7 +156,7 @@ def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
     assert warnings_of(strategy, lambda: make_net(layers.Dropout(0.5)), evaluate) == []
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_it_leaves_no_trace(strategy):
     counts = []
 
@@ -176,7 +176,7 @@ def failing_on_three(errors):
     return {"gap": ops.mean(ops.abs(errors))}
 
 
-@each_worker_deployment
+@on_workers
 def test_all_workers_find_the_same(workers):
     outcomes = run_on_workers(find_on_workers, workers)
 

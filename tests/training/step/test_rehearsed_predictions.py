@@ -10,8 +10,8 @@ import kerasdist
 from kerasdist.private import rehearsal_adapter
 from tests.plain import check_as_plain
 from tests.strategies import (
-    each_replicated_strategy,
     each_strategy,
+    on_three_replicas,
     on_two_replicas,
     run_on_workers,
 )
@@ -75,7 +75,7 @@ def predict_all(model):
 
 
 @pytest.mark.parametrize("name", OF_THE_BATCH)
-@each_replicated_strategy
+@on_three_replicas
 def test_what_is_not_of_each_example_is_predicted_by_one_replica(strategy, name):
     with pytest.warns(UserWarning, match=r"What 'predicts' predicts .* So one replica predicts"):
         check_as_plain(strategy, lambda: Predicts(OF_THE_BATCH[name]), predict_all)
@@ -134,7 +134,7 @@ class Counts(Predicts):
 
 
 @pytest.mark.filterwarnings("ignore:What 'predicts' predicts")
-@each_replicated_strategy
+@on_three_replicas
 def test_it_leaves_no_trace(strategy):
     def predict(model):
         return model.predict(X, batch_size=7, verbose=0), int(tf.convert_to_tensor(model.num_calls))

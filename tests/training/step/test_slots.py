@@ -9,7 +9,7 @@ import pytest
 
 from kerasdist.callbacks import Checkpoint
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, each_strategy
+from tests.strategies import each_strategy, on_three_replicas
 
 X = np.random.default_rng(5).normal(size=(12, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True))
@@ -71,7 +71,7 @@ class Builder(keras.callbacks.Callback):
             variable.assign(variable + 0.5)
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("optimizer", ["nadam", "adafactor"])
 def test_a_callback_may_build_the_optimizer(strategy, optimizer):
     check_as_plain(strategy, lambda: make_model(optimizer), lambda model: fit(model, Builder()))
@@ -84,7 +84,7 @@ class Terminate(keras.callbacks.Callback):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_checkpoint_from_before_the_first_step_is_resumed(strategy, tmp_path):
     with strategy.scope():
         models = make_model(), make_model()

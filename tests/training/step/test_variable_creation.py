@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.training.step import variable_creation
 from tests import strategies
-from tests.strategies import each_worker_deployment
+from tests.strategies import on_workers
 
 
 def test_step_counters_and_learning_rates_need_no_broadcast():
@@ -71,7 +71,7 @@ def train_narrow(strategy=None):
     return losses, model.predict(rows, verbose=0)
 
 
-@each_worker_deployment
+@on_workers
 def test_workers_train_with_dtypes_that_tensorflow_cannot_send(workers):
     (losses, predictions), *others = strategies.run_on_workers(train_narrow, workers)
     expected_losses, expected_predictions = train_narrow()

@@ -10,9 +10,8 @@ import tensorflow as tf
 from kerasdist.training.step import whole_losses
 from tests.plain import check_as_plain
 from tests.strategies import (
-    each_replicated_strategy,
-    each_worker_deployment,
     on_three_replicas,
+    on_workers,
     run_on_workers,
 )
 
@@ -93,7 +92,7 @@ def classes():
     }
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_keras_own_are_those_of_all_examples(strategy):
     make = compiled_with(classes, loss_weights={"mask": 3.0, "place": 0.5, "number": 1.0})
 
@@ -159,7 +158,7 @@ def fit_on_workers(strategy):
     return outcomes
 
 
-@each_worker_deployment
+@on_workers
 def test_on_every_worker(workers):
     truth = fit_on_workers(tf.distribute.get_strategy())
     for outcome in run_on_workers(fit_on_workers, workers):
@@ -239,7 +238,7 @@ def evaluate_around_fit(model):
     return history, model.evaluate(X, y, batch_size=6, verbose=0)
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("loss", [contrast, masked_mean, CallsByName(name="named"), OnlyCalls()])
 def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
     name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_stock, tensorflow_adapter
 from tests.plain import check_as_plain
-from tests.strategies import each_replicated_strategy, on_three_replicas
+from tests.strategies import on_three_replicas
 
 pytestmark = pytest.mark.thorough
 
@@ -86,7 +86,7 @@ METRICS = {
 }
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize("metrics", METRICS.values(), ids=METRICS)
 def test_a_compiled_metric_sees_all_examples(metrics, strategy):
     check_as_plain(strategy, compiled_with(metrics), fit_and_evaluate)
@@ -133,7 +133,7 @@ class Tracking(keras.Model):
         return {metric.name: metric.result() for metric in metrics}
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_metric_of_a_train_step_sees_all_examples(strategy):
     def make():
         model = net(kind=Tracking)
@@ -180,7 +180,7 @@ class Weighing(keras.Model):
         return {"loss": loss}
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_step_may_compute_with_its_result(strategy):
     def make():
         model = net(kind=Weighing)
@@ -223,7 +223,7 @@ class Total(keras.metrics.Sum):
         return super().update_state(values)
 
 
-@each_replicated_strategy
+@on_three_replicas
 @pytest.mark.parametrize(
     ("sees", "reason"), [("condition", "inside of a condition"), ("text", "of string")]
 )
@@ -264,7 +264,7 @@ class Counter(Last):
         return self.total
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_one_that_is_updated_by_another_method_is_a_sum(strategy):
     def make():
         model = net(kind=Counting)
@@ -283,7 +283,7 @@ def test_keras_own_metrics_send_nothing():
     assert keras_stock.own_metrics_of(model) == []
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_state_is_that_of_the_first_replica(strategy):
     with strategy.scope():
         model = compiled_with(lambda: [Last(largest)])()
