@@ -214,7 +214,7 @@ class CountedAfterwards(keras.Model):
         return {**results, "total_now": self.total.result()}
 
 
-@each_replicated_strategy
+@on_three_replicas
 def test_a_result_from_before_the_last_update_is_that_of_all_replicas(strategy):
     def make():
         model = CountedAfterwards()
