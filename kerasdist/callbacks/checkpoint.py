@@ -38,6 +38,7 @@ from kerasdist.checks import (
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.lifetime.termination import Termination
 from kerasdist.private import keras_adapter
+from kerasdist.remote_path import is_remote
 from kerasdist.short_list import short_list
 from kerasdist.terminal import say
 from kerasdist.training import peers, running_call, traits
@@ -312,7 +313,7 @@ class Checkpoint(UpdateCallback):
             self._num_steps = self._step_function.num_steps_of_epoch
         if self._cut is not None or self._num_steps >= (num_expected or 0):
             return
-        if not peers.sum_over(strategy, self.model.stop_training):
+        if not peers.any_of(strategy, self.model.stop_training):
             self._cut = variables.read(strategy, variables.variables_of(self.model))
 
     @property
@@ -334,7 +335,7 @@ class Checkpoint(UpdateCallback):
             self._step_function.request_stop()
         if not self._step_function.is_stop_requested:
             return False
-        return bool(peers.sum_over(strategy, self._termination.is_asked_for) > 0)
+        return peers.any_of(strategy, self._termination.is_asked_for)
 
     def _leave(self):
         self._writer.wait()
@@ -489,7 +490,7 @@ class Checkpoint(UpdateCallback):
 
 def _absolute(path: str) -> str:
     """Returns a path that stays the same if a callback changes the working directory."""
-    return path if "://" in path else os.path.abspath(path)
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _mode_of(monitor: str) -> str:

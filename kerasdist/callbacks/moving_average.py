@@ -15,6 +15,7 @@ from kerasdist.training import traits
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import StepCallback
+from kerasdist.unique import unique
 
 
 class MovingAverage(StepCallback):
@@ -194,7 +195,7 @@ class MovingAverage(StepCallback):
             for layer in keras_adapter.batch_normalizations_of(model):
                 variables += layer.non_trainable_variables
         # A frozen BatchNormalization lists its gamma and beta as well.
-        return list({id(variable): variable for variable in variables}.values())
+        return unique(variables)
 
     def _make_average(self, variable, name):
         # One that is averaged later than others begins with what it is, unless a state has it.

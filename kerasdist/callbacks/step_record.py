@@ -18,12 +18,12 @@ from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import parts_of
 from kerasdist.training.step import (
     layer_outputs,
-    rare,
     replica_step,
     step_variables,
     tensor_statistics,
 )
 from kerasdist.training.step.gradient_aggregation import values_of
+from kerasdist.training.step.graph_function import rare_cond
 
 
 class StepRecord:
@@ -126,9 +126,9 @@ class StepRecord:
             return tf.concat([_flat(variable) for _, _, variable in applied], axis=0)
 
         if outputs:
-            rare.cond(is_due, record_outputs)
+            rare_cond(is_due, record_outputs)
         # One tensor: what goes in and out of a condition costs in the steps between, too.
-        before = rare.cond(is_due, copies, lambda: tf.zeros([0])) if applied else tf.zeros([0])
+        before = rare_cond(is_due, copies, lambda: tf.zeros([0])) if applied else tf.zeros([0])
         self._updated = is_due, count, gradients, applied, before
 
     def see_weights(self) -> None:
@@ -143,7 +143,7 @@ class StepRecord:
             self._record_weights(applied, before)
             self._step.assign(count)
 
-        rare.cond(is_due, record)
+        rare_cond(is_due, record)
 
     def _record_gradients(self, gradients, applied):
         wanted = [each for each in gradients if self._names[each[0]] in self._gradients]

@@ -16,8 +16,9 @@ from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.report import report_file
-from kerasdist.training.step import layer_outputs, rare, replica_step, step_variables, whole_step
+from kerasdist.training.step import layer_outputs, replica_step, step_variables, whole_step
 from kerasdist.training.step.gradient_aggregation import values_of
+from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.update_callback import StepCallback
 
 # How many of the largest earlier gradients are named.
@@ -135,7 +136,7 @@ class StopOnNonFinite(StepCallback):
             apply(gradients_and_variables)
 
         replica_step.discard_if(is_left_out)
-        rare.cond(is_left_out, leave_out, go_on)
+        rare_cond(is_left_out, leave_out, go_on)
 
     def on_train_begin(self, logs=None):
         self.batch, self.step, self._num_restores = None, None, 0

@@ -4,6 +4,8 @@ import collections
 import os
 import weakref
 
+from kerasdist.remote_path import is_remote
+
 # How many `fit` of a model have ended, by folder: a script that is started again makes the same
 # ones in the same order.
 _num_fits = weakref.WeakKeyDictionary()
@@ -29,4 +31,4 @@ def is_last_of_another(model, directory: str) -> bool:
 
 
 def _key(directory: str) -> str:
-    return directory if "://" in directory else os.path.realpath(directory)
+    return directory if is_remote(directory) else os.path.realpath(directory)

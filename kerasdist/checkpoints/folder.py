@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
+from kerasdist.remote_path import is_remote
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
 _NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,})")
@@ -71,7 +72,7 @@ class Saved:
     def weights(self):
         """Yields the path of a local file for Keras' `load_weights`."""
         remote = os.path.join(self.path, WEIGHTS)
-        if _is_local(self.path):
+        if not is_remote(self.path):
             yield remote
             return
         with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
@@ -97,7 +98,7 @@ class Folder:
         names = (name.rstrip("/") for name in tf.io.gfile.listdir(self.path))
         found = (_NAME.fullmatch(name) for name in names)
         steps = sorted({int(each[1]) for each in found if each})
-        if _is_local(self.path):
+        if not is_remote(self.path):
             return steps
         records = {step: os.path.join(self.path_of(step), RECORD) for step in steps}
         return [step for step, record in records.items() if tf.io.gfile.exists(record)]
@@ -119,7 +120,7 @@ class Folder:
         tf.io.gfile.makedirs(self.path)
         local = (
             os.path.join(self.path, f"{_UNFINISHED}{_names_of(step)[0]}-{os.getpid()}")
-            if _is_local(self.path)
+            if not is_remote(self.path)
             else tempfile.mkdtemp(prefix="kerasdist_")
         )
         try:
@@ -212,7 +213,7 @@ class Folder:
         _remove(path)
         _put(local, path)
         _remove(replaced)
-        if _is_local(self.path):
+        if not is_remote(self.path):
             force_to_disk(self.path)
 
 
@@ -279,10 +280,6 @@ def _viewed(arrays: Mapping, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]
     }
 
 
-def _is_local(path: str) -> bool:
-    return "://" not in path
-
-
 def _names_of(step: int) -> tuple[str, str]:
     """Returns the name of a checkpoint, and the one that it has while another replaces it."""
     name = f"step-{step:08d}"
@@ -290,12 +287,12 @@ def _names_of(step: int) -> tuple[str, str]:
 
 
 def _is_there(path: str) -> bool:
-    return tf.io.gfile.exists(path if _is_local(path) else os.path.join(path, RECORD))
+    return tf.io.gfile.exists(os.path.join(path, RECORD) if is_remote(path) else path)
 
 
 def _put(path: str, target: str):
     """Gives a checkpoint another path; if that takes a copy, the old one stays."""
-    if _is_local(target):
+    if not is_remote(target):
         os.rename(path, target)
         return
     tf.io.gfile.makedirs(target)
@@ -311,9 +308,9 @@ def _remove(path: str):
         return
     folder, name = os.path.split(path)
     record = os.path.join(path, RECORD)
-    if not _is_local(path) and tf.io.gfile.exists(record):
+    if is_remote(path) and tf.io.gfile.exists(record):
         tf.io.gfile.remove(record)
-    elif _is_local(path) and not name.startswith(_UNFINISHED):
+    elif not is_remote(path) and not name.startswith(_UNFINISHED):
         # Renamed first: a folder that is half removed is no checkpoint.
         path = os.path.join(folder, f"{_UNFINISHED}removed-{name}")
         _remove(path)

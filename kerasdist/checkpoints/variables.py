@@ -14,6 +14,7 @@ from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 from kerasdist.training.step import own_attributes
+from kerasdist.unique import unique
 
 # Ends the name of an array with a value for each replica: [replicas, ...].
 _OF_REPLICAS = "@replicas"
@@ -40,8 +41,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
     }
     named = {}
     for group, variables in groups.items():
-        unique = {id(variable): variable for variable in variables}.values()
-        for index, variable in enumerate(unique):
+        for index, variable in enumerate(unique(variables)):
             named[f"{group}/{index}"] = variable.value  # Keras numbers names in each process.
     own = own_attributes.variables_of(model)
     return named | {f"own/{name}": variable for name, variable in own.items()}

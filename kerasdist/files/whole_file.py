@@ -9,6 +9,8 @@ import os
 import shutil
 from collections.abc import Generator
 
+from kerasdist.remote_path import is_remote
+
 # Bytes of a name, which can have 255: not characters, of which some take four.
 _KEPT = 200
 
@@ -42,7 +44,7 @@ def can_be_whole(path: str) -> bool:
     target = os.path.realpath(path)
     is_file = os.path.isfile(target) or not os.path.exists(target)
     folder = os.path.dirname(target)
-    return "://" not in path and is_file and os.access(folder, os.W_OK | os.X_OK)
+    return not is_remote(path) and is_file and os.access(folder, os.W_OK | os.X_OK)
 
 
 def force_to_disk(path: str) -> None:

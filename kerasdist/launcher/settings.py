@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from kerasdist.checks import check_bool, check_choice, check_int, check_secs
 from kerasdist.config import check_num_clones
+from kerasdist.remote_path import is_remote
 
 NETWORKS = ("isolated", "host")
 
@@ -47,7 +48,7 @@ class Settings:
                 "`log_dir` must not be empty. Received: log_dir=''. Without it, logs are in "
                 "kerasdist_logs/<run id>."
             )
-        if "://" in os.fspath(self.log_dir or ""):
+        if is_remote(os.fspath(self.log_dir or "")):
             raise ValueError(
                 "`log_dir` must be a folder on this machine. Received: "
                 f"log_dir={self.log_dir!r}. Mount the storage, or copy the logs there afterwards."

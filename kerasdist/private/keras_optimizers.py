@@ -14,6 +14,7 @@ from keras.src.optimizers import base_optimizer
 
 from kerasdist.private import keras_adapter
 from kerasdist.private.replaced_method import method_replaced
+from kerasdist.unique import unique
 
 
 def adopt(optimizer, strategy) -> None:
@@ -26,14 +27,10 @@ def adopt(optimizer, strategy) -> None:
 def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
     """Returns the optimizers that `model` holds: its own, and those that it was given beside.
 
-    Also those in its lists and dicts.
+    Also those in its lists and dicts; one that it holds twice comes once.
     """
-    return [
-        each
-        for held in list(vars(model).values())
-        for each in _values_in(held)
-        if isinstance(each, base_optimizer.BaseOptimizer)
-    ]
+    held = [each for value in list(vars(model).values()) for each in _values_in(value)]
+    return unique(each for each in held if isinstance(each, base_optimizer.BaseOptimizer))
 
 
 def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
@@ -46,8 +43,8 @@ def learning_rates_of(model) -> list[keras.Variable]:
     """Returns the learning rates of all optimizers of `model`, without those of schedules."""
     optimizers = [*optimizers_of(model), *optimizers_inside(model)]
     inner = (getattr(each, "inner_optimizer", each) for each in optimizers)
-    rates = {id(each): each._learning_rate for each in inner}  # A model may hold one twice.
-    return [rate for rate in rates.values() if isinstance(rate, keras.Variable)]
+    rates = [each._learning_rate for each in unique(inner)]
+    return [rate for rate in rates if isinstance(rate, keras.Variable)]
 
 
 def _values_in(held) -> list:
@@ -160,7 +157,7 @@ def built_in_scope(model) -> Generator[None]:
     They run outside of its scope.
     """
     with contextlib.ExitStack() as stack:
-        for optimizer in {id(each): each for each in optimizers_of(model)}.values():
+        for optimizer in optimizers_of(model):
             if not optimizer.built:
                 stack.enter_context(method_replaced(optimizer, "build", _build_inside, optimizer))
         yield

@@ -13,6 +13,7 @@ import keras
 from keras.src.losses import losses as keras_losses
 
 from kerasdist.private import keras_adapter, keras_operations, keras_optimizers, keras_routes
+from kerasdist.unique import unique
 
 _CORRELATIONS = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 # Functions that compare examples, or divide sums over them, where their axes, by default these, are
@@ -188,8 +189,7 @@ def own_applies_of(model) -> list[tuple[Any, str]]:
     """
     outer = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
     inner = [getattr(each, "inner_optimizer", each) for each in outer]
-    optimizers = {id(each): each for each in (*outer, *inner)}  # A model may hold one twice.
-    return [(each, name) for each in optimizers.values() for name in _own_applies(each)]
+    return [(each, name) for each in unique([*outer, *inner]) for name in _own_applies(each)]
 
 
 def _own_applies(optimizer) -> list[str]:
@@ -218,7 +218,7 @@ def metrics_of(model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model`, also what its own `metrics` property leaves out."""
     metrics = [*model.metrics, *keras_routes.BaseTrainer.metrics.fget(model)]
     inner = [each for metric in metrics for each in getattr(metric, "metrics", ())]
-    return list({id(metric): metric for metric in (*metrics, *inner)}.values())
+    return unique([*metrics, *inner])
 
 
 def own_metrics_of(model) -> list[keras.metrics.Metric]:
@@ -232,7 +232,7 @@ def all_metrics_of(model) -> list[keras.metrics.Metric]:
     if compiled is not None:
         given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     metrics = [each for each in given if isinstance(each, keras.metrics.Metric)]
-    return list({id(each): each for each in (*metrics_of(model), *metrics)}.values())
+    return unique([*metrics_of(model), *metrics])
 
 
 def adds_up(metric) -> bool:

@@ -132,6 +132,11 @@ def gather(strategy, row: np.ndarray) -> np.ndarray:
     return sum_over(strategy, rows)
 
 
+def any_of(strategy, condition) -> bool:
+    """Whether a condition holds on one of the workers; all of them must call it."""
+    return bool(sum_over(strategy, bool(condition)) > 0)
+
+
 def are_alike(strategy, content: str | bytes) -> bool:
     """Whether all workers give the same content; all of them must call it."""
     content = content.encode() if isinstance(content, str) else content

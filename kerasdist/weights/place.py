@@ -2,6 +2,8 @@
 
 import os
 
+from kerasdist.remote_path import is_remote
+
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 # Of what callbacks.Checkpoint and TensorFlow write into a folder.
 _PREFIXES, _NAMES = ("step-", ".replaced-step-"), ("checkpoint", "checkpoint.json")
@@ -16,7 +18,7 @@ def check(path: str) -> None:
     Raises:
         ValueError: There is nothing, or something else.
     """
-    if "://" in path or os.path.isfile(f"{path}.index"):
+    if is_remote(path) or os.path.isfile(f"{path}.index"):
         return
     if not os.path.exists(path):
         raise nothing_at(path, ": no such file or folder")
@@ -37,7 +39,7 @@ def nothing_at(path: str, reason: str = "") -> ValueError:
 def is_v1(path: str) -> bool:
     """Whether a path is a checkpoint of TensorFlow in its first format, which is one file."""
     # An index of the second format ends likewise.
-    if "://" in path or path.endswith(".index") or not os.path.isfile(path):
+    if is_remote(path) or path.endswith(".index") or not os.path.isfile(path):
         return False
     try:
         with open(path, "rb") as file:

@@ -166,7 +166,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._num_iterators, content = state
         iterator = self._new_iterator()
         fits = dataset_adapter.set_portable_state(iterator, content)
-        if peers.sum_over(self._strategy, fits) < peers.count(self._strategy):
+        if peers.any_of(self._strategy, not fits):
             warnings.warn(
                 "The dataset has other transformations than the one of the checkpoint. Training "
                 "goes on at the same place, perhaps with other batches.",

@@ -111,7 +111,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def _agree_on_stop(self):
         wants_stop = self._wants_stop or self.model.stop_training
-        self.model.stop_training = bool(peers.sum_over(self._strategy, wants_stop) > 0)
+        self.model.stop_training = peers.any_of(self._strategy, wants_stop)
 
     def on_test_batch_begin(self, batch, logs=None):
         for callback in self._listeners["on_test_batch_begin"]:

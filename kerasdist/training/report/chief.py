@@ -8,6 +8,7 @@ import keras
 
 from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
+from kerasdist.remote_path import is_remote
 from kerasdist.training import peers, running_call
 from kerasdist.training.report import quiet_writer
 from kerasdist.training.report.wrapper import Wrapper
@@ -71,7 +72,7 @@ def write(stock, model, *args, **kwargs):
     place = "in `fit`" if is_in_fit else "outside `fit`"
     # A checkpoint that is not to be written has a path without a folder.
     may_write = bool(folder) or not is_in_fit
-    if "://" not in path:  # The workers' working folders may differ.
+    if not is_remote(path):  # The workers' working folders may differ.
         path = os.path.abspath(path)
     _num_written[name, place] += 1
     call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.remote_path import is_remote
 from kerasdist.training.step.tensor_statistics import Statistics
 
 # Tells our files from those of other writers in the same folder.
@@ -98,7 +99,7 @@ class EventFile:
 
     def _is_deleted(self) -> bool:
         """Whether somebody has deleted the folder; its file can still be written, in vain."""
-        return "://" not in self._folder and not os.path.isdir(self._folder)
+        return not is_remote(self._folder) and not os.path.isdir(self._folder)
 
     def _try(self, act):
         if self.has_failed:

@@ -19,6 +19,7 @@ from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
 from kerasdist.short_list import short_list
 from kerasdist.training import peers
 from kerasdist.training.step import replica_step
+from kerasdist.unique import unique
 
 
 def moments(stock, layer, inputs, mask):
@@ -102,7 +103,7 @@ def states_of_examples(model) -> list[tf.Variable]:
     # A compiled metric is one of others, which have the same variables.
     is_of_all = tensorflow_adapter.reads_first_replica
     values = [value for value in _of_metrics(model) if not is_of_all(value)]
-    return list({id(value): value for value in (*values, *_statistics(model))}.values())
+    return unique([*values, *_statistics(model)])
 
 
 def other_states(model) -> list[tf.Variable]:

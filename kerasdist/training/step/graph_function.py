@@ -12,3 +12,13 @@ def graph_function(method, **kwargs):
     of a few models have been traced once each; a partial has no code of its own.
     """
     return tf.function(functools.partial(method), autograph=False, **kwargs)
+
+
+def rare_cond(is_due, act, otherwise=lambda: None):
+    """Returns `tf.cond(is_due, act, otherwise)`, where `act` stays one operation of the graph.
+
+    For what a step does only now and then: TensorFlow visits every operation behind a condition
+    also where it is false, and takes longer for many of them than a small network for its step.
+    """
+    call = tf.function(act, autograph=False, experimental_attributes={"_noinline": True})
+    return tf.cond(is_due, call, otherwise)

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
+from kerasdist.unique import unique
 
 # What Keras keeps lists of, as soon as an attribute holds it.
 _TRACKED = (
@@ -179,7 +180,7 @@ def _own_parts_of(model) -> list:
         *_instances_in([model], keras.losses.Loss),
         *keras_optimizers.optimizers_of(model),
     ]
-    return [part for part in {id(each): each for each in parts}.values() if _is_own(part)]
+    return [part for part in unique(parts) if _is_own(part)]
 
 
 def _instances_in(owners: list, kind: type) -> list:

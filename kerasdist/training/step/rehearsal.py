@@ -291,8 +291,7 @@ def failing_together(strategy) -> Generator[None]:
         yield
     except Exception as error:  # Of the program.
         failure = error
-    has_failed = peers.sum_over(strategy, [failure is not None])[0] > 0
-    if has_failed:
+    if peers.any_of(strategy, failure is not None):
         raise failure or RuntimeError("The step fails on another worker.")
 
 

@@ -18,8 +18,9 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, rehearsal_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import delivery, late_variables, randomness, rare
+from kerasdist.training.step import delivery, late_variables, randomness
 from kerasdist.training.step.dependence import Dependence
+from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import ReplicaStep, current, entered
 
 
@@ -275,7 +276,7 @@ def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
                 state.assign(before[id(state)])
 
         if touched:
-            rare.cond(reason, put_back)
+            rare_cond(reason, put_back)
 
     if step.discards:
         put_back_if(tf.reduce_any(step.discards), [*of_examples, *others])

@@ -69,8 +69,8 @@ def copies_of(model, variable) -> tuple:
 
 def slots_of(model) -> list[keras.Variable]:
     """Returns the variables of a model's optimizers: its own, and those it keeps as a GAN does."""
-    optimizers = {id(each): each for each in keras_optimizers.optimizers_of(model)}
-    return [variable for optimizer in optimizers.values() for variable in optimizer.variables]
+    optimizers = keras_optimizers.optimizers_of(model)
+    return [variable for optimizer in optimizers for variable in optimizer.variables]
 
 
 def _take(data, num_steps: int) -> list:

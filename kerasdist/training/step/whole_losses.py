@@ -107,7 +107,7 @@ def compared(model, compare: Callable[[], tuple], called: list, tolerance: float
     if not may_see_all(model):
         return outcome, difference
     is_wanted = bool(difference) or not all(loss_rows.is_mean(*each, tolerance) for each in called)
-    if not _has_any_worker(strategy, is_wanted):
+    if not peers.any_of(strategy, is_wanted):
         return outcome, difference
     compiled = keras_stock.compiled_losses_of(model)
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def compared(model, compare: Callable[[], tuple], called: list, tolerance: float
             mended = compare()
         except Exception:  # Of the user's loss. What was found before is said.
             return outcome, difference
-        if _has_any_worker(strategy, mended[1]):
+        if peers.any_of(strategy, mended[1]):
             return outcome, difference
         stack.pop_all()  # It stays.
     for function in (model.train_function, model.test_function):
@@ -126,11 +126,6 @@ def compared(model, compare: Callable[[], tuple], called: list, tolerance: float
     if peers.is_chief(strategy):
         announce(_describe(model))
     return mended
-
-
-def _has_any_worker(strategy, difference) -> bool:
-    """Whether one of the workers has found something: what follows, all of them do."""
-    return bool(peers.sum_over(strategy, [bool(difference)])[0])
 
 
 def _describe(model) -> str:
