@@ -8,6 +8,11 @@ import tensorflow as tf
 class TrainFunction(Protocol):
     """What Keras, the routes, callbacks and the progress bar ask of a train or test function.
 
+    Callbacks ask more of a kind of strategy. Of synchronous workers' `StepFunction`: `look_again`,
+    `request_stop`, `is_stop_requested`. Of parameter servers' `WorkerStepFunction`: `wait`,
+    `finish`, `num_steps_of_epoch`. The rehearsals ask for `trace_again` and `was_rehearsed` where
+    a function has them.
+
     Attributes:
         callbacks: The update callbacks that are compiled into it, in list order.
         num_examples: int64 variable, the examples over all replicas since `restart`.
