@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
@@ -29,16 +29,16 @@ class Result:
     """What a metric gives, or one number of several.
 
     Attributes:
-        metric: The metric.
+        compute: The method that gives it: a metric's `result`, or `get_metrics_result` of a model.
         position: Of the number, where it gives a dict or a list.
     """
 
-    metric: keras.metrics.Metric
+    compute: Callable
     position: int
 
     def read(self):
         """Returns it as it is now."""
-        return keras.tree.flatten(self.metric.result())[self.position]
+        return keras.tree.flatten(self.compute())[self.position]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,20 @@ class _Given:
 
     value: Any
     states: list
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfModel:
+    """What `get_metrics_result` of a model, maybe the user's own, has given to a replica.
+
+    Attributes:
+        logs: The numbers.
+        uses: By the ids of results of metrics, how many operations of that method use them. They
+            do no harm: it is called again, for all replicas, where its numbers are read.
+    """
+
+    logs: dict
+    uses: dict
 
 
 class MetricResults:
@@ -76,6 +90,9 @@ class MetricResults:
         # By the id of a number that a metric gave before its state changed: the metric, the
         # position of the number, and the `_Given`.
         self._past: dict[int, tuple[keras.metrics.Metric, int, _Given]] = {}
+        # What the model's `get_metrics_result` gave, by the replica's thread, since a metric last
+        # changed its state.
+        self._of_model: dict[int, _OfModel] = {}
         # By the id of the metric, all that it gave: a step may compute with what it was before.
         self._given: dict[int, list] = {}
         # By name, those with results in a tf.function of the step's: its outputs are other tensors,
@@ -89,8 +106,13 @@ class MetricResults:
         metrics = keras_stock.metrics_of(self._model)
         self._results = {id(metric): (metric, {}) for metric in metrics}
         self._given = {id(metric): [] for metric in metrics}
-        self._past = {}
+        self._past, self._of_model = {}, {}
         with contextlib.ExitStack() as stack:
+            # Those on parameter servers are of all workers in the step, too.
+            if not traits.keeps_own_pace(self._model.distribute_strategy):
+                stack.enter_context(
+                    method_replaced(self._model, "get_metrics_result", self._note_of_model)
+                )
             for metric, results in self._results.values():
                 given = self._given[id(metric)]
                 stack.enter_context(
@@ -98,9 +120,32 @@ class MetricResults:
                 )
                 for name in ("update_state", "reset_state"):
                     stack.enter_context(
-                        method_replaced(metric, name, _forget, metric, results, self._past)
+                        method_replaced(metric, name, self._forget, metric, results)
                     )
             yield
+
+    def _note_of_model(self, method) -> dict:
+        earlier = self._num_uses()
+        logs = method()
+        uses = {
+            key: number - earlier.get(key, 0)
+            for key, number in self._num_uses().items()
+            if number > earlier.get(key, 0)  # Not those of other replicas.
+        }
+        self._of_model[threading.get_ident()] = _OfModel(logs, uses)
+        return logs
+
+    def _num_uses(self) -> dict[int, int]:
+        given = _symbolic([*self._given.values()])
+        return {id(each): len(each.consumers()) for each in given}
+
+    def _forget(self, method, metric, results: dict, *args, **kwargs) -> Any:
+        self._of_model.pop(threading.get_ident(), None)
+        for given in results.pop(threading.get_ident(), []):
+            for position, leaf in enumerate(keras.tree.flatten(given.value)):
+                if tf.is_tensor(leaf):  # A variable knows its value later.
+                    self._past[id(leaf)] = (metric, position, given)
+        return method(*args, **kwargs)
 
     def of_all_replicas(self, replicas: list) -> list:
         """Returns logs in which past results of metrics are those of all replicas.
@@ -151,25 +196,35 @@ class MetricResults:
             if any(each.graph is not graph for each in _symbolic(values)):
                 self._in_functions[metric.name] = metric
         leaves = keras.tree.flatten_with_path(logs)
-        found = {
-            id(leaf): Result(self._in_functions[path[-1]], 0)
-            for path, leaf in leaves
-            if path[-1] in self._in_functions
-        } | {
-            id(leaf): Result(metric, position)
-            for metric, results in self._results.values()
-            for given in itertools.chain(*results.values())
-            for position, leaf in enumerate(keras.tree.flatten(given.value))
-        }
-        self._results, self._given = {}, {}  # They would keep the graph of the step alive.
+        found = (
+            {
+                id(leaf): Result(self._model.get_metrics_result, position)
+                for given in self._of_model.values()
+                for position, leaf in enumerate(keras.tree.flatten(given.logs))
+            }
+            | {
+                id(leaf): Result(self._in_functions[path[-1]].result, 0)
+                for path, leaf in leaves
+                if path[-1] in self._in_functions
+            }
+            | {
+                id(leaf): Result(metric.result, position)
+                for metric, results in self._results.values()
+                for given in itertools.chain(*results.values())
+                for position, leaf in enumerate(keras.tree.flatten(given.value))
+            }
+        )
+        # They would keep the graph of the step alive.
+        self._results, self._given, self._of_model = {}, {}, {}
         return {path: found[id(leaf)] for path, leaf in leaves if id(leaf) in found}
 
     def _find_uses(self, graph):
+        uses = dict(itertools.chain(*(each.uses.items() for each in self._of_model.values())))
         self.computed_with = [
             metric
             for identity, (metric, _) in self._results.items()
             if any(
-                each.graph is graph and each.consumers()
+                each.graph is graph and len(each.consumers()) > uses.get(id(each), 0)
                 for each in _symbolic(self._given[identity])
             )
             and not _is_of_all_examples(metric)
@@ -196,14 +251,6 @@ def _note(method, metric, results: dict, given: list) -> Any:
     results.setdefault(threading.get_ident(), []).append(_Given(value, states))
     given.append(value)
     return value
-
-
-def _forget(method, metric, results: dict, past: dict, *args, **kwargs) -> Any:
-    for given in results.pop(threading.get_ident(), []):
-        for position, leaf in enumerate(keras.tree.flatten(given.value)):
-            if tf.is_tensor(leaf):  # A variable knows its value later.
-                past[id(leaf)] = (metric, position, given)
-    return method(*args, **kwargs)
 
 
 def _symbolic(results: list) -> list:

@@ -119,7 +119,8 @@ def test_a_step_that_computes_with_a_result_is_told(strategy):
 class WeighedByAResult(Tracked):
     def train_step(self, data):
         self.seen = tf.sqrt(self.tracker.result())
-        return super().train_step(data)
+        super().train_step(data)
+        return self.get_metrics_result()
 
 
 @on_two_replicas
@@ -223,3 +224,36 @@ def test_a_result_from_before_the_last_update_is_that_of_all_replicas(strategy):
         return model
 
     check_as_plain(strategy, make, lambda model: [fit(model), evaluate(model)])
+
+
+class RootOfAMetric(CountedAfterwards):
+    """Computes with results where Keras asks a model to, and leaves the losses to Keras."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.total.update_state(y_pred**2)
+        return keras.Model.compute_metrics(self, x, y, y_pred, sample_weight)
+
+    def get_metrics_result(self):
+        return {**super().get_metrics_result(), "root": self.total.result() ** 0.5}
+
+
+@on_two_replicas
+def test_a_model_may_compute_with_results_in_get_metrics_result(strategy):
+    roots = []
+
+    def make():
+        model = RootOfAMetric()
+        model(X)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    def run(model):
+        see = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: roots.append(logs["root"])
+        )
+        model.fit(X, Y, batch_size=6, verbose=0, callbacks=[see])
+        return [roots.pop() for _ in range(4)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_as_plain(strategy, make, run)
