@@ -15,6 +15,7 @@ from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers, traits
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
+from kerasdist.training.report.wrapper import Wrapper
 from kerasdist.training.step import rehearsal
 from kerasdist.training.step.lazy_logs import LazyLogs
 
@@ -39,15 +40,13 @@ class CallbackList(keras.callbacks.CallbackList):
         self._last_batch = 0
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
-        self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
-        # What is saved belongs to a moment between two steps.
-        self._listeners["on_train_batch_begin"].sort(key=_is_inner)
-        self._listeners["on_train_batch_end"].sort(key=_is_outer)
+        self._find_listeners()
 
     def on_train_begin(self, logs=None):
         self._may_drift = _may_drift(self.model, self._strategy)
         with self._sorted(_is_inner):
             super().on_train_begin(logs)
+        self._find_listeners()
 
     def on_train_end(self, logs=None):
         with self._sorted(_is_outer):
@@ -67,6 +66,11 @@ class CallbackList(keras.callbacks.CallbackList):
         for callback in self.callbacks:
             if hasattr(callback, "on_epoch_begun"):  # Of ours: Keras has no such hook.
                 callback.on_epoch_begun(epoch)
+        self._find_listeners()
+
+    def on_test_begin(self, logs=None):
+        super().on_test_begin(logs)
+        self._find_listeners()
 
     @contextlib.contextmanager
     def _sorted(self, key) -> Generator[None]:
@@ -163,6 +167,16 @@ class CallbackList(keras.callbacks.CallbackList):
         self.model.stop_training = False
         self._wants_stop = True
         step.request_stop()
+
+    def _find_listeners(self):
+        """Looks for batch hooks anew: other hooks may assign some, as a TqdmCallback does."""
+        for callback in self.callbacks:
+            if isinstance(callback, Wrapper):
+                callback.take_over_hooks()
+        self._listeners = {hook: self._overriding(hook) for hook in _BATCH_HOOKS}
+        # What is saved belongs to a moment between two steps.
+        self._listeners["on_train_batch_begin"].sort(key=_is_inner)
+        self._listeners["on_train_batch_end"].sort(key=_is_outer)
 
     def _overriding(self, hook: str) -> list:
         return [callback for callback in self.callbacks if is_overridden(callback, hook)]

@@ -39,6 +39,14 @@ class Wrapper(keras.callbacks.Callback):
     def set_model(self, model):
         super().set_model(model)
         self.callback.set_model(model)
+        self.take_over_hooks()
+
+    def take_over_hooks(self) -> None:
+        """Lets Keras call the hooks that the callback has now; its other hooks may assign some."""
+        if self.model is None:  # An `OnChief` of another worker calls none.
+            return
+        if isinstance(self.callback, Wrapper):
+            self.callback.take_over_hooks()
         for hook in HOOKS:
             self._hand_on(hook)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.callbacks import Every, OnChief
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step.step_logs import StepLogs
 from tests import strategies
@@ -250,6 +251,48 @@ def test_every_spelling_of_a_batch_hook_is_called(kind):
     fit(make_model(strategies.get("2 replicas")), counter)
 
     assert counter.batches == list(range(NUM_STEPS))
+
+
+class LateCounter(Counter):
+    """Assigns its batch hook when another hook is called, as a TqdmCallback does."""
+
+    on_train_batch_end = keras.callbacks.Callback.on_train_batch_end
+
+    def __init__(self, assigned_in):
+        super().__init__()
+        setattr(self, assigned_in, self.assign)
+
+    def assign(self, *_, **__):
+        self.on_batch_end = self.on_test_batch_end = self.note
+
+    def note(self, batch, logs=None):
+        self.batches.append(batch)
+
+
+@pytest.mark.parametrize("assigned_in", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize("wrap", [lambda callback: callback, OnChief])
+def test_a_batch_hook_that_another_hook_assigns_is_called(assigned_in, wrap):
+    counter = LateCounter(assigned_in)
+
+    fit(make_model(strategies.get("2 replicas")), wrap(counter), epochs=2)
+
+    assert counter.batches == list(range(NUM_STEPS)) * 2
+
+
+def test_every_sees_a_batch_hook_that_another_hook_assigns():
+    counter = LateCounter("on_epoch_begin")
+
+    fit(make_model(strategies.get("2 replicas")), Every(OnChief(counter), steps=2))
+
+    assert counter.batches == list(range(NUM_STEPS))[1::2]
+
+
+def test_a_batch_hook_that_the_beginning_of_evaluate_assigns_is_called():
+    counter = LateCounter("on_test_begin")
+
+    make_model(strategies.get("2 replicas")).evaluate(X, Y, verbose=0, callbacks=[counter])
+
+    assert counter.batches == [0]
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
