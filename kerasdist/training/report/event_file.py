@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.remote_path import is_remote
 from kerasdist.training.step.tensor_statistics import Statistics
 
 # Tells our files from those of other writers in the same folder.
@@ -39,6 +38,7 @@ class EventFile:
     def __init__(self, folder: str, *, is_strict: bool = False):
         self._folder, self._is_strict = folder, is_strict
         self._writer: Any = None
+        self._path = ""  # Of the file that the writer has begun, where it is on this machine.
         self.has_failed = self.has_content = False
 
     def write(
@@ -90,16 +90,26 @@ class EventFile:
     def _write(self, write):
         if self._writer is not None and self._is_deleted():
             self.close()
-        if self._writer is None:
+        is_new = self._writer is None
+        before = self._names() if is_new else set()
+        if is_new:
             self._writer = tf.summary.create_file_writer(self._folder, filename_suffix=_SUFFIX)
         with self._writer.as_default(), tf.summary.record_if(True):
             write()
         self._writer.flush()
+        if is_new:
+            begun = self._names() - before
+            self._path = os.path.join(self._folder, begun.pop()) if begun else ""
         self.has_content = True
 
     def _is_deleted(self) -> bool:
-        """Whether somebody has deleted the folder; its file can still be written, in vain."""
-        return not is_remote(self._folder) and not os.path.isdir(self._folder)
+        """Whether somebody has deleted the file, which can still be written, in vain."""
+        return bool(self._path) and not os.path.exists(self._path)
+
+    def _names(self) -> set[str]:
+        """Returns the names of the event files that are there; none of another machine's."""
+        names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
+        return {name for name in names if name.endswith(_SUFFIX)}
 
     def _try(self, act):
         if self.has_failed:

@@ -69,10 +69,13 @@ def test_a_fit_that_goes_back_in_the_same_process_forgets_its_own(tmp_path):
     assert steps_in(tmp_path) == [1, 2]
 
 
-def test_a_folder_that_is_deleted_while_it_is_written_is_made_again(tmp_path):
+@pytest.mark.parametrize("is_kept", [False, True], ids=["with its folder", "alone"])
+def test_a_file_that_is_deleted_while_it_is_written_is_made_again(is_kept, tmp_path):
     file = EventFile(str(tmp_path / "run"), is_strict=True)
     file.write(1, scalars={"loss": 1.0})
     shutil.rmtree(tmp_path / "run")
+    if is_kept:
+        (tmp_path / "run").mkdir()
 
     file.write(2, scalars={"loss": 2.0})
     file.write(3, scalars={"loss": 3.0})
