@@ -85,6 +85,21 @@ def of_all(arguments, step: replica_step.ReplicaStep, *, have_gradients: bool = 
     )
 
 
+def start_of(arguments, step: replica_step.ReplicaStep):
+    """Returns which of all examples is the first of this replica: int32 scalar; 0 for no rows.
+
+    Args:
+        arguments: Tensors, nested, that `of_all` has been given.
+        step: Of this replica.
+    """
+    for leaf in tf.nest.flatten(arguments):
+        shown = step.of_all.get(id(leaf))
+        if shown is not None and shown.starts is not None:
+            # There may be several rows for each example.
+            return shown.starts[0] * step.global_num_examples // tf.shape(shown.wholes[0])[0]
+    return tf.constant(0)
+
+
 def _show(leaves: list, step) -> None:
     """Sends what has not been sent in this step, in one message for each dtype."""
     masks = [mask for leaf in leaves if (mask := keras_adapter.mask_of(leaf)) is not None]

@@ -16,6 +16,7 @@ loss by itself counts as a mean over its examples, which is what nearly every pr
 import contextlib
 import dataclasses
 import functools
+import operator
 import threading
 from collections.abc import Generator
 from typing import Any
@@ -37,12 +38,10 @@ class _Call:
     Attributes:
         depth: How many losses are calling each other.
         compiled: Keras' object for what `compile` was given, where the next loss is one of it.
-        is_overridden: Whether they are called by a loss with a `__call__` of its own.
     """
 
     depth: int = 0
     compiled: Any = None
-    is_overridden: bool = False
 
 
 def reduce_weighted_values(
@@ -59,21 +58,23 @@ def reduce_weighted_values(
         dtype: As in Keras.
 
     Returns:
-        Scalar (a vector without reduction). Multiplied by the share of each replica and summed over
-        the replicas it is the loss that one device computes for the whole batch.
+        Scalar. Multiplied by the share of each replica and summed over the replicas it is the loss
+        that one device computes for the whole batch. Without reduction, the numbers of this
+        replica's examples.
     """
     step = replica_step.current()
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
     if step is None or (step.is_only_replica and not step.callbacks):
         return loss
     if reduction in ("sum", "none", None):
-        is_mean = not _is_compiled() or (reduction != "sum" and loss.shape.rank == 0)
-        if is_mean:  # The train_step makes one of it, or the loss has by itself.
+        if reduction == "sum" and _is_compiled():
+            step.divisors.append(_sum_over_examples())
+            return loss if step.is_only_replica else _divide(loss, step.share)
+        # The train_step makes a mean of it, or the loss has by itself. Numbers for each example
+        # that are left as they are Keras adds up, see `compiled_loss`.
+        if not _is_compiled() or loss.shape.rank == 0:
             step.divisors.append(_mean_over_examples(step))
-            return loss
-        if reduction != "sum" and _local.call.is_overridden:
-            return loss  # What comes of it is known where that `__call__` returns.
-        return _sum_over_examples(loss, step)
+        return loss
     weights = _divisor_weights(sample_weight, mask, reduction)
     if weights is None:
         step.divisors.append(_mean_over_examples(step))
@@ -108,7 +109,32 @@ def build_losses(stock, compiled, *args, **kwargs):
 def compiled_loss(stock, compiled, *args, **kwargs):
     """Stands before the call of the losses that are given to `compile`."""
     with _in_call(_Call(compiled=compiled)):
-        return stock(compiled, *args, **kwargs)
+        loss = stock(compiled, *args, **kwargs)
+    step = replica_step.current()
+    if step is None or loss is None or loss.shape.rank == 0:
+        return loss
+    step.divisors.append(_sum_over_examples())
+    if step.is_only_replica or step.weighs_loss:
+        return loss
+    # Its gradient is weighed later, by the share of this replica.
+    addend = _divide(weigh(loss, step), step.share)
+    return addend + tf.stop_gradient(loss - addend)
+
+
+def weigh(loss, step):
+    """Returns a replica's part of a loss whose gradient one device takes.
+
+    That of a loss with a number for each example is the gradient of their sum. Beside such numbers,
+    a scalar of another output counts once for each.
+
+    Args:
+        loss: Of the examples of a replica.
+        step: That of the replica.
+    """
+    if loss.shape.rank == 0:
+        return loss * tf.cast(step.share, loss.dtype)
+    # A replica without examples has one that does not count.
+    return loss * tf.cast(tf.minimum(step.num_examples, 1), loss.dtype)
 
 
 def call_loss(stock, loss, *args, **kwargs):
@@ -128,8 +154,8 @@ def _call_overridden(loss, *args, **kwargs):
     outer = _call()
     if outer is None:
         return loss(*args, **kwargs)
-    with _in_call(_Call(is_overridden=True)):
-        return _call_once_or_whole(_call_and_add_up, outer.compiled, loss, *args, **kwargs)
+    with _in_call(_Call()):
+        return _call_once_or_whole(operator.call, outer.compiled, loss, *args, **kwargs)
 
 
 def _call_once_or_whole(stock, compiled, loss, *args, **kwargs):
@@ -137,16 +163,6 @@ def _call_once_or_whole(stock, compiled, loss, *args, **kwargs):
     if compiled is not None and whole_losses.sees_all(compiled, loss, args, kwargs):
         return whole_losses.compute(stock, loss, *args, **kwargs)
     return stock(loss, *args, **kwargs)
-
-
-def _call_and_add_up(loss, *args, **kwargs):
-    """Returns what a loss gives: a number for each example counts as their sum, as in Keras."""
-    value, step = loss(*args, **kwargs), replica_step.current()
-    if step is None:
-        return value
-    value = keras.ops.convert_to_tensor(value)
-    is_only_one = step.is_only_replica and not step.callbacks
-    return value if is_only_one or not value.shape.rank else _sum_over_examples(value, step)
 
 
 def scale_for_distribution(stock, value):
@@ -157,15 +173,8 @@ def scale_for_distribution(stock, value):
 
 
 def unscale_for_distribution(stock, value):
-    """Returns the loss that is logged: without reduction, the values as one device has them."""
-    step = replica_step.current()
-    if _is_on_no_replica():
-        return value
-    if step is None:
-        return stock(value)
-    if step.is_only_replica or value.shape.rank == 0:
-        return value
-    return value * tf.cast(step.share, value.dtype)
+    """Leaves a loss that is logged as it is, too."""
+    return scale_for_distribution(stock, value)
 
 
 def _is_on_no_replica() -> bool:
@@ -254,10 +263,8 @@ def _global(part, step):
     return part + tf.stop_gradient(total - part)
 
 
-def _sum_over_examples(loss, step):
-    """Returns a sum, or the addends of one, so that `share` times it is the part of a replica."""
-    step.divisors.append(Divisor(name="1 (a sum)", total=None))
-    return loss if step.is_only_replica else _divide(loss, step.share)
+def _sum_over_examples():
+    return Divisor(name="1 (a sum)", total=None)
 
 
 def _mean_over_examples(step):

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
-from kerasdist.training.step import replica_step, scope_checks, update_callback
+from kerasdist.training.step import global_loss, replica_step, scope_checks, update_callback
 
 _local = threading.local()
 # Those that have scaled a loss before they were built, of which a trace keeps the number.
@@ -181,7 +181,7 @@ def scale_loss(stock, optimizer, loss):
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
         _scaled_unbuilt.add(optimizer)
     if step.weighs_loss and not step.is_only_replica:
-        loss = loss * tf.cast(step.share, loss.dtype)
+        loss = global_loss.weigh(loss, step)
     elif _scale_of(optimizer) is not None and not step.is_only_replica:
         step.divided.extend([optimizer, getattr(optimizer, "inner_optimizer", None)])
         loss = loss / _num_replicas()

@@ -37,6 +37,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import (
     assignments,
     batch_statistics,
+    global_loss,
     gradient_aggregation,
     gradient_difference,
     graph_errors,
@@ -101,7 +102,7 @@ def is_due(model) -> bool:
     return (
         keras_stock.has_own_parts(model)
         or not keras_stock.has_stock_losses(model)
-        # Beside another loss or a regularizer, which Keras adds to the number of each example.
+        # Beside another loss, of another shape, which Keras adds to the number of each example.
         or keras_stock.has_unreduced_losses(model)
     )
 
@@ -252,7 +253,7 @@ def _differentiate_loss(model, predictions, data):
         tape.watch(predictions)
         own = tf.nest.map_structure(lambda each: tf.gather(each, positions), predictions)
         loss = keras_adapter.compute_loss(model, x, y, own, sample_weight)
-        loss *= tf.cast(replica.share, loss.dtype)  # As `scale_loss` does.
+        loss = global_loss.weigh(loss, replica)  # As `scale_loss` does.
     leaves = tf.nest.flatten(predictions)
     paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
     gradients = tape.gradient(loss, [*leaves, *variables])

@@ -15,11 +15,13 @@ import warnings
 import weakref
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_stock
 from kerasdist.training import peers
 from kerasdist.training.announcements import announce
+from kerasdist.training.data import batches
 from kerasdist.training.step import all_examples, loss_rows, replica_step
 
 # What models are compiled with, where all losses of the user's in it see all examples.
@@ -71,14 +73,29 @@ def compute(stock: Callable, loss, *args, **kwargs):
             stacklevel=2,
         )
         return stock(loss, *args, **kwargs)
-    args, kwargs = all_examples.of_all((args, kwargs), step, have_gradients=True)
+    given = (args, kwargs)
+    args, kwargs = all_examples.of_all(given, step, have_gradients=True)
     with replica_step.entered(all_examples.one_device(step)):
-        value = stock(loss, *args, **kwargs)
-    if value.shape.rank == 0:
-        return value
-    # Without reduction a loss counts as a sum, of which `share` times it is the part of a replica.
-    part = tf.math.divide_no_nan(value, tf.cast(step.share, value.dtype))
-    return value + tf.stop_gradient(part - value)
+        value = keras.ops.convert_to_tensor(stock(loss, *args, **kwargs))
+    return value if value.shape.rank == 0 else _own_part(value, given, step)
+
+
+def _own_part(value, given, step):
+    """Returns the numbers of this replica's examples, where a loss has one for each of all.
+
+    All replicas take the gradient of all numbers, each its share of it: Keras adds up what the
+    numbers of its own part have.
+    """
+    total, number = step.global_num_examples, tf.maximum(step.num_examples, 1)
+    size = tf.shape(value)[0]
+    has_rows = tf.equal(size, total)
+    start = tf.minimum(all_examples.start_of(given, step), total - number)
+    start, end = tf.where(has_rows, start, 0), tf.where(has_rows, start + number, size)
+    own, mean = batches.rows(value, start, end), tf.reduce_mean(value, axis=0)
+    part = tf.where(
+        has_rows, tf.broadcast_to(mean, tf.shape(own)), own * tf.cast(step.share, own.dtype)
+    )
+    return part + tf.stop_gradient(own - part)
 
 
 def may_see_all(model) -> bool:

@@ -9,7 +9,7 @@ from keras import layers
 import kerasdist
 from kerasdist.training.step import whole_losses
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy, on_two_replicas
+from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(21, 3)).astype("float32")
@@ -75,6 +75,97 @@ def test_a_compiled_loss_may_reduce_where_it_is_called(strategy, arguments, monk
 
     check_as_plain(strategy, make, fit_and_evaluate)
     assert not [each for each in recwarn if "replicas" in str(each.message)]
+
+
+class PerExample(keras.losses.Loss):
+    """A loss of the user's own that leaves its numbers as they are."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
+
+
+class PerExampleCall(PerExample):
+    """The same, without a word to Keras."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        losses = self.call(y_true, y_pred)
+        return losses if sample_weight is None else losses * sample_weight
+
+
+class Unreduced(keras.Model):
+    """A model whose loss has a number for each example."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        assert y is not None and y_pred is not None
+        return keras.losses.mean_squared_error(y["first"], y_pred["first"])
+
+
+def two_outputs(loss, cls=keras.Model, **arguments):
+    inputs = keras.Input((3,))
+    hidden = layers.Dense(4, "tanh")(inputs)
+    outputs = {name: layers.Dense(2, name=name)(hidden) for name in ("first", "second")}
+    model = cls(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.02), loss, **arguments)
+    return model
+
+
+def fit_two_outputs(model):
+    targets = {"first": Y, "second": -Y}
+    weights = {"first": WEIGHTS[:, 0], "second": WEIGHTS[:, 1]}
+    data = tf.data.Dataset.from_tensor_slices((X, targets, weights))
+    # The last batch has one example, so that two of three replicas have none.
+    short = data.take(9).batch(8)
+    history = model.fit(data.batch(8), epochs=2, verbose=0).history
+    return history, model.fit(short, verbose=0).history, model.evaluate(short, verbose=0)
+
+
+BESIDE_A_SCALAR = {
+    "Keras' own": lambda: keras.losses.MeanSquaredError(reduction=None),
+    "own call": lambda: PerExample(reduction=None),
+    "own __call__": PerExampleCall,
+}
+
+
+@on_three_replicas
+@pytest.mark.parametrize("make_loss", BESIDE_A_SCALAR.values(), ids=BESIDE_A_SCALAR)
+def test_a_loss_for_each_example_may_be_beside_a_scalar(strategy, make_loss, recwarn, monkeypatch):
+    """Keras adds the scalar to each, so that its gradient counts once for each example."""
+    monkeypatch.delattr(whole_losses, "compute")
+
+    def make():
+        loss = {"first": make_loss(), "second": "mse"}
+        return two_outputs(loss, loss_weights={"first": 0.5, "second": 0.2})
+
+    check_as_plain(strategy, make, fit_two_outputs)
+    assert not [each for each in recwarn if "replicas give" in str(each.message)]
+
+
+@on_three_replicas
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_model_may_compute_a_loss_for_each_example(strategy, recwarn):
+    check_as_plain(strategy, lambda: two_outputs(None, Unreduced), fit_two_outputs)
+    assert not [each for each in recwarn if "replicas give" in str(each.message)]
+
+
+class Contrast(keras.losses.Loss):
+    """A number for each example, that depends on all of them."""
+
+    def call(self, y_true, y_pred):
+        distances = tf.reduce_sum(tf.square(y_pred[:, None] - y_pred[None]), axis=-1)
+        return tf.reduce_mean(distances * (y_true[:, 0] - 0.5)[None], axis=-1)
+
+
+@on_three_replicas
+def test_a_loss_of_all_examples_may_be_beside_others(strategy, recwarn):
+    def make():
+        loss = {
+            "first": Contrast(reduction=None),
+            "second": keras.losses.MeanSquaredError(reduction=None),
+        }
+        return two_outputs(loss)
+
+    check_as_plain(strategy, make, fit_two_outputs)
+    assert not [each for each in recwarn if "replicas give" in str(each.message)]
 
 
 class OwnStep(keras.Model):

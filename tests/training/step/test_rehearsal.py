@@ -368,21 +368,6 @@ def test_data_need_not_be_of_inputs_and_labels(strategy, reduce, number):
 
 
 @on_two_replicas
-def test_a_number_for_each_example_beside_one_for_the_batch_is_named(strategy):
-    def warned_with(reduction):
-        with strategy.scope():
-            inputs = keras.Input((3,))
-            model = keras.Model(inputs, [layers.Dense(2)(inputs), layers.Dense(2)(inputs)])
-            unreduced = keras.losses.MeanSquaredError(reduction=None)
-            model.compile("sgd", [unreduced, keras.losses.MeanSquaredError(reduction=reduction)])
-        return warned_by(lambda: model.fit(X, [Y, Y], shuffle=False, verbose=0))
-
-    (message,) = warned_with("sum_over_batch_size")
-    assert message.startswith("The gradient over 2 replicas is not the one")
-    assert warned_with(None) == []
-
-
-@on_two_replicas
 def test_a_loss_function_is_looked_at_too(strategy):
     def masked(y, predictions):
         mask = tf.cast(y[:, 0] > 0, y.dtype)
