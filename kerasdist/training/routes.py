@@ -7,7 +7,6 @@ import contextlib
 import functools
 import inspect
 import weakref
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -33,6 +32,7 @@ from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
     batch_statistics,
+    delivered_updates,
     global_loss,
     gradient_aggregation,
     own_apply,
@@ -42,7 +42,6 @@ from kerasdist.training.step import (
     rehearsal,
     rehearsed_evaluation,
     replica_run,
-    replica_step,
     scope_checks,
     slots,
     update_callback,
@@ -321,62 +320,6 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
 
 
-def _clip(stock, optimizer, gradients):
-    step = replica_step.current()
-    if step is None:
-        return stock(optimizer, gradients)
-    return step.delivery.clip(stock, optimizer, gradients)
-
-
-def _assign_number(stock, optimizer, variable, value):
-    step = replica_step.current()
-    if step is None:
-        return stock(optimizer, variable, value)
-    return step.delivery.assign_number(stock, optimizer, variable, value)
-
-
-def _average(stock, optimizer, variables):
-    delivery = _delivery_to_others()
-    if delivery is None or not optimizer.use_ema:
-        return stock(optimizer, variables)
-    return delivery.change(functools.partial(keras_optimizers.average_each, stock), variables)
-
-
-def _decay(stock, optimizer, variables):
-    delivery = _delivery_to_others()
-    if delivery is None:
-        return stock(optimizer, variables)
-    return delivery.change(stock, variables)
-
-
-def _assign_add(stock, variable, value):
-    if keras_adapter.is_stateless():
-        return stock(variable, value)
-    delivery = _delivery_to_others()
-    if delivery is not None:
-        return delivery.add_in_place(variable, value)
-    if _is_of_several_workers(variable):
-        return keras_adapter.add_in_place(variable, value)
-    return stock(variable, value)
-
-
-def _is_of_several_workers(variable) -> bool:
-    """Whether a loop that is not ours adds to what other workers may add to meanwhile.
-
-    Keras reads a variable and assigns the sum, which takes back what came between.
-    """
-    is_step = not tf.executing_eagerly() and traits.keeps_own_pace(tf.distribute.get_strategy())
-    return is_step and isinstance(variable.value, tf.Variable)
-
-
-def _delivery_to_others() -> Any:
-    """Returns how this step reaches variables that other workers change, too; None elsewhere."""
-    step = replica_step.current()
-    if step is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
-        return None
-    return step.delivery
-
-
 def _gradient(stock, tape, target, sources, *args, **kwargs):
     try:
         return sharded_variables.gradient(stock, tape, target, sources, *args, **kwargs)
@@ -424,10 +367,10 @@ _FUNCTIONS = {
     "callback_list": _make_callback_list,
     "apply": gradient_aggregation.apply,
     "apply_scaled": gradient_aggregation.apply,
-    "clip": _clip,
-    "assign_number": _assign_number,
-    "average": _average,
-    "decay": _decay,
+    "clip": delivered_updates.clip,
+    "assign_number": delivered_updates.assign_number,
+    "average": delivered_updates.average,
+    "decay": delivered_updates.decay,
     "all_reduce": gradient_aggregation.all_reduce,
     "scale_loss": gradient_aggregation.scale_loss,
     "scale_scaled_loss": gradient_aggregation.scale_loss,
@@ -445,7 +388,7 @@ _FUNCTIONS = {
     "moments": batch_statistics.moments,
     "global_seed_generator": randomness.global_seed_generator,
     "next_seed": randomness.next_seed,
-    "assign_add": _assign_add,
+    "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,
     "embed": _embed,
 }
