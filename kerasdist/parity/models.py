@@ -1,7 +1,8 @@
 """The small models of the parity cases. Each function returns a compiled model."""
 
 import keras
-import tensorflow as tf
+
+from kerasdist.parity import own_parts
 
 
 def regression(optimizer=None, **compile_arguments):
@@ -19,15 +20,18 @@ def regression(optimizer=None, **compile_arguments):
 def with_metric_functions():
     """Returns a network with metrics that do not add up over the parts of a batch."""
     model = _network()
-    metrics = [root_mean_square, keras.losses.LogCosh()]
-    model.compile(_sgd(), loss="mse", metrics=metrics, weighted_metrics=[largest_ratio])
+    metrics = [own_parts.root_mean_square, keras.losses.LogCosh()]
+    model.compile(_sgd(), loss="mse", metrics=metrics, weighted_metrics=[own_parts.largest_ratio])
     return model
 
 
 def with_metric_classes():
     """Returns a network with metrics whose states do not add up over batches either."""
     model = _network()
-    metrics = {"metrics": [LargestError()], "weighted_metrics": [LargestError(name="top")]}
+    metrics = {
+        "metrics": [own_parts.LargestError()],
+        "weighted_metrics": [own_parts.LargestError(name="top")],
+    }
     model.compile(_sgd(), loss="mse", **metrics)
     return model
 
@@ -131,7 +135,7 @@ def contrasted():
 def with_added_loss():
     """Returns a network with a layer that adds its own loss."""
     inputs = keras.Input((6,))
-    hidden = AddsLoss(8)(inputs)
+    hidden = own_parts.AddsLoss(8)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
     model.compile(_sgd(), loss="mse", metrics=["mae"])
     return model
@@ -140,7 +144,7 @@ def with_added_loss():
 def centered():
     """Returns a network with a layer that subtracts part of the mean over the batch."""
     model = keras.Sequential(
-        [keras.Input((6,)), keras.layers.Dense(8), SubtractsMean(), keras.layers.Dense(1)]
+        [keras.Input((6,)), keras.layers.Dense(8), own_parts.SubtractsMean(), keras.layers.Dense(1)]
     )
     model.compile(_sgd(), loss="mse")
     return model
@@ -149,7 +153,7 @@ def centered():
 def looping():
     """Returns a network that reads weights in loops, in a layer and in the loss."""
     head = keras.layers.Dense(1)
-    model = keras.Sequential([keras.Input((6,)), Iterates(), head])
+    model = keras.Sequential([keras.Input((6,)), own_parts.Iterates(), head])
 
     def loss(y, prediction):
         def add(_, total):
@@ -208,7 +212,7 @@ def partly_frozen():
 def with_unused_variable():
     """Returns a network with a trainable variable that the loss does not depend on."""
     inputs = keras.Input((6,))
-    model = keras.Model(inputs, keras.layers.Dense(1)(HasUnusedVariable(8)(inputs)))
+    model = keras.Model(inputs, keras.layers.Dense(1)(own_parts.HasUnusedVariable(8)(inputs)))
     model.compile(_sgd(), loss="mse")
     return model
 
@@ -230,7 +234,7 @@ def normalized():
 
 def subclassed():
     """Returns a subclassed model, which has no variables before its first batch."""
-    model = Subclassed()
+    model = own_parts.Subclassed()
     model.compile(_sgd(), loss="mse", metrics=["mae"])
     return model
 
@@ -238,7 +242,7 @@ def subclassed():
 def with_own_train_step():
     """Returns a model whose train_step is written by hand, without a Keras loss."""
     inputs = keras.Input((6,))
-    model = HasTrainStep(inputs, _layers()(inputs))
+    model = own_parts.HasTrainStep(inputs, _layers()(inputs))
     model.compile(_sgd())
     return model
 
@@ -246,7 +250,7 @@ def with_own_train_step():
 def with_function_as_train_step():
     """Returns a model whose train_step is a `tf.function` with a condition in it."""
     inputs = keras.Input((6,))
-    model = HasFunctionAsStep(inputs, _layers()(inputs))
+    model = own_parts.HasFunctionAsStep(inputs, _layers()(inputs))
     model.compile(_sgd())
     return model
 
@@ -254,7 +258,7 @@ def with_function_as_train_step():
 def with_two_optimizers():
     """Returns a model whose train_step has an optimizer for each of its layers."""
     inputs = keras.Input((6,))
-    model = HasTwoOptimizers(inputs, _layers()(inputs))
+    model = own_parts.HasTwoOptimizers(inputs, _layers()(inputs))
     model.compile(_sgd(), loss="mse")
     model.second_optimizer = keras.optimizers.Adam(0.01)
     return model
@@ -262,7 +266,7 @@ def with_two_optimizers():
 
 def reading_first():
     """Returns a model whose train_step reads weights and losses before they are made."""
-    model = ReadsFirst()
+    model = own_parts.ReadsFirst()
     # Plain Keras cannot make an optimizer's slots so late; without momentum there are none.
     model.compile(keras.optimizers.SGD(0.1))
     return model
@@ -301,152 +305,3 @@ def _two_headed():
         "b": keras.layers.Dense(3, name="b")(hidden),
     }
     return keras.Model(inputs, heads)
-
-
-class AddsLoss(keras.layers.Dense):
-    """A dense layer that adds the mean square of its outputs to the loss."""
-
-    def call(self, inputs, training=None):
-        outputs = super().call(inputs, training=training)
-        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(outputs)))
-        return outputs
-
-
-class Iterates(keras.layers.Layer):
-    """A layer that applies the same weights three times."""
-
-    def build(self, shape):
-        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
-
-    def call(self, inputs):
-        return keras.ops.fori_loop(
-            0, 3, lambda _, values: keras.ops.tanh(keras.ops.matmul(values, self.kernel)), inputs
-        )
-
-
-class SubtractsMean(keras.layers.Layer):
-    """Subtracts a trained part of the mean over the batch, which is NaN without examples."""
-
-    def build(self, input_shape):
-        self.part = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="part")
-
-    def call(self, inputs):
-        return inputs - 0.5 * self.part * keras.ops.mean(inputs, axis=0)
-
-
-class HasUnusedVariable(keras.layers.Dense):
-    """A dense layer with a variable that it does not use."""
-
-    def build(self, input_shape):
-        super().build(input_shape)
-        self.unused = self.add_weight(shape=(3,), name="unused")
-
-
-def root_mean_square(y, predictions):
-    """Returns a number per batch."""
-    return keras.ops.sqrt(keras.ops.mean(keras.ops.square(y - predictions)))
-
-
-def largest_ratio(y, predictions):
-    """Returns a number per example, relative to the largest one of the batch."""
-    errors = keras.ops.abs(y - predictions)[:, 0]
-    return errors / keras.ops.max(errors)
-
-
-class LargestError(keras.metrics.Metric):
-    """The largest error of all examples, and the mean of the largest ones of the batches."""
-
-    def __init__(self, name="largest_error"):
-        super().__init__(name=name)
-        # Not 0, which remains where a state is divided over replicas.
-        self.largest = self.add_weight(shape=(), initializer="ones", name="largest")
-        self.mean = keras.metrics.Mean()
-
-    def update_state(self, y, predictions, sample_weight=None):
-        errors = keras.ops.abs(y - predictions)
-        if sample_weight is not None:
-            errors *= sample_weight[:, None]
-        largest = keras.ops.max(errors)
-        self.largest.assign(keras.ops.maximum(self.largest, largest))
-        self.mean.update_state(largest)
-
-    def result(self):
-        return self.largest + self.mean.result()
-
-    def reset_state(self):
-        self.largest.assign(1.0)
-        self.mean.reset_state()
-
-
-class Subclassed(keras.Model):
-    """A model that is a class."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden = keras.layers.Dense(8, activation="tanh")
-        self.head = keras.layers.Dense(1)
-
-    def call(self, inputs):
-        return self.head(self.hidden(inputs))
-
-
-class HasTrainStep(keras.Model):
-    """A model whose train_step knows nothing of replicas."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.loss_average = keras.metrics.Mean(name="my_loss")
-
-    @property
-    def metrics(self):
-        return [self.loss_average]
-
-    def train_step(self, data):
-        x, y = data[:2]
-        with tf.GradientTape() as tape:
-            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
-        self.loss_average.update_state(loss)
-        return {"my_loss": self.loss_average.result(), "last": loss}
-
-
-class HasFunctionAsStep(HasTrainStep):
-    """A model that compiles its train_step itself."""
-
-    @tf.function
-    def train_step(self, data):
-        if tf.shape(data[0])[1] < 2:
-            tf.print("Too few features.")
-        return super().train_step(data)
-
-
-class ReadsFirst(Subclassed):
-    """A model that reads what its layers make before it calls them for the first time."""
-
-    def __init__(self):
-        super().__init__()
-        self.hidden.kernel_regularizer = keras.regularizers.L2(0.1)
-
-    def train_step(self, data):
-        x, y = data[:2]
-        variables = self.trainable_variables
-        with tf.GradientTape() as tape:
-            penalty = keras.ops.sum(self.losses)
-            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y)) + penalty
-        self.optimizer.apply(tape.gradient(loss, variables), variables)
-        return {"loss": loss, "penalty": penalty}
-
-
-class HasTwoOptimizers(keras.Model):
-    """A model that trains each of its layers with another optimizer."""
-
-    def train_step(self, data):
-        x, y = data[:2]
-        head = self.get_layer(index=1).get_layer("head").trainable_variables
-        others = self.get_layer(index=1).layers[0].trainable_variables
-        with tf.GradientTape(persistent=True) as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, head), head)
-        self.second_optimizer.apply(tape.gradient(loss, others), others)
-        return {"loss": loss}

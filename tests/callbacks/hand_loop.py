@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.parity import models
+from kerasdist.parity import models, own_parts
 from kerasdist.parity.data import examples
 
 # Where four replicas would add nothing but time.
@@ -180,7 +180,7 @@ def make_model(strategy, optimizer=None, *, own_train_step=False, dtype=None, **
         inputs = keras.Input((6,))
         hidden = keras.layers.Dense(8, activation="tanh", dtype=dtype, name="hidden")(inputs)
         outputs = keras.layers.Dense(1, dtype=dtype, name="head")(hidden)
-        make = models.HasTrainStep if own_train_step else keras.Model
+        make = own_parts.HasTrainStep if own_train_step else keras.Model
         model = make(inputs, outputs, name="net")
         model.compile(
             optimizer() if optimizer else keras.optimizers.SGD(0.1, momentum=0.9),

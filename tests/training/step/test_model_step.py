@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import GradientClipping
-from kerasdist.parity import models
+from kerasdist.parity import models, own_parts
 from kerasdist.training.step.model_step import TraceAgainError
 from tests.plain import check_as_plain
 from tests.strategies import each_kind_of_strategy, each_strategy
@@ -60,7 +60,7 @@ def test_a_train_step_may_ask_for_weights_and_losses_before_any_are_made(strateg
 @each_strategy
 @pytest.mark.parametrize("as_function", [True, False])
 def test_an_evaluation_may_ask_for_losses_before_any_are_made(strategy, as_function):
-    class Asking(models.ReadsFirst):
+    class Asking(own_parts.ReadsFirst):
         def test_step(self, data):
             penalty = keras.ops.sum(self.losses)
             return {"penalty": penalty, "outputs": keras.ops.mean(self(data[0]))}
@@ -91,7 +91,7 @@ def test_a_call_that_fails_before_any_weight_is_made_changes_nothing(strategy):
 
 @each_kind_of_strategy
 def test_an_error_of_the_step_that_makes_the_weights_is_the_users(strategy):
-    class Wrong(models.Subclassed):
+    class Wrong(own_parts.Subclassed):
         def train_step(self, data):
             self(data[0])
             raise NotImplementedError("no step yet")
