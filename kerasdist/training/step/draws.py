@@ -9,6 +9,7 @@ import functools
 import inspect
 import itertools
 import threading
+import warnings
 from collections.abc import Generator
 
 import tensorflow as tf
@@ -45,6 +46,32 @@ def has_state_in(graph: tf.Graph) -> bool:
     functions = (function.node_def for function in definition.library.function)
     nodes = itertools.chain(definition.node, *functions)
     return any("seed2" in node.attr for node in nodes)
+
+
+@contextlib.contextmanager
+def looked_for_in_update(optimizer, step) -> Generator[None]:
+    """Warns if an optimizer draws with `tf.random`: each replica's weights get other numbers.
+
+    Those of `keras.random` are alike there, see `randomness.next_seed`.
+
+    Args:
+        optimizer: What is traced inside is its update.
+        step: The `ReplicaStep` of this replica.
+    """
+    if step.replica_id or step.is_only_replica or tf.executing_eagerly():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    num_before = len(graph.get_operations())
+    yield
+    one_of_each_type = {each.type: each for each in graph.get_operations()[num_before:]}
+    if any("seed2" in each.node_def.attr for each in one_of_each_type.values()):
+        warnings.warn(
+            f"The update of {type(optimizer).__name__} draws with `tf.random`, of which every "
+            "replica has numbers of its own, so that their weights drift apart. Draw with "
+            "`keras.random`, whose numbers are the same on all replicas there.",
+            stacklevel=2,
+        )
 
 
 class Draws:

@@ -19,7 +19,13 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
-from kerasdist.training.step import global_loss, replica_step, scope_checks, update_callback
+from kerasdist.training.step import (
+    draws,
+    global_loss,
+    replica_step,
+    scope_checks,
+    update_callback,
+)
 
 _local = threading.local()
 # Those that have scaled a loss before they were built, of which a trace keeps the number.
@@ -62,7 +68,8 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         for callback in update_callback.of_step(step.callbacks):
             step.riders.update(callback.riders(gradients))
     gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
-    with _local_updates(), step.delivery.updating(optimizer):
+    draws_seen = draws.looked_for_in_update(optimizer, step)
+    with _local_updates(), draws_seen, step.delivery.updating(optimizer):
         return _update(stock, optimizer, gradients, variables, step)
 
 

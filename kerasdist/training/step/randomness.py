@@ -29,14 +29,27 @@ _STRIDE = 0x9E3779B1
 
 def next_seed(stock, generator, ordered=True):
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
-    seed = stock(generator, ordered)
     step = replica_step.current()
-    # All replicas update their copies of the weights alike, with the noise of the optimizer.
-    are_alike = draws.are_alike() or gradient_aggregation.is_aggregated()
-    if step is None or step.replica_id == 0 or are_alike:
+    if step is not None and gradient_aggregation.is_aggregated():
+        return _seed_in_update(stock, generator, ordered, step)
+    seed = stock(generator, ordered)
+    if step is None or step.replica_id == 0 or draws.are_alike():
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)
+
+
+def _seed_in_update(stock, generator, ordered, step):
+    """Returns the seed of an optimizer's noise: all replicas update their own copy of a weight."""
+    if getattr(generator.state.value, "distribute_strategy", None) is not None:
+        return stock(generator, ordered)  # Each replica has a copy of this, too.
+    if step.seeds_of_first is None:
+        step.update_seeds.append(seed := stock(generator, ordered))
+        return seed
+    seed = next(step.seeds_of_first)
+    # One that was drawn in a condition is of that replica alone.
+    is_there = not tf.is_symbolic_tensor(seed) or seed.graph is tf.compat.v1.get_default_graph()
+    return seed if is_there else stock(generator, ordered)
 
 
 @contextlib.contextmanager

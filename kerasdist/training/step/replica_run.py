@@ -134,6 +134,7 @@ def run(
     states = states if may_be_empty or may_discard else States()
     kept = states.on_replicas(strategy)
     keras_state = keras_adapter.thread_state()
+    update_seeds: list = []
     step_of_replica = functools.partial(
         ReplicaStep,
         global_num_examples=shares.total,
@@ -143,6 +144,7 @@ def run(
         keras_state=keras_state,
         callbacks=callbacks,
         is_quiet=is_quiet,
+        update_seeds=update_seeds,
     )
 
     def replica_fn():
@@ -159,6 +161,7 @@ def run(
             delivery=make_delivery(),
             exchange=times.of_exchange if times and is_first else operator.call,
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
+            seeds_of_first=None if is_first else iter(update_seeds),
         )
         with entered(step), after(data, checks), _put_back(kept[position], step):
             outputs = step_function(data)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import operator
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +65,9 @@ class ReplicaStep:
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
             is then not made; None in a step that counts.
         own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
+        update_seeds: What the first replica of this worker has drawn in its updates from
+            generators that all replicas share.
+        seeds_of_first: The same for another replica, one after the other; None on the first.
     """
 
     replica_id: int
@@ -93,6 +96,8 @@ class ReplicaStep:
     discards: list = dataclasses.field(default_factory=list)
     rehearsed: Any = None
     own_losses: list = dataclasses.field(default_factory=list)
+    update_seeds: list = dataclasses.field(default_factory=list)
+    seeds_of_first: Iterator | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from kerasdist.training.step import draws
 from kerasdist.training.step.draws import Draws
+from tests import strategies
+from tests.warned import warned_by
 
 ONES = np.ones((6, 4), "float32")
 
@@ -87,3 +89,28 @@ def test_first_values_of_weights_are_drawn_as_ever():
         assert not seen.places
 
     np.testing.assert_array_equal(*(layer.kernel.numpy() for layer in layers))
+
+
+class Noisy(keras.optimizers.SGD):
+    """Adds noise to its gradients, as Langevin dynamics do."""
+
+    def __init__(self, draw):
+        super().__init__(0.1)
+        self.draw = draw
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient + self.draw(tf.shape(gradient)), variable, learning_rate)
+
+
+@pytest.mark.parametrize(("draw", "number"), [(tf.random.normal, 1), (keras.random.normal, 0)])
+def test_an_optimizer_that_draws_other_numbers_on_each_replica_is_warned_of(draw, number):
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="head")])
+        model.compile(Noisy(draw), loss="mse")
+
+    texts = warned_by(lambda: model.fit(ONES, np.ones(6), batch_size=6, verbose=0))
+
+    assert (
+        sum(text.startswith("The update of Noisy draws with `tf.random`") for text in texts)
+        == number
+    )

@@ -1,5 +1,6 @@
 """Dropout drops other units on other replicas, and the same ones in every run with one seed."""
 
+import contextlib
 import functools
 import random
 import warnings
@@ -127,3 +128,29 @@ def test_a_program_may_go_on_with_another_strategy(first):
     ones = np.ones((8, 3), "float32")
     losses = model.fit(ones, ones[:, :1], batch_size=4, verbose=0).history["loss"]
     assert np.isfinite(losses).all()
+
+
+class Noisy(keras.optimizers.SGD):
+    """Adds noise to each gradient, as Langevin dynamics do."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        noise = keras.random.normal(keras.ops.shape(gradient), stddev=0.1)
+        super().update_step(gradient + noise, variable, learning_rate)
+
+
+@on_three_replicas
+def test_the_noise_of_an_optimizer_is_that_of_one_device(strategy):
+    def train(scope):
+        keras.utils.set_random_seed(7)
+        with scope:
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+            model.compile(Noisy(0.1), loss="mse")
+        x = np.random.default_rng(0).normal(size=(7, 4)).astype("float32")
+        model.fit(x, x[:, :2], batch_size=4, epochs=2, shuffle=False, verbose=0)
+        kernel = model.layers[0].kernel.value
+        return [each.numpy() for each in strategy.experimental_local_results(kernel)]
+
+    (expected,) = train(contextlib.nullcontext())
+    copies = train(strategy.scope())
+
+    np.testing.assert_allclose(copies, [expected] * len(copies), rtol=0, atol=1e-5)
