@@ -20,8 +20,8 @@ PROMISES = {
 }
 # Where they are: two groups that take about as long as each other, and run side by side.
 GROUPS = (
-    ("tests/private", "tests/parity/test_cases.py"),
-    ("tests/callbacks", "tests/cluster/test_parameter_servers.py"),
+    ("tests/private", "tests/parity/test_cases.py", "tests/cluster/test_parameter_servers.py"),
+    ("tests/callbacks",),
 )
 
 
