@@ -59,12 +59,12 @@ class _OfModel:
     """What `get_metrics_result` of a model, maybe the user's own, has given to a replica.
 
     Attributes:
-        logs: The numbers.
+        numbers: The numbers, in the order of its keys; a step may add others to what it has got.
         uses: By the ids of results of metrics, how many operations of that method use them. They
             do no harm: it is called again, for all replicas, where its numbers are read.
     """
 
-    logs: dict
+    numbers: list
     uses: dict
 
 
@@ -132,7 +132,7 @@ class MetricResults:
             for key, number in self._num_uses().items()
             if number > earlier.get(key, 0)  # Not those of other replicas.
         }
-        self._of_model[threading.get_ident()] = _OfModel(logs, uses)
+        self._of_model[threading.get_ident()] = _OfModel(keras.tree.flatten(logs), uses)
         return logs
 
     def _num_uses(self) -> dict[int, int]:
@@ -200,7 +200,7 @@ class MetricResults:
             {
                 id(leaf): Result(self._model.get_metrics_result, position)
                 for given in self._of_model.values()
-                for position, leaf in enumerate(keras.tree.flatten(given.logs))
+                for position, leaf in enumerate(given.numbers)
             }
             | {
                 id(leaf): Result(self._in_functions[path[-1]].result, 0)

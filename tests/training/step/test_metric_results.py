@@ -257,3 +257,22 @@ def test_a_model_may_compute_with_results_in_get_metrics_result(strategy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_as_plain(strategy, make, run)
+
+
+class AddsToLogs(keras.Sequential):
+    """Adds a number of its own to what Keras' step returns, before those in the order of keys."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        logs["a"] = 10.0
+        return logs
+
+
+@on_two_replicas
+def test_a_step_may_add_to_the_logs_of_keras(strategy):
+    def make():
+        model = AddsToLogs([keras.Input((X.shape[1],)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        return model
+
+    check_as_plain(strategy, make, fit)
