@@ -36,8 +36,9 @@ _ROW_AND_NUMBER = tf.TensorSpec([2], tf.int64)
 ALL = _CALL - 1
 # What an error names that a worker hears which comes back to it.
 CLOSED = "this_call_was_given_up_and_others_make_the_rest_of_it"
-# How long a note may take that has found its call open; far more than it does.
-_SETTLE_SECS = 0.2
+# How long a note may take that has found its call open; far more than it does, also where every
+# core of a parameter server is busy.
+_SETTLE_SECS = 1.0
 
 
 class _RowsOfCalls:
