@@ -39,7 +39,7 @@ class Wrapper(keras.callbacks.Callback):
     def set_model(self, model):
         super().set_model(model)
         self.callback.set_model(model)
-        self.take_over_hooks()
+        self._hand_on_all()
 
     def take_over_hooks(self) -> None:
         """Lets Keras call the hooks that the callback has now; its other hooks may assign some."""
@@ -47,14 +47,17 @@ class Wrapper(keras.callbacks.Callback):
             return
         if isinstance(self.callback, Wrapper):
             self.callback.take_over_hooks()
-        for hook in HOOKS:
-            self._hand_on(hook)
+        self._hand_on_all()
 
     @property
     def innermost(self) -> keras.callbacks.Callback:
         """The callback that is not a wrapper itself."""
         inner = self.callback
         return inner.innermost if isinstance(inner, Wrapper) else inner
+
+    def _hand_on_all(self) -> None:
+        for hook in HOOKS:
+            self._hand_on(hook)
 
     def _hand_on(self, hook: str) -> None:
         """Lets Keras call a hook of the callback as one of this wrapper."""
