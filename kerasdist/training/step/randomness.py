@@ -46,7 +46,9 @@ def _seed_in_update(stock, generator, ordered, step):
     if step.seeds_of_first is None:
         step.update_seeds.append(seed := stock(generator, ordered))
         return seed
-    seed = next(step.seeds_of_first)
+    seed = next(step.seeds_of_first, None)
+    if seed is None:  # This replica draws more often.
+        return stock(generator, ordered)
     # One that was drawn in a condition is of that replica alone.
     is_there = not tf.is_symbolic_tensor(seed) or seed.graph is tf.compat.v1.get_default_graph()
     return seed if is_there else stock(generator, ordered)

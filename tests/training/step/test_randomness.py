@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training import peers
 from kerasdist.training.step import randomness
 from tests import strategies
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy, on_three_replicas
+from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
 
 class Recorder(keras.layers.Layer):
@@ -154,3 +155,23 @@ def test_the_noise_of_an_optimizer_is_that_of_one_device(strategy):
     copies = train(strategy.scope())
 
     np.testing.assert_allclose(copies, [expected] * len(copies), rtol=0, atol=1e-5)
+
+
+class OftenerOnOthers(Noisy):
+    """Draws once more on each replica than on the one before it."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        for _ in range(1 + peers.replica_id()):
+            super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.filterwarnings("ignore:What a step assigns to the trained weight")
+@on_two_replicas
+def test_a_replica_that_draws_more_often_than_the_first_goes_on(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile(OftenerOnOthers(0.1), loss="mse")
+
+    model.fit(np.ones((8, 4)), np.ones((8, 2)), batch_size=4, verbose=0)
+
+    assert int(model.optimizer.iterations) == 2
