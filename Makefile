@@ -1,13 +1,16 @@
 # `make` alone prints the targets. A fresh machine needs Python 3.11 and make, nothing else.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-drawn test-faults test-kills test-keras test-versions keras-tests
+.PHONY: help demo test test-all test-quick
+.PHONY: test-drawn test-faults test-kills test-keras test-versions keras-tests
 .PHONY: docs dist lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
 
 UV := .venv/bin/uv
+# The tests of `make test`, by the marks in pyproject.toml; `make test-all` has all of them.
+WHICH := not exhaustive
 # In the order of tests/conftest.py, and not by their numbers of tests.
 TWO_AT_A_TIME := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Named after PYTHON, so that asking for another Python makes a new .venv.
@@ -24,14 +27,17 @@ demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about 
 	@.venv/bin/python -m models.recipes.lenet_digits
 
 # The programs in a run of their own: theirs computes in one thread (see their conftest.py).
-test: lint keras-tests .venvs/profile/installed ## Check the style and the types, then run the whole test suite.
-	@echo "Running the whole test suite, two files at a time"
-	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) --ignore tests/programs
-	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) tests/programs
+test: lint keras-tests .venvs/profile/installed ## Check the style and the types, then run the tests of every promise.
+	@echo "Running the test suite$(if $(WHICH), ($(WHICH))), two files at a time"
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" --ignore tests/programs
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" tests/programs
+
+test-all: WHICH :=
+test-all: test ## Run what is exhaustive as well: further cases of what `make test` asks (twice its time).
 
 test-quick: lint ## Check the style and the types, then run the tests that need no cluster (four minutes).
 	@echo "Running the tests that are quick, two files at a time"
-	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "not processes and not thorough"
+	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "not processes and not thorough and not exhaustive"
 
 test-faults: $(INSTALLED) ## Inject every fault into a job, and print what became of it (five minutes).
 	@.venv/bin/python -m tests.cluster.fault_table $(FAULTS)

@@ -4,8 +4,8 @@ Importing is more than half of what a small training costs, and a test on severa
 it in each task. Here one process imports, and the launcher and its tasks are forked from it: real
 processes of our own launcher, which begin a few seconds later in their life. Two things differ from
 fresh interpreters: all tasks have one hash seed, and variables of the environment that are read
-while importing have no effect. So tests of starting and ending use `testing.run_cluster`, and so do
-those that check many promises in one cluster.
+while importing have no effect. So the tests of the launcher start fresh ones, and so do those that
+check many promises in one cluster.
 """
 
 import atexit
@@ -15,13 +15,13 @@ import functools
 import gc
 import os
 import pickle
+import queue
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import types
 from multiprocessing.connection import Connection, Pipe
@@ -42,7 +42,6 @@ class ForkServer:
     """A process that has imported TensorFlow, and forks one that calls a function when asked."""
 
     def __init__(self):
-        self._lock = threading.Lock()  # One call at a time.
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -54,18 +53,20 @@ class ForkServer:
             )
 
     def call(self, function) -> Any:
-        """Returns what a function returns in a process that forks what it starts, or raises it."""
-        with self._lock:
-            self._connection.send((dict(os.environ), os.getcwd(), sys.path))
-            self._connection.send_bytes(cloudpickle.dumps(function))
-            process = self._connection.recv()
-            try:
-                answer = pickle.loads(self._connection.recv_bytes())
-            except BaseException:  # The test takes too long, or is interrupted.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGTERM)
-                self._connection.recv_bytes()  # It is no answer to the next.
-                raise
+        """Returns what a function returns in a process that forks what it starts, or raises it.
+
+        It is for one thread at a time.
+        """
+        self._connection.send((dict(os.environ), os.getcwd(), sys.path))
+        self._connection.send_bytes(cloudpickle.dumps(function))
+        process = self._connection.recv()
+        try:
+            answer = pickle.loads(self._connection.recv_bytes())
+        except BaseException:  # The test takes too long, or is interrupted.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+            self._connection.recv_bytes()  # It is no answer to the next.
+            raise
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -76,17 +77,24 @@ class ForkServer:
         self._process.wait()
 
 
-@functools.cache
-def _server() -> ForkServer:
-    """Returns the one of this process of pytest."""
-    server = ForkServer()
-    atexit.register(server.stop)
-    return server
+_idle: queue.SimpleQueue[ForkServer] = queue.SimpleQueue()
+
+
+def _call(function) -> Any:
+    """Calls it in a server that is idle; there come to be as many as threads call at once."""
+    try:
+        server = _idle.get_nowait()
+    except queue.Empty:
+        server = ForkServer()
+    try:
+        return server.call(function)
+    finally:
+        _idle.put(server)
 
 
 def run_cluster(program, **settings) -> list[testing.TaskOutput]:
-    """Does what `kerasdist.testing.run_cluster` does for a function, with tasks that are forked."""
-    return _server().call(functools.partial(testing.run_cluster, program, **settings))
+    """Does what `kerasdist.testing.run_cluster` does, with tasks that are forked."""
+    return _call(functools.partial(testing.run_cluster, program, **settings))
 
 
 def run(command, *, cwd, env, timeout_secs: float, given: str = "") -> tuple[int, str]:
@@ -99,14 +107,14 @@ def run(command, *, cwd, env, timeout_secs: float, given: str = "") -> tuple[int
         timeout_secs: Time until it is killed, and a `TimeoutError` is raised.
         given: What it reads from stdin.
     """
-    return _server().call(functools.partial(_run, command, cwd, env, timeout_secs, given))
+    return _call(functools.partial(_run, command, cwd, env, timeout_secs, given))
 
 
+@atexit.register
 def stop() -> None:
-    """Ends the process, for tests that look at what processes there are."""
-    if _server.cache_info().currsize:
-        _server().stop()
-        _server.cache_clear()
+    """Ends the servers, for tests that look at what processes there are."""
+    while not _idle.empty():
+        _idle.get().stop()
 
 
 def _serve(connection: Connection) -> None:
@@ -248,6 +256,7 @@ def _run_python(program, command) -> None:
     """Runs `python [flags] (-c source | -m module | script) arguments` in this process."""
     if not os.path.basename(program).startswith("python"):
         os.execv(shutil.which(program) or program, command)
+    sys.orig_argv = list(command)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

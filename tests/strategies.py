@@ -22,8 +22,9 @@ DEPLOYMENTS = {
     # Shares that are uneven, even and empty: of a batch of 16, of 33 and of the last example.
     "3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True),
 }
-# Left out by `make test-quick`: replicas show most of what goes wrong.
-THOROUGH = ("one device",)
+# Left to `make test-all`: what goes wrong shows on several replicas, and on workers that have
+# several. The parity table and the programs of others run here in `make test`, too.
+EXHAUSTIVE = {"one device", "2 workers"}
 OTHER_DEPLOYMENTS = {
     # For what does not ask how many there are.
     "2 replicas": kerasdist.DeploymentConfig(num_clones=2, clone_on_cpu=True),
@@ -46,26 +47,31 @@ def get(name: str):
     return kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
 
 
-def _each(names):
-    deployments = [
-        pytest.param(name, marks=[pytest.mark.thorough] if name in THOROUGH else [])
+def _marked(names, exhaustive, *marks):
+    return [
+        pytest.param(name, marks=[*marks, *[pytest.mark.exhaustive] * (name in exhaustive)])
         for name in names
     ]
+
+
+def _each(names, exhaustive=EXHAUSTIVE):
     # Made inside the test, so that collecting tests does not start TensorFlow.
-    return pytest.mark.parametrize("strategy", deployments, ids=names, indirect=True)
+    cases = _marked(names, exhaustive)
+    return pytest.mark.parametrize("strategy", cases, ids=names, indirect=True)
 
 
-def _each_cluster(names):
-    marked = [pytest.param(name, marks=pytest.mark.processes) for name in names]
-    return pytest.mark.parametrize("workers", marked)
+def _each_cluster(names, exhaustive=()):
+    cases = _marked(names, exhaustive, pytest.mark.processes)
+    return pytest.mark.parametrize("workers", cases)
 
 
 each_strategy = _each(list(DEPLOYMENTS))
+one_device_and_replicas = _each(list(DEPLOYMENTS), exhaustive=())
 # For words and orders of events, which do not change with the number of replicas.
 each_kind_of_strategy = _each(["one device", "2 replicas"])
 on_two_replicas = _each(["2 replicas"])
 on_three_replicas = _each(["3 replicas"])
-each_worker_deployment = _each_cluster(list(WORKER_DEPLOYMENTS))
+each_worker_deployment = _each_cluster(list(WORKER_DEPLOYMENTS), exhaustive=EXHAUSTIVE)
 each_with_parameter_servers = _each_cluster(list(PARAMETER_SERVERS))
 # For what two workers of one replica would show no better.
 on_workers = _each_cluster(["2 workers x 2 clones"])

@@ -11,9 +11,8 @@ from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
-from kerasdist.testing import run_cluster
 from kerasdist.training.step import randomness
-from tests import strategies
+from tests import fork_server, strategies
 from tests.strategies import each_kind_of_strategy
 
 
@@ -279,7 +278,7 @@ def test_layers_that_draw_nothing_are_not_noted(name):
 
 @pytest.mark.processes
 def test_plan_of_parameter_servers_says_what_lives_where():
-    chief, *_ = run_cluster(plans_of_parameter_servers, num_workers=1, num_ps=2)
+    chief, *_ = fork_server.run_cluster(plans_of_parameter_servers, num_workers=1, num_ps=2)
     assert chief.exit_code == 0, chief.output
     before, waiting, after = map(rows_of, chief.value)
 

@@ -12,16 +12,10 @@ import dataclasses
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from kerasdist.parity import models, own_parts
 from kerasdist.parity.data import examples
-
-# Where four replicas would add nothing but time.
-on_one_device_and_two_replicas = pytest.mark.parametrize(
-    "strategy", ["one device", "2 replicas"], indirect=True
-)
 
 _RNG = np.random.default_rng(5)
 

@@ -31,7 +31,9 @@ from kerasdist.training import peers
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
+from tests.cases import exhaustive
 from tests.full_disk import files_of_at_most
+from tests.strategies import each_kind_of_strategy
 
 pytestmark = pytest.mark.thorough
 
@@ -162,7 +164,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp
     assert_equal(found, expected, strategy)
 
 
-@pytest.mark.parametrize("after", [1, 4, 7, 8, 20, 21])
+@pytest.mark.parametrize("after", [8, 21, *exhaustive(1, 4, 7, 20)])
 def test_wherever_it_is_interrupted(after, tmp_path):
     strategy = strategies.get("one device")
     expected = uninterrupted(strategy, shuffled_dataset)
@@ -172,7 +174,7 @@ def test_wherever_it_is_interrupted(after, tmp_path):
     assert_equal(found, expected, strategy)
 
 
-@pytest.mark.parametrize("after", [7, 8])
+@pytest.mark.parametrize("after", [7, *exhaustive(8)])
 def test_at_the_last_step_of_an_epoch(after, tmp_path):
     strategy = strategies.get("2 replicas")
     expected = uninterrupted(strategy, arrays)
@@ -196,7 +198,7 @@ def names(folder):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_callbacks_go_on(strategy, tmp_path):
     def callbacks():
         return (
@@ -270,7 +272,7 @@ def of_unknown_length():
     return (data.shuffle(20, seed=3).batch(16),)
 
 
-@pytest.mark.parametrize("after", [6, 13])  # Epochs have 6 steps, which nobody knows.
+@pytest.mark.parametrize("after", [6, *exhaustive(13)])  # Epochs have 6 steps, which nobody knows.
 def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_path):
     strategy = strategies.get("one device")
 
@@ -351,7 +353,7 @@ def test_another_pipeline_is_told(passed_over, tmp_path):
     assert passed_over == [math.inf, 1]
 
 
-@pytest.mark.parametrize("data", [shuffled_dataset, arrays, augmented])
+@pytest.mark.parametrize("data", [arrays, *exhaustive(shuffled_dataset, augmented)])
 def test_a_run_that_does_not_begin_with_the_first_epoch(data, tmp_path):
     strategy = strategies.get("one device")
     arguments = {"initial_epoch": 2, "epochs": 5}
@@ -390,7 +392,7 @@ def cut_short(num_batches, *, validated=True, epochs):
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(strategy, tmp_path):
     def train(num_batches, *, epochs, callbacks=()):
         model = make_model(strategy)
@@ -412,7 +414,7 @@ def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(strategy,
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-@pytest.mark.parametrize("deployment", ["one device", "2 replicas"])
+@pytest.mark.parametrize("deployment", ["2 replicas", *exhaustive("one device")])
 def test_more_data_for_the_same_last_epoch_goes_on_in_it(deployment, tmp_path):
     strategy = strategies.get(deployment)
 
@@ -832,7 +834,7 @@ def saved_beside(folder, **arguments):
     return Checkpoint(folder, every_secs=1000, keep_best=3, monitor="loss", **arguments)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_what_is_saved_every_so_many_seconds_is_written_beside_the_training(
     strategy, monkeypatch, tmp_path
 ):
@@ -916,7 +918,7 @@ class Tell(keras.callbacks.Callback):
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
     expected = uninterrupted(strategy, shuffled_dataset)
     with pytest.raises(SystemExit) as error:

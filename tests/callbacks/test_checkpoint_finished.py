@@ -7,7 +7,7 @@ import pytest
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.parity.data import examples
 from tests import strategies
-from tests.callbacks import hand_loop
+from tests.strategies import each_kind_of_strategy
 
 
 class Count(keras.callbacks.Callback):
@@ -50,7 +50,7 @@ def run(strategy, folder, *, is_first, num_fits=1):
     return told, model.get_weights()
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize("is_first", [True, False])
 def test_callbacks_know_what_they_knew(strategy, is_first, tmp_path):
     told, weights = run(strategy, tmp_path, is_first=is_first)

@@ -11,7 +11,7 @@ import pytest
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.checkpoints import Folder
 from tests import strategies
-from tests.callbacks import hand_loop, test_checkpoint
+from tests.callbacks import test_checkpoint
 from tests.callbacks.test_checkpoint import (
     Interrupt,
     Interrupted,
@@ -20,7 +20,8 @@ from tests.callbacks.test_checkpoint import (
     names,
     train,
 )
-from tests.strategies import on_three_replicas
+from tests.cases import exhaustive
+from tests.strategies import each_kind_of_strategy, on_three_replicas
 
 pytestmark = pytest.mark.thorough
 
@@ -83,7 +84,9 @@ def assert_lora_goes_on(strategy, make, folder):
     assert all(each.any() for each in low_rank)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    "layer", ["Dense", *exhaustive("EinsumDense", "Embedding", "Conv1D", "Conv2D")]
+)
 def test_lora_goes_on(layer, tmp_path):
     assert_lora_goes_on(strategies.get("one device"), with_lora(layer), tmp_path)
 
@@ -93,8 +96,19 @@ def test_lora_goes_on_with_replicas(strategy, tmp_path):
     assert_lora_goes_on(strategy, with_lora(), tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4"])
-@pytest.mark.parametrize("layer", ["Dense", "EinsumDense", "Embedding"])
+@pytest.mark.parametrize(
+    ("layer", "mode"),
+    [
+        ("Dense", "int8"),
+        ("Embedding", "int4"),
+        *exhaustive(
+            ("Dense", "int4"),
+            ("EinsumDense", "int8"),
+            ("EinsumDense", "int4"),
+            ("Embedding", "int8"),
+        ),
+    ],
+)
 def test_lora_beside_a_quantized_kernel_goes_on(layer, mode, tmp_path):
     make = with_lora(layer, quantized=mode)
     assert_lora_goes_on(strategies.get("one device"), make, tmp_path)
@@ -145,7 +159,7 @@ class Frugal(keras.layers.Dense):
         pass
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_layer_that_leaves_its_weights_out_of_files_goes_on(strategy, tmp_path):
     def make(strategy):
         keras.utils.set_random_seed(5)
@@ -246,7 +260,13 @@ def assert_goes_on(strategy, changing, order, folder, *, after=10, every_steps=4
 EVERY_STEPS = (None, 4, 7)  # Epochs have 7 steps.
 # Each two of them meet.
 PAIRWISE = [
-    pytest.param(CHANGING[name], ORDERS[order], every_steps, id=f"{name}-{order}-{every_steps}")
+    pytest.param(
+        CHANGING[name],
+        ORDERS[order],
+        every_steps,
+        id=f"{name}-{order}-{every_steps}",
+        marks=[pytest.mark.exhaustive] if every_steps != 4 else [],
+    )
     for row, name in enumerate(CHANGING)
     for column, every_steps in enumerate(EVERY_STEPS)
     for order in [list(ORDERS)[(row + column) % 2]]
@@ -264,7 +284,7 @@ def test_what_callbacks_change_is_changed_once_with_replicas(strategy, tmp_path)
     assert_goes_on(strategy, Shrink, ORDERS["last"], tmp_path)
 
 
-@pytest.mark.parametrize("after", [5, 7, 8, 21])
+@pytest.mark.parametrize("after", [8, *exhaustive(5, 7, 21)])
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_wherever_it_is_interrupted(order, after, tmp_path):
     strategy = strategies.get("one device")
@@ -287,7 +307,7 @@ class TellAt(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_term_waits_for_what_callbacks_change(order, strategy, tmp_path):
     expected = uninterrupted(strategy, ShrinkInSteps)

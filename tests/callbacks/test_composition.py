@@ -24,7 +24,7 @@ from kerasdist.parity.data import examples
 from kerasdist.training.step.update_callback import UpdateCallback
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 pytestmark = pytest.mark.thorough
 
@@ -42,7 +42,7 @@ def clip(gradients):
     return hand_loop.clip_norm(gradients, 0.3)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_multiply_then_clip_and_clip_then_multiply(strategy):
     first, second = hand_loop.make_model(strategy), hand_loop.make_model(strategy)
     multipliers, clipping = GradientMultipliers({"head/.*": 3.0}), GradientClipping(norm=0.3)
@@ -146,7 +146,7 @@ def test_sparse_gradients_stay_sparse(callback):
     assert not any(kind is tf.IndexedSlices for kind in recorder.types[1:])
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_sparse_gradients_give_the_weights_of_dense_ones(strategy):
     model = hand_loop.make_words_model(strategy)
     factors = {".*embedding.*": 3.0}
@@ -163,7 +163,7 @@ def test_sparse_gradients_give_the_weights_of_dense_ones(strategy):
     hand_loop.assert_same(model, truth.weights)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_every_fit_has_its_own_callbacks(strategy):
     model = hand_loop.make_model(strategy)
     hand_loop.fit(model, [GradientClipping(norm=0.3)], epochs=1)
@@ -204,7 +204,7 @@ def test_train_on_batch_after_a_fit_that_failed_is_without_its_callbacks():
     del error
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_training_goes_on_after_loading(strategy, tmp_path):
     def callbacks():
         return [GradientMultipliers({"head/.*": 3.0}), GradientClipping(norm=0.3)]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from kerasdist.callbacks import FirstStepProof, LossAverages
 from tests import strategies
+from tests.cases import exhaustive
 
 pytestmark = pytest.mark.thorough
 
@@ -57,7 +58,9 @@ def fit(
 
 @strategies.on_three_replicas
 @pytest.mark.filterwarnings("ignore:Batch normalization")
-@pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"steps_per_execution": 2}, *exhaustive({"run_eagerly": True})]
+)
 def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments, capsys):
     proof = FirstStepProof()
 

@@ -10,7 +10,7 @@ from kerasdist.callbacks import GradientAccumulation, GradientClipping, MovingAv
 from kerasdist.parity import models
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 pytestmark = pytest.mark.thorough
 
@@ -29,7 +29,7 @@ def test_weights_are_those_of_larger_batches(strategy):
     assert model.optimizer.iterations.numpy() == 4
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_one_batch_with_all_the_examples_of_the_group_gives_the_same(strategy):
     ours, theirs = hand_loop.make_model(strategy), hand_loop.make_model(strategy)
     hand_loop.fit(ours, [GradientAccumulation(steps=7)])
@@ -38,7 +38,7 @@ def test_one_batch_with_all_the_examples_of_the_group_gives_the_same(strategy):
     hand_loop.assert_same(ours, theirs.get_weights())
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_group_that_is_not_full_goes_on_in_the_next_fit_with_this_callback(strategy):
     model = hand_loop.make_model(strategy)
     accumulation = GradientAccumulation(steps=3)
@@ -59,7 +59,7 @@ def test_another_callback_starts_with_an_empty_group():
     hand_loop.assert_same(model, truth.weights)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_schedules_count_updates(strategy):
     schedule = keras.optimizers.schedules.ExponentialDecay(0.2, 2, 0.5, staircase=True)
     model = hand_loop.make_model(strategy, lambda: keras.optimizers.SGD(schedule, momentum=0.9))
@@ -70,7 +70,7 @@ def test_schedules_count_updates(strategy):
 
 
 @pytest.mark.parametrize("average_comes_first", [False, True])
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_averages_count_updates(strategy, average_comes_first):
     model = hand_loop.make_model(strategy)
     average = MovingAverage(0.5)
@@ -81,7 +81,7 @@ def test_averages_count_updates(strategy, average_comes_first):
     hand_loop.assert_same(average.get_state().values(), truth)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_what_comes_before_acts_on_every_batch_and_what_comes_after_on_the_group(strategy):
     before, after = hand_loop.make_model(strategy), hand_loop.make_model(strategy)
     clipping, accumulation = GradientClipping(norm=0.1), GradientAccumulation(steps=7)
@@ -179,13 +179,13 @@ def check_larger_batches(strategy, *, tolerance=1e-5, **arguments):
 
 
 @pytest.mark.parametrize("arguments", LOSSES.values(), ids=LOSSES)
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_every_batch_counts_with_the_divisor_of_its_loss(strategy, arguments):
     check_larger_batches(strategy, **arguments)
 
 
 @pytest.mark.parametrize("arguments", [{"steps_per_execution": 3}, {"run_eagerly": True}], ids=str)
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_the_divisor_is_known_under_every_way_to_train(strategy, arguments):
     check_larger_batches(strategy, **LOSSES["mean, mask"], **arguments)
 
@@ -232,7 +232,7 @@ def test_a_loss_of_the_users_own_counts_with_the_examples():
     ],
     ids=["sum and mean", "mean and mask", "two masks"],
 )
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_different_divisors_are_told_once_and_batches_count_with_their_examples(
     strategy, arguments, divisors
 ):
@@ -245,7 +245,7 @@ def test_different_divisors_are_told_once_and_batches_count_with_their_examples(
     hand_loop.assert_same(ours, truth.get_weights())
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_regularizers_beside_a_sum_are_told_once_with_the_way_out(strategy):
     with pytest.warns(UserWarning, match=r"'tagger' .* 7 times.*factors by 7") as warnings:
         ours = train(strategy, [GradientAccumulation(steps=7)], **SUM | REGULARIZED)

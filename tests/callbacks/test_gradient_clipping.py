@@ -9,7 +9,7 @@ from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 # Limits that some steps exceed and others do not.
 MODES = {
@@ -63,7 +63,7 @@ def fit_on_nan(model, mode):
 
 
 @each_mode
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_gradient_that_is_not_finite_stops_and_leaves_the_weights(strategy, mode):
     model = hand_loop.make_model(strategy)
     fit_on_nan(model, mode)
@@ -72,7 +72,7 @@ def test_a_gradient_that_is_not_finite_stops_and_leaves_the_weights(strategy, mo
         hand_loop.assert_same(values, hand_loop.START, tolerance=0)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_gradient_that_is_not_finite_does_not_decay_the_weights_either(strategy):
     model = hand_loop.make_model(strategy, lambda: keras.optimizers.SGD(0.1, weight_decay=0.1))
     fit_on_nan(model, "norm")

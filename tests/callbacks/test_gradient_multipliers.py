@@ -9,7 +9,7 @@ from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 
 def train(strategy, multipliers, **arguments):
@@ -31,14 +31,14 @@ def test_gradients_are_multiplied(strategy):
     hand_loop.assert_same(model, by_hand(1, 0.5, 3, 3))
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_variable_takes_the_first_key_that_matches(strategy):
     model = train(strategy, {".*/kernel": 2.0, "head/.*": 0.1})
 
     hand_loop.assert_same(model, by_hand(2, 1, 2, 0.1))
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_variables_are_keys_of_pairs(strategy, kind):
     model = hand_loop.make_model(strategy)
@@ -49,7 +49,7 @@ def test_variables_are_keys_of_pairs(strategy, kind):
     hand_loop.assert_same(model, by_hand(0, 1, 1, 3))
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_factors_are_schedules_and_functions_of_the_step(strategy):
     schedule = keras.optimizers.schedules.ExponentialDecay(2.0, 3, 0.5, staircase=True)
     model = train(strategy, {".*/kernel": schedule, ".*/bias": lambda step: step % 2})
@@ -71,13 +71,13 @@ def test_zero_freezes_under_plain_sgd(strategy):
         assert not np.array_equal(values[2], hand_loop.START[2])
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_key_must_match_the_whole_path_and_the_error_lists_the_closest(strategy):
     with pytest.raises(ValueError, match=r"'kernel' in `multipliers` matches no.*head/kernel"):
         train(strategy, {"kernel": 2.0})
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_variable_without_gradient_is_named(strategy):
     model = hand_loop.make(strategy, models.with_unused_variable)
 

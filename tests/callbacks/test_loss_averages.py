@@ -9,7 +9,7 @@ from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 pytestmark = pytest.mark.thorough
 
@@ -60,7 +60,7 @@ def test_a_replica_without_examples_does_not_count():
     assert_close(logs.all("loss (raw)"), truth.losses)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_every_step_of_an_execution_counts(strategy):
     logs = Logs()
     model = hand_loop.make_model(strategy, steps_per_execution=3)
@@ -70,7 +70,7 @@ def test_every_step_of_an_execution_counts(strategy):
     assert_close(logs.all("loss"), [averages(truth, 0.8)[step] for step in (2, 5, 6)])
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_model_with_several_outputs_logs_each_of_their_losses(strategy):
     logs = Logs()
     x, y = examples()
@@ -163,7 +163,7 @@ def test_averages_go_on_from_a_state(strategy):
     assert_close(logs.all("loss"), averages_of(14)[7:])
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_averages_go_on_beside_other_callbacks(strategy):
     callback, logs = LossAverages(0.8), Logs()
     model = hand_loop.make_model(strategy)

@@ -11,7 +11,7 @@ from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 
 def train(strategy, average, epochs=2, **arguments):
@@ -96,7 +96,7 @@ def test_averages_are_those_of_the_hand_loop_and_weights_are_not_touched(strateg
     hand_loop.assert_same(state_of(average), hand_loop.average(truth.trajectory, 0.6, **arguments))
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_averages_go_on_in_the_next_fit_and_under_steps_per_execution(strategy):
     average = MovingAverage(0.6)
     model = hand_loop.make_model(strategy, steps_per_execution=3)
@@ -106,7 +106,7 @@ def test_averages_go_on_in_the_next_fit_and_under_steps_per_execution(strategy):
     hand_loop.assert_same(state_of(average), hand_loop.average(hand_loop.train().trajectory, 0.6))
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_batch_statistics_are_averaged_once_more(strategy):
     model = hand_loop.make(strategy, models.normalized)
     average = MovingAverage(0.6)
@@ -122,7 +122,7 @@ def test_batch_statistics_are_averaged_once_more(strategy):
 
 
 @pytest.mark.filterwarnings("ignore:Batch normalization:UserWarning")
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_statistics_that_differ_on_the_replicas_are_averaged_as_their_mean(strategy):
     model = hand_loop.make(strategy, models.normalized)
     model.layers[1].synchronized = False
@@ -152,7 +152,7 @@ def test_what_is_averaged_can_be_switched(arguments, number):
 
 
 @pytest.mark.thorough
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_validation_uses_the_averages_when_asked(strategy):
     average = MovingAverage(0.9, num_updates=False, validate=True)
     plain = hand_loop.make_model(strategy)
@@ -166,7 +166,7 @@ def test_validation_uses_the_averages_when_asked(strategy):
     hand_loop.assert_same(plain, hand_loop.train().weights)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_validation_uses_the_weights_when_not_asked(strategy):
     average = MovingAverage(0.9, num_updates=False)
     model = hand_loop.make_model(strategy)
@@ -176,7 +176,7 @@ def test_validation_uses_the_weights_when_not_asked(strategy):
     assert history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, verbose=0), abs=1e-6)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_validation_that_fails_leaves_the_training_weights_in(strategy):
     def fails():
         yield examples(8)
@@ -194,7 +194,7 @@ def test_a_validation_that_fails_leaves_the_training_weights_in(strategy):
     )
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_applied_puts_the_averages_in_and_takes_them_out(strategy, tmp_path):
     average = MovingAverage(0.6)
     model = train(strategy, average)
@@ -214,7 +214,7 @@ def test_applied_puts_the_averages_in_and_takes_them_out(strategy, tmp_path):
     assert loss == pytest.approx(float(hand_loop.mean_square(averages, x, y)), abs=1e-5)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_applied_takes_the_averages_out_after_an_exception(strategy):
     average = MovingAverage(0.6)
     model = train(strategy, average)
@@ -247,7 +247,7 @@ def test_applied_twice_still_means_the_averages():
     hand_loop.assert_same(model, weights, tolerance=0)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(strategy, tmp_path):
     average = MovingAverage(0.6)
     model = train(strategy, average, epochs=1)
@@ -264,7 +264,7 @@ def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(strategy, tmp_pa
     hand_loop.assert_same(state_of(restored), hand_loop.average(truth.trajectory, 0.6))
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_state_can_be_set_after_fit(strategy):
     average = MovingAverage(0.6)
     model = train(strategy, average)
@@ -351,7 +351,7 @@ def bytes_of_new_variables():
 
 
 @pytest.mark.thorough
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_memory_is_one_more_copy_of_the_averaged_variables_on_every_replica(
     strategy, bytes_of_new_variables
 ):

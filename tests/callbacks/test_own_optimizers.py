@@ -13,13 +13,11 @@ import tensorflow as tf
 from kerasdist import callbacks
 from kerasdist.private import keras_optimizers
 from tests import event_files, strategies
-from tests.callbacks import hand_loop
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy, each_with_parameter_servers
+from tests.strategies import each_kind_of_strategy, each_strategy, each_with_parameter_servers
 
 pytestmark = pytest.mark.thorough
 
-on_one_device_and_two_replicas = hand_loop.on_one_device_and_two_replicas
 X = np.random.default_rng(2).normal(size=(96, 6)).astype("float32")
 
 
@@ -144,7 +142,7 @@ def test_what_they_do_after_the_update_is_done_on_the_parameter_server(workers):
     assert_same(weights, weights_after_own_updates())
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_one_optimizer_may_update_each_network_by_itself(strategy, tmp_path):
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -162,7 +160,7 @@ def test_one_optimizer_may_update_each_network_by_itself(strategy, tmp_path):
         assert all(norm > 0 for norm in norms.values())
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_summaries_count_the_first_one_s_updates_and_have_the_gradients_of_all(strategy, tmp_path):
     summaries = callbacks.Summaries(tmp_path, every_steps=6)
     model = make(strategy, critic_steps=2)
@@ -194,7 +192,7 @@ def staleness_of_chief(strategy):
         return found["staleness/max"], list(found["gradient_norm/global"])
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_multipliers_see_the_updates_of_each(strategy):
     in_first_epoch = callbacks.GradientMultipliers(
         {".*": lambda step: tf.cast(step < 6, "float32")}
@@ -204,7 +202,7 @@ def test_multipliers_see_the_updates_of_each(strategy):
     assert_same(ours, fit(make(strategy), epochs=1))
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_averages_move_with_the_updates_of_each(strategy):
     model, average = make(strategy), callbacks.MovingAverage(0.9)
     averages = model.get_weights()
@@ -219,7 +217,7 @@ def test_averages_move_with_the_updates_of_each(strategy):
         assert_same(model.get_weights(), averages)
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_gradients_of_each_are_accumulated(strategy):
     model = make(strategy)
     fit(model, [callbacks.GradientAccumulation(steps=2)])
@@ -227,7 +225,7 @@ def test_gradients_of_each_are_accumulated(strategy):
     assert [int(each.iterations.numpy()) for each in model.optimizers.values()] == [6, 6]
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize(
     ("callback", "options"),
     [
@@ -243,7 +241,7 @@ def test_clipping_is_that_of_each(strategy, callback, options):
     assert_same(fit(make(strategy), [callback()]), fit(make(strategy, optimizer=clipping)))
 
 
-@on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_program_that_goes_on_has_the_slots_of_all(strategy, tmp_path):
     adam, batches = keras.optimizers.Adam, []
     truth = fit(make(strategy, optimizer=adam))

@@ -17,7 +17,7 @@ from kerasdist.callbacks import (
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy, each_with_parameter_servers
+from tests.strategies import each_kind_of_strategy, each_strategy, each_with_parameter_servers
 
 pytestmark = pytest.mark.thorough
 
@@ -140,7 +140,7 @@ def test_restore_gives_up_after_some_steps():
         hand_loop.fit(model, [callback], data=data_with_nan(), epochs=5)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_statistics_of_batch_normalization_stay(strategy):
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -162,7 +162,7 @@ class Reciprocal(keras.layers.Layer):
         return 1 / x
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_the_first_layer_is_named(strategy):
     with strategy.scope():
         model = keras.Sequential(
@@ -258,7 +258,7 @@ def test_two_of_them_are_refused():
         hand_loop.fit(model, [StopOnNonFinite(), StopOnNonFinite("restore")])
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -280,7 +280,7 @@ def test_every_way_of_training(strategy, arguments):
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_beside_averages_and_accumulation(strategy):
     model = hand_loop.make_model(strategy)
     average = MovingAverage(0.9)
@@ -349,7 +349,7 @@ def with_strings(x):
     return [f"example {number}" for number in range(len(x))], *four(x)[1:]
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize(
     ("form", "num_arrays"),
     [(tf.constant, 1), (bfloat16, 1), (ragged, 2), (four, 4), (with_strings, 4)],

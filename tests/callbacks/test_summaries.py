@@ -24,7 +24,7 @@ from kerasdist.training.report.update_counter import UpdateCounter
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
 from tests.clock import Clock
-from tests.strategies import each_strategy, each_with_parameter_servers
+from tests.strategies import each_kind_of_strategy, each_strategy, each_with_parameter_servers
 
 pytestmark = pytest.mark.thorough
 
@@ -123,7 +123,7 @@ def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path):
     assert_is_of(event_files.histograms(tmp_path / "train")["activations/first"][1], outputs)
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -260,7 +260,7 @@ class DrawsInItsGraph(keras.Model):
         return {"loss": loss}
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_numbers_that_the_graph_draws_stay_bit_equal(strategy, steps_per_execution, tmp_path):
     weights = []

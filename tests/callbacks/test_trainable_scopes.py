@@ -8,7 +8,7 @@ from kerasdist.callbacks import TrainableScopes
 from kerasdist.parity import models
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.strategies import each_strategy
+from tests.strategies import each_kind_of_strategy, each_strategy
 
 
 @each_strategy
@@ -73,7 +73,7 @@ def trainable(model):
     return [each.numpy() for each in model.trainable_variables]
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_batch_statistics_stay_and_batches_are_normalized_with_their_own(strategy):
     frozen, free = make_normalized_models(strategy)
     moving = frozen.layers[1].non_trainable_variables
@@ -98,7 +98,7 @@ def test_batch_statistics_move_again_in_the_next_fit():
     assert np.abs(layer.moving_mean.numpy()).max() > 1e-3
 
 
-@hand_loop.on_one_device_and_two_replicas
+@each_kind_of_strategy
 def test_a_scope_that_matches_nothing_lists_the_closest_paths(strategy):
     model = hand_loop.make_model(strategy)
 

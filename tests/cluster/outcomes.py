@@ -1,7 +1,7 @@
 """Clusters of real processes with real TensorFlow, some at a time, and what became of each.
 
-Starting TensorFlow takes most of the time, and waiting for a sign of life most of the rest. So the
-clusters of all tests of a file run some at a time, and each test looks at the outcome of its own.
+Waiting for a sign of life takes most of the time. So the clusters of all tests of a file run some
+at a time, and each test looks at the outcome of its own.
 
     @of(alone, PROGRAM, num_workers=2)
     def test_something(outcome):
@@ -11,7 +11,6 @@ clusters of all tests of a file run some at a time, and each test looks at the o
 import functools
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,6 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from kerasdist.testing import run_cluster
 from tests import fork_server
 
 NUM_AT_ONCE = 2
@@ -62,7 +60,7 @@ class Outcome:
 
 def alone(program: str, *, num_workers: int = 2, num_ps: int = 0) -> Outcome:
     """Runs a cluster that nobody stops."""
-    results = run_cluster(
+    results = fork_server.run_cluster(
         program,
         num_workers=num_workers,
         num_ps=num_ps,
@@ -76,15 +74,13 @@ def alone(program: str, *, num_workers: int = 2, num_ps: int = 0) -> Outcome:
 def launched(program: str, *options: str) -> Outcome:
     """Runs two workers by `python -m kerasdist launch`."""
     command = [sys.executable, "-m", "kerasdist", "launch", "--workers=2", "--grace-secs=20"]
-    result = subprocess.run(
+    code, output = fork_server.run(
         [*command, *options, "--", sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         cwd=tempfile.mkdtemp(),  # For the logs.
-        timeout=150,
-        text=True,
+        env=dict(os.environ),
+        timeout_secs=150,
     )
-    return Outcome(codes=[result.returncode], outputs=[result.stdout], ended_at=time.time())
+    return Outcome(codes=[code], outputs=[output], ended_at=time.time())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,6 +92,7 @@ def nothing_is_left_behind(tmp_path_factory):
         patch.setenv("TMPDIR", str(folder))
         patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # Hides the lines of TensorFlow's C++.
         patch.setenv(MARK, mark)
+        fork_server.stop()  # The next one reads these variables.
         yield
         fork_server.stop()
         assert not list(folder.glob("kerasdist-*"))

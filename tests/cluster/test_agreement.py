@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import kerasdist
-from kerasdist import callbacks, testing
+from kerasdist import callbacks
+from tests import fork_server
 from tests.strategies import run_on_workers
 
 pytestmark = pytest.mark.processes
@@ -68,7 +69,7 @@ def build_another_model_in_fit():
     [(build_another_model, "hidden/kernel"), (build_another_model_in_fit, "kernel")],
 )
 def test_models_that_differ_are_refused_where_they_part(build, name):
-    results = testing.run_cluster(build, num_workers=2)
+    results = fork_server.run_cluster(build, num_workers=2)
 
     told = "".join(result.output for result in results)
     assert f"They part at the variable '{name}': [3,4] on the task of index 0, " in told or (

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from kerasdist import callbacks, show, testing
-from tests import strategies
+from kerasdist import callbacks, show
+from tests import fork_server, strategies
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 
 pytestmark = pytest.mark.processes
@@ -56,12 +57,12 @@ def train_deterministically(*, is_before: bool) -> tuple:
 
 @pytest.mark.parametrize(
     ("workers", "is_before"),
-    [("1 worker + 1 ps", True), ("1 worker + 1 ps", False), ("2 workers", False)],
+    [("1 worker + 1 ps", True), ("2 workers", False), *exhaustive(("1 worker + 1 ps", False))],
 )
 def test_it_trains_as_plain_keras_without_clocks(workers, is_before):
     arguments = (strategies.PARAMETER_SERVERS | strategies.WORKER_DEPLOYMENTS)[workers]
 
-    chief, *_ = testing.run_cluster(
+    chief, *_ = fork_server.run_cluster(
         functools.partial(train_deterministically, is_before=is_before), **arguments
     )
 

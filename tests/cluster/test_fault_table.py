@@ -36,6 +36,7 @@ def test_a_task_is_named_where_others_speak_of_it():
     assert fault_table.names(plan + "worker 1 failed with exit code 1.\n", "worker 1")
 
 
+@pytest.mark.exhaustive  # tests/cluster/test_faults.py and those beside it inject each fault.
 @pytest.mark.parametrize("name", QUICK)
 def test_row_of_a_quick_fault(name):
     [fault] = [each for each in fault_table.FAULTS if str(each) == name]

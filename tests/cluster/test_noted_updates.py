@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist import testing
 from kerasdist.private import coordinator_adapter, names
 from kerasdist.strategies.make_strategy import make_strategy
 from kerasdist.training.parameter_servers import sharded_variables
+from tests import fork_server
 
 pytestmark = pytest.mark.processes
 
@@ -152,7 +152,7 @@ def device_of(op, outside):
 
 @pytest.mark.parametrize("run", [in_one_piece, in_two_pieces])
 def test_an_update_that_is_noted_waits_for_no_message(run):
-    chief, *_ = testing.run_cluster(run, num_workers=1, num_ps=2)
+    chief, *_ = fork_server.run_cluster(run, num_workers=1, num_ps=2, timeout_secs=280)
 
     assert chief.exit_code == 0, chief.output[-4000:]
     found = chief.value

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.models import save_model
 
 import kerasdist
-from kerasdist import testing
+from tests import fork_server
 from tests.strategies import PARAMETER_SERVERS, run_on_workers
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
@@ -141,7 +141,7 @@ def evaluate_on_the_chief():
 
 
 def test_workers_that_do_different_things_are_told():
-    for result in testing.run_cluster(evaluate_on_the_chief, num_workers=2):
+    for result in fork_server.run_cluster(evaluate_on_the_chief, num_workers=2):
         assert result.exit_code
         assert "RuntimeError: Another worker does something else" in result.output
 

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from kerasdist import callbacks, testing
+from kerasdist import callbacks
 from kerasdist.parity import models
-from tests import strategies
+from tests import fork_server, strategies
 from tests.cluster import record_files
 from tests.event_files import scalars
 from tests.strategies import each_worker_deployment, run_on_workers
@@ -453,7 +453,7 @@ def train_with_small_messages() -> tuple[int, str]:
 
 
 def test_messages_can_be_made_smaller():
-    for output in testing.run_cluster(train_with_small_messages):
+    for output in fork_server.run_cluster(train_with_small_messages):
         num_collectives, plan = output.value
         assert num_collectives > 1
         assert "all-reduce AUTO, all gradients of a step in messages of 64 bytes" in plan

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.testing import run_cluster
 from models import evaluate, nets, train
+from tests import fork_server
 
 pytestmark = pytest.mark.processes
 
@@ -64,7 +64,7 @@ def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys
         flags = ["--worker_replicas=2", f"--worker_hosts={hosts}", f"--task_id={index}"]
         return train.main([*argv, *flags])
 
-    chief, other = run_cluster(by_hand, num_workers=2)
+    chief, other = fork_server.run_cluster(by_hand, num_workers=2)
     clones = [*arguments(tmp_path, "clones"), "--num_clones=2", "--clone_on_cpu"]
     assert train.main(clones) == 0
 
@@ -113,7 +113,7 @@ def test_workers_and_parameter_servers_given_by_hand_evaluate_each_example_once(
         ]
         return evaluate.main([*argv, *flags])
 
-    chief, worker, ps = run_cluster(by_hand, num_workers=1, num_ps=1)
+    chief, worker, ps = fork_server.run_cluster(by_hand, num_workers=1, num_ps=1)
     capsys.readouterr()
     assert evaluate.main(argv) == 0
 
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
 def test_workers_evaluate_each_example_once(tmp_path, capsys):
     argv = evaluation(tmp_path)
 
-    chief, other = run_cluster(functools.partial(evaluate.main, argv), num_workers=2)
+    chief, other = fork_server.run_cluster(functools.partial(evaluate.main, argv), num_workers=2)
     capsys.readouterr()
     assert evaluate.main(argv) == 0
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from models import evaluate, nets, train
 from models.nets import auxiliary
+from tests.cases import exhaustive
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
 
@@ -287,7 +288,7 @@ sys.exit(train.main(sys.argv[1:]))
     assert result.returncode == -9
 
 
-@pytest.mark.parametrize("first", [2, 4])  # Of epochs of 3 steps.
+@pytest.mark.parametrize("first", [4, *exhaustive(2)])  # Of epochs of 3 steps.
 def test_more_steps_go_on_in_the_middle_of_an_epoch(first, argv, tmp_path):
     weights = []
     for run, numbers in (("whole", [8]), ("in two", [first, 8])):

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from kerasdist.parity import CASES, difference, train
-from tests.strategies import each_strategy, each_with_parameter_servers, run_on_workers
+from tests.strategies import (
+    each_with_parameter_servers,
+    one_device_and_replicas,
+    run_on_workers,
+)
 
 # Keras says so by default of all data that it cannot shuffle.
 pytestmark = [
@@ -71,7 +75,7 @@ def truth(index: int):
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.filterwarnings("ignore:.*jit_compile=True.*replicas:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
-@each_strategy
+@one_device_and_replicas
 @pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
 def test_equals_one_device(index, strategy):
     case = CASES[index]

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import on_three_replicas
 
@@ -56,8 +57,14 @@ def run_everything(x, y, batch_size=8):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @on_three_replicas
-@pytest.mark.parametrize("hidden", HIDDEN)
-@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize(
+    ("hidden", "eagerly"),
+    [
+        *((hidden, False) for hidden in HIDDEN),
+        ("convolution", True),
+        *exhaustive(*((hidden, True) for hidden in HIDDEN if hidden != "convolution")),
+    ],
+)
 def test_layers_that_fail_on_no_example_compute(strategy, hidden, eagerly):
     x, make_hidden = HIDDEN[hidden]
 
@@ -130,8 +137,10 @@ def ragged():
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @on_three_replicas
-@pytest.mark.parametrize("make_with_data", [sparse, ragged])
-@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize(
+    ("make_with_data", "eagerly"),
+    [(sparse, False), (ragged, False), *exhaustive((sparse, True), (ragged, True))],
+)
 def test_sparse_and_ragged_data_takes_part(strategy, eagerly, make_with_data):
     _, x = make_with_data()
     dataset = tf.data.Dataset.from_tensor_slices((x, LABELS)).batch(8)

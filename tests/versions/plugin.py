@@ -14,8 +14,8 @@ from pathlib import Path
 PROMISES = {
     "private names": r"tests/private/",
     "replicas": r"tests/parity/test_cases\.py::test_equals_one_device\[.*3 replicas",
-    "workers": r"tests/parity/test_cases\.py::test_equals_one_device_on_every_worker\[.*clones",
-    "callbacks": r"tests/callbacks/.*[23] replicas",
+    "workers": r"tests/parity/test_cases\.py::test_equals_one_device_on_every.*2 workers\]",
+    "callbacks": r"tests/callbacks/.*3 replicas",
     "parameter servers": r"tests/cluster/test_parameter_servers\.py::",
 }
 # Where they are: two groups that take about as long as each other, and run side by side.

@@ -7,9 +7,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from kerasdist import show, testing
+from kerasdist import show
 from kerasdist.callbacks import Summaries
 from kerasdist.strategies.make_strategy import make_strategy
+from tests import fork_server
 
 pytestmark = pytest.mark.processes
 
@@ -18,7 +19,7 @@ NUM_STEPS, BATCH, LENGTH = 60, 4, 3
 
 @pytest.fixture(scope="module")
 def outcome():
-    chief, *_ = testing.run_cluster(train_beside_a_slow_input, num_workers=2, num_ps=2)
+    chief, *_ = fork_server.run_cluster(train_beside_a_slow_input, num_workers=2, num_ps=2)
     assert chief.exit_code == 0, chief.output[-4000:]
     return chief.value
 
