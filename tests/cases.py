@@ -1,7 +1,8 @@
 """Cases of a parametrized test that `make test` leaves to `make test-all`.
 
 @pytest.mark.parametrize("steps", [4, 8, *exhaustive(1, 7, 20, 21)])
-def test_something(steps):
+@pytest.mark.parametrize("loss", named(LOSSES, exhaustive={"a sum"}))
+def test_something(loss, steps):
     ...
 """
 
@@ -13,4 +14,13 @@ def exhaustive(*cases):
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.exhaustive)
         for case in cases
+    ]
+
+
+def named(cases: dict, *, exhaustive):
+    """Returns cases that are called by their keys, some of them marked."""
+    assert set(exhaustive) < set(cases)
+    return [
+        pytest.param(case, id=name, marks=[pytest.mark.exhaustive] * (name in exhaustive))
+        for name, case in cases.items()
     ]

@@ -104,9 +104,6 @@ def generator():
     return (batches(),)
 
 
-DATA = {"arrays": arrays, "shuffled": shuffled_dataset, "augmented": augmented, "python": generator}
-
-
 def train(strategy, data, callbacks=(), *, epochs=3, make=make_model, **arguments):
     """Trains a new model, as a program does that is started; returns the model and its history."""
     model = make(strategy)
@@ -152,8 +149,13 @@ def assert_equal(found, expected, strategy):
 # One device with the others: below.
 @pytest.mark.parametrize(
     ("strategy", "data"),
-    [("one device", generator), *(("3 replicas", data) for data in DATA.values())],
-    ids=["python-one device", *(f"{name}-3 replicas" for name in DATA)],
+    [
+        ("3 replicas", arrays),
+        ("3 replicas", generator),
+        *exhaustive(
+            ("3 replicas", shuffled_dataset), ("3 replicas", augmented), ("one device", generator)
+        ),
+    ],
     indirect=["strategy"],
 )
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp_path):
@@ -650,7 +652,10 @@ def test_what_a_killed_writer_has_left_is_removed(tmp_path):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("one device", "3 replicas"), ("3 replicas", "2 replicas"), ("2 replicas", "one device")],
+    [
+        ("one device", "3 replicas"),
+        *exhaustive(("3 replicas", "2 replicas"), ("2 replicas", "one device")),
+    ],
 )
 def test_on_other_replicas(first, second, tmp_path):
     def make(strategy):

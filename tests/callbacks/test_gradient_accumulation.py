@@ -10,6 +10,7 @@ from kerasdist.callbacks import GradientAccumulation, GradientClipping, MovingAv
 from kerasdist.parity import models
 from tests import strategies
 from tests.callbacks import hand_loop
+from tests.cases import named
 from tests.strategies import each_kind_of_strategy, each_strategy
 
 pytestmark = pytest.mark.thorough
@@ -168,6 +169,15 @@ LOSSES = {
     "two means": MEAN | REGULARIZED | {"heads": 2},
     "two means with one mask": MEAN | {"heads": 2, "mask": True},
 }
+# Each part of them is in another one, too.
+COMBINED = {
+    "mean, mask, weights",
+    "mean, weights",
+    "weighted mean",
+    "weighted mean, weights",
+    "weighted mean, mask",
+    "two means",
+}
 
 
 def check_larger_batches(strategy, *, tolerance=1e-5, **arguments):
@@ -178,7 +188,7 @@ def check_larger_batches(strategy, *, tolerance=1e-5, **arguments):
     hand_loop.assert_same(ours, truth.get_weights(), tolerance)
 
 
-@pytest.mark.parametrize("arguments", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("arguments", named(LOSSES, exhaustive=COMBINED))
 @each_kind_of_strategy
 def test_every_batch_counts_with_the_divisor_of_its_loss(strategy, arguments):
     check_larger_batches(strategy, **arguments)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests import strategies
+from tests.cases import exhaustive
 from tests.programs.outcomes import check_numbers, check_one_device, check_two_replicas, run
 
 PROGRAMS = [
@@ -29,6 +30,22 @@ PROGRAMS = [
     "wgan_gp",
     "wide_and_deep",
 ]
+# For one device, which runs each of them as plain Keras does: other layers, and no other steps.
+LIKE_OTHERS = [
+    "bidirectional_lstm",
+    "graph_network",
+    "mixup",
+    "object_detection",
+    "ocr",
+    "recommender",
+    "sequence_to_sequence",
+    "siamese",
+    "supervised_contrastive",
+    "timeseries_transformer",
+    "translation",
+    "vision_transformer",
+    "wide_and_deep",
+]
 # Those that reduce a sum or a ratio of sums: `run_as_published` does it as others write it.
 WITH_SUMS = ["masked_language_model", "siamese", "simclr", "translation"]
 # Those of them that give it to `compile`, where it sees all examples.
@@ -48,7 +65,14 @@ ON_CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS + ON_ONE_DEVICE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in PROGRAMS if name not in LIKE_OTHERS),
+        *ON_ONE_DEVICE,
+        *exhaustive(*LIKE_OTHERS),
+    ],
+)
 def test_one_device_gives_the_bits_of_plain_keras(name):
     check_one_device(name)
 

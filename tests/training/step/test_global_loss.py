@@ -8,6 +8,7 @@ from keras import layers
 
 import kerasdist
 from kerasdist.training.step import whole_losses
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
@@ -34,7 +35,7 @@ def network(cls=keras.Model, **dense_arguments):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @each_strategy
-@pytest.mark.parametrize("eagerly", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize("eagerly", [False, *exhaustive(True)], ids=["compiled", "eager"])
 @pytest.mark.parametrize("reduction", [None, "none", "sum", "mean", "mean_with_sample_weight"])
 def test_a_compiled_loss_may_have_any_reduction(strategy, reduction, eagerly):
     def make():

@@ -13,6 +13,7 @@ from keras import layers
 import kerasdist
 from kerasdist.private import rehearsal_adapter
 from kerasdist.training.step import randomness, whole_losses
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import (
     on_three_replicas,
@@ -577,9 +578,16 @@ class Remembers(layers.Layer):
 
 @pytest.mark.thorough
 @on_three_replicas
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
-@pytest.mark.parametrize("data", ["arrays", "no end", "train_on_batch"])
-def test_it_leaves_no_trace(strategy, steps_per_execution, data):
+@pytest.mark.parametrize(
+    ("data", "steps_per_execution"),
+    [
+        ("arrays", 3),
+        ("no end", 1),
+        ("train_on_batch", 1),
+        *exhaustive(("arrays", 1), ("no end", 3), ("train_on_batch", 3)),
+    ],
+)
+def test_it_leaves_no_trace(strategy, data, steps_per_execution):
     def make():
         model = keras.Sequential([keras.Input((3,)), Remembers(), layers.Dense(2)])
         model.compile("adam", "mse", steps_per_execution=steps_per_execution)
