@@ -22,12 +22,12 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         cluster: The workers, and which of them this process is.
         devices: Device names of this worker, one replica each, such as ["GPU:0", "GPU:1"]; the same
             number on every worker.
-        options: Of which the time to start is one that TensorFlow has, too, to connect the workers,
-            all of which are running by now; after that, this process ends with exit code 138.
+        options: As `make_strategy` makes them. TensorFlow, too, has the time to start, to connect
+            workers that are all running by now; then this process ends with exit code 138.
         reason: Why it was chosen, for the plan.
 
     Example:
-        strategy = MultiWorkerMirroredStrategy(Cluster.from_env(), ["CPU:0"], options)
+        strategy = kerasdist.make_strategy()  # In each task of a cluster without ps tasks.
         with strategy.scope():
             model = make_model()
     """

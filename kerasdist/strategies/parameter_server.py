@@ -24,12 +24,13 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
 
     Args:
         cluster: The chief, workers and ps tasks; this process is the chief.
-        options: Of which the time to start also limits the wait where no worker is left.
+        options: As `make_strategy` makes them. The time to start also limits the wait where no
+            worker is left.
         reason: Why it was chosen, for the plan.
         tell: Is called with what ends the job, to tell the other tasks.
 
     Example:
-        strategy = ParameterServerStrategy(Cluster.from_env(), options)
+        strategy = kerasdist.make_strategy()  # In the chief of a cluster with ps tasks.
         with strategy.scope():
             model = make_model()
     """
