@@ -13,7 +13,7 @@ from kerasdist.private import keras_optimizers, keras_stock, worker_variables
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers.epoch_iterator import Call
-from kerasdist.training.parameter_servers.ledger import Ledger
+from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.parameter_servers.worker_names import unique_name
@@ -86,7 +86,7 @@ class WorkerSteps:
         numbers = [source.generation, call.position, call.num_steps]
         if not source.data.is_counted:
             return self._run_steps_to_the_end, numbers
-        # Without a lost worker, none is past a position: one step then needs no loop.
+        # Without a lost worker, hardly one is past a position: one step then needs no loop.
         is_simple = call.num_steps == 1 and not has_lost
         return self._run_step_at if is_simple else self._run_steps_at[at_once], numbers
 
@@ -106,9 +106,13 @@ class WorkerSteps:
         return self._run_given_again, [*numbers, tf.constant(done)]
 
     def _step_at(self, iterator, numbers):
-        """Runs the step at a position; returns the one at which the worker really was, and 1."""
+        """Runs the step at a position; returns it, and 1.
+
+        Fails where the worker is past it, and the call is then a lost one. It came late: when a
+        worker is lost, TensorFlow puts what it had not begun behind all that waits.
+        """
         generation, position, _ = tf.unstack(numbers)
-        _skip(iterator, position - self._place_of(generation))
+        _skip(iterator, _not_negative(position - self._place_of(generation)))
         with self._collected() as num_examples:
             index, batch = self._next(iterator)
             self._note_place(generation, index + 1)
@@ -244,6 +248,12 @@ def _repeat(num_steps, run):
 def _next_or_none(iterator):
     element = iterator.get_next_as_optional()
     return element, element.has_value()
+
+
+def _not_negative(number):
+    """Returns a scalar, or fails as a call does that was given up; an Assert costs messages."""
+    with tf.device("/device:CPU:0"):
+        return tf.gather([number], tf.cast(number < 0, tf.int64), name=CLOSED)
 
 
 def _skip(iterator, num_batches):

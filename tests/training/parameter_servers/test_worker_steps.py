@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.parameter_servers.epoch_iterator import Call
+from kerasdist.training.parameter_servers.ledger import CLOSED
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 
 X = np.arange(48, dtype="float32").reshape(24, 2) / 10
@@ -49,6 +50,14 @@ def test_a_worker_that_is_past_the_position_runs_nothing(run):
     assert run(3, 2) == [-1, 0]
     assert run(3, 1, has_lost=True) == [-1, 0]
     assert run(7, 1, has_lost=True) == [7, 1]
+
+
+def test_a_step_that_comes_late_fails_as_one_that_was_given_up_and_reads_nothing(run):
+    run(5, 1)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=CLOSED):
+        run(4, 1)
+    assert run(6, 1) == [6, 1]
 
 
 def test_a_call_ends_with_its_data(run):
