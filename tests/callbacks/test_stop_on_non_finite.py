@@ -17,6 +17,7 @@ from kerasdist.callbacks import (
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
+from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy, each_strategy, each_with_parameter_servers
 
 pytestmark = pytest.mark.thorough
@@ -263,10 +264,9 @@ def test_two_of_them_are_refused():
     "arguments",
     [
         {"own_train_step": True},
-        {"run_eagerly": True},
         {"steps_per_execution": 3},
         {"dtype": "mixed_float16"},
-        {"jit_compile": True},
+        *exhaustive({"run_eagerly": True}, {"jit_compile": True}),
     ],
     ids=lambda arguments: next(iter(arguments)),
 )

@@ -23,6 +23,7 @@ from kerasdist.training.report.event_file import EventFile
 from kerasdist.training.report.update_counter import UpdateCounter
 from tests import event_files, strategies
 from tests.callbacks import hand_loop
+from tests.cases import exhaustive
 from tests.clock import Clock
 from tests.strategies import each_kind_of_strategy, each_strategy, each_with_parameter_servers
 
@@ -128,10 +129,12 @@ def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path):
     "arguments",
     [
         {"own_train_step": True},
-        {"run_eagerly": True},
         {"steps_per_execution": 3},
-        {"dtype": "mixed_float16"},
-        {"optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))},
+        *exhaustive(
+            {"run_eagerly": True},
+            {"dtype": "mixed_float16"},
+            {"optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))},
+        ),
     ],
     ids=lambda arguments: next(iter(arguments)),
 )

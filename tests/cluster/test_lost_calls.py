@@ -161,7 +161,13 @@ LOSSES = {
     "cancelled calls": (ON_WORKERS, 20, "'CancelledError'"),
     "no connection for a while": (ON_WORKERS, 1, "'UnavailableError'"),
 }
-EXHAUSTIVE = {"data of a function", "damaged requests", "cancelled calls"}
+EXHAUSTIVE = {
+    "data of the chief",
+    "data of a function",
+    "halted for a while",
+    "damaged requests",
+    "cancelled calls",
+}
 
 
 @pytest.mark.parametrize(

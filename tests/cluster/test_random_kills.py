@@ -116,6 +116,8 @@ def kills():
         name = ("SIGKILL", "SIGTERM")[seed // len(DEPLOYMENTS) % 2]
         yield pytest.param(
             functools.partial(trained, options, num_clones, task, name, secs),
+            # tests/callbacks/test_checkpoint.py ends and resumes on one task.
+            marks=[pytest.mark.exhaustive] if options == ("--workers=1",) else [],
             id=f"{' '.join(options)} x {num_clones}, {name} for {task} after {secs} s",
         )
 

@@ -60,9 +60,16 @@ def run_everything(x, y, batch_size=8):
 @pytest.mark.parametrize(
     ("hidden", "eagerly"),
     [
-        *((hidden, False) for hidden in HIDDEN),
+        ("convolution", False),
         ("convolution", True),
-        *exhaustive(*((hidden, True) for hidden in HIDDEN if hidden != "convolution")),
+        ("synchronized statistics", False),
+        ("LSTM", False),
+        *exhaustive(
+            ("synchronized statistics", True),
+            ("LSTM", True),
+            ("two directions", False),
+            ("two directions", True),
+        ),
     ],
 )
 def test_layers_that_fail_on_no_example_compute(strategy, hidden, eagerly):

@@ -47,6 +47,8 @@ NUM_PARAMETERS = {
 # Small images for nets that take them; those of the first kinds need no more than 32 pixels.
 SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, "nasnet": 32}
 SMALL |= {"inception": 75}
+# More of the same blocks.
+DEEP = ("_101", "_152", "_200")
 QUICK = ("cifarnet", "inception_v1", "lenet", "mobilenet_v1_025", "resnet_v1_50")
 
 
@@ -57,7 +59,11 @@ def size_of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.thorough])
+        pytest.param(
+            name,
+            marks=[pytest.mark.thorough] * (name not in QUICK)
+            + [pytest.mark.exhaustive] * name.endswith(DEEP),
+        )
         for name in nets.NETS
     ],
 )

@@ -102,11 +102,17 @@ def build():
     keras.utils.clear_session()
 
 
+# More of the same blocks.
+DEEP = ("_101", "_152", "_200")
+
+
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(
-            name, marks=[] if name in ("lenet", "mobilenet_v1") else [pytest.mark.thorough]
+            name,
+            marks=[pytest.mark.thorough] * (name not in ("lenet", "mobilenet_v1"))
+            + [pytest.mark.exhaustive] * name.endswith(DEEP),
         )
         for name in NAMES
     ],
