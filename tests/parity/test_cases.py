@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from kerasdist.parity import CASES, difference, train
-from tests.strategies import (
-    each_with_parameter_servers,
-    one_device_and_replicas,
-    run_on_workers,
-)
+from tests.strategies import PARAMETER_SERVERS, one_device_and_replicas, run_on_workers
 
 # Keras says so by default of all data that it cannot shuffle.
 pytestmark = [
@@ -20,10 +16,8 @@ pytestmark = [
     pytest.mark.processes,  # Clusters run beside all of them.
 ]
 CASE_NAMES = [case.name for case in CASES]
-# All rows run where each worker has several replicas. One of each kind also runs where it has a
-# single one, whose values TensorFlow hands on by themselves.
-SEVERAL_REPLICAS, ONE_REPLICA = "2 workers x 2 clones", "2 workers"
-WITH_ONE_REPLICA = {
+# Of the rows that one process compares on replicas; `make test` has these on clusters.
+OF_EACH_KIND = {
     "Adam",
     "fit in the scope, own train_step",
     "several outputs, loss weights",
@@ -49,11 +43,27 @@ WITH_ONE_REPLICA = {
     "BatchNormalization(synchronized=True)",
     "own train_step, two optimizers",
 }
+SEVERAL_REPLICAS, ONE_REPLICA = "2 workers x 2 clones", "2 workers"
+
+
+def rows(deployment, names, *, exhaustive):
+    """Returns some rows of the table on a cluster, some of them marked."""
+    return [
+        pytest.param(
+            index,
+            deployment,
+            id=f"{name}-{deployment}",
+            marks=[pytest.mark.exhaustive] * (name in exhaustive),
+        )
+        for index, name in enumerate(CASE_NAMES)
+        if name in names
+    ]
+
+
 ON_WORKERS = [
-    pytest.param(index, workers, id=f"{name}-{workers}")
-    for workers, names in ((SEVERAL_REPLICAS, CASE_NAMES), (ONE_REPLICA, WITH_ONE_REPLICA))
-    for index, name in enumerate(CASE_NAMES)
-    if name in names
+    *rows(SEVERAL_REPLICAS, CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND),
+    # TensorFlow hands on the values of a single replica by themselves.
+    *rows(ONE_REPLICA, OF_EACH_KIND, exhaustive=OF_EACH_KIND),
 ]
 # What parameter servers refuse, by the error.
 IS_DISTRIBUTED = "Received: a distributed dataset"
@@ -64,6 +74,10 @@ REFUSED = {
     "run_eagerly=True": "ValueError: `run_eagerly=True` cannot be had with parameter servers",
     "gradient_accumulation_steps=2": "ValueError: Workers that train the same variables cannot",
 }
+(ONE_WORKER,) = PARAMETER_SERVERS
+ON_PARAMETER_SERVERS = rows(
+    ONE_WORKER, CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND - REFUSED.keys()
+)
 
 
 @functools.cache
@@ -129,8 +143,7 @@ def test_equals_one_device_on_every_worker(index, workers, clusters):
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.timeout(600)
-@each_with_parameter_servers
-@pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
+@pytest.mark.parametrize(("index", "workers"), ON_PARAMETER_SERVERS)
 def test_equals_one_device_on_parameter_servers(index, workers, clusters):
     (outcomes,) = clusters[workers].result()
     outcome, case = outcomes[index], CASES[index]
@@ -144,6 +157,6 @@ def test_equals_one_device_on_parameter_servers(index, workers, clusters):
 
 
 def test_names_are_titles_of_different_rows_that_fit_into_the_table():
-    assert set(CASE_NAMES) >= WITH_ONE_REPLICA
+    assert set(CASE_NAMES) >= OF_EACH_KIND | REFUSED.keys()
     assert len(set(CASE_NAMES)) == len(CASES)
     assert max(map(len, CASE_NAMES)) < 42

@@ -14,7 +14,7 @@ from pathlib import Path
 PROMISES = {
     "private names": r"tests/private/",
     "replicas": r"tests/parity/test_cases\.py::test_equals_one_device\[.*3 replicas",
-    "workers": r"tests/parity/test_cases\.py::test_equals_one_device_on_every.*2 workers\]",
+    "workers": r"tests/parity/test_cases\.py::test_equals_one_device_on_every.*clones\]",
     "callbacks": r"tests/callbacks/.*3 replicas",
     "parameter servers": r"tests/cluster/test_parameter_servers\.py::",
 }
