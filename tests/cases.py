@@ -17,6 +17,13 @@ def exhaustive(*cases):
     ]
 
 
+def marked(names, *, exhaustive):
+    """Returns names as cases, some of them marked."""
+    return [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in exhaustive)) for name in names
+    ]
+
+
 def named(cases: dict, *, exhaustive):
     """Returns cases that are called by their keys, some of them marked."""
     assert set(exhaustive) < set(cases)

@@ -17,6 +17,18 @@ X = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True)).astype("float32")
 ENDED = "Your input ran out of data; interrupting training"
 CASES = {}
+# Those in which an epoch ends elsewhere than the data, or begins elsewhere, in one more way.
+FURTHER = {
+    "arrays_over_short_epochs",
+    "arrays_shorter_than_an_epoch",
+    "dataset_of_unknown_length_in_steps",
+    "dataset_over_short_epochs",
+    "dataset_that_ends_with_the_epoch",
+    "generator_shorter_than_an_epoch",
+    "several_steps_per_call_of_short_epochs",
+    "several_steps_per_call_of_unknown_length",
+    "some_epochs_later",
+}
 
 
 def case(train):

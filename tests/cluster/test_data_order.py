@@ -2,13 +2,15 @@
 
 import functools
 import traceback
+from pathlib import Path
 
 import keras
 import pytest
 
 import kerasdist
 from kerasdist import testing
-from tests.data_order import CASES, check_equal, draw, outcome_of, truth
+from tests.cases import marked
+from tests.data_order import CASES, FURTHER, check_equal, draw, outcome_of, truth
 from tests.strategies import PARAMETER_SERVERS, WORKER_DEPLOYMENTS
 
 # How many replicas a worker has is nothing to the data.
@@ -16,13 +18,14 @@ DEPLOYMENTS = {"2 workers": WORKER_DEPLOYMENTS["2 workers"], **PARAMETER_SERVERS
 SEED = 5
 # Workers stop in the middle of an epoch when all of them know, a step later.
 NAMES = [name for name in CASES if name != "stopped_in_the_middle"]
+PATH = Path(__file__)
 
 
-def run_cases() -> dict:
-    """Returns what every case gives, and the random numbers after the strategy was made."""
+def run_cases(names) -> dict:
+    """Returns what some cases give, and the random numbers after the strategy was made."""
     keras.utils.set_random_seed(SEED)
     strategy = kerasdist.make_strategy()
-    return {"numbers": draw(), **{name: _outcome_or_error(name, strategy) for name in NAMES}}
+    return {"numbers": draw(), **{name: _outcome_or_error(name, strategy) for name in names}}
 
 
 def _outcome_or_error(name, strategy):
@@ -32,17 +35,27 @@ def _outcome_or_error(name, strategy):
         return traceback.format_exc()
 
 
-@functools.cache
-def outcomes(deployment) -> list[dict]:
-    """Returns what each worker, or the chief of parameter servers, gives: one cluster runs all."""
-    outputs = testing.run_cluster(run_cases, timeout_secs=540, **DEPLOYMENTS[deployment])
-    for output in outputs:
-        assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
-    return [output.value for output in outputs if output.value]
+@pytest.fixture(scope="module")
+def outcomes(request):
+    """What each worker, or the chief of parameter servers, gives: one cluster runs all cases."""
+    asked = [
+        item.callspec.params.get("name") for item in request.session.items if item.path == PATH
+    ]
+    names = [name for name in NAMES if name in asked]
+
+    @functools.cache
+    def run(deployment) -> list[dict]:
+        run = functools.partial(run_cases, names)
+        outputs = testing.run_cluster(run, timeout_secs=540, **DEPLOYMENTS[deployment])
+        for output in outputs:
+            assert output.exit_code == 0, f"{output.task}\n{output.output[-4000:]}"
+        return [output.value for output in outputs if output.value]
+
+    return run
 
 
-def check_cases(deployment, name, *, without=()):
-    for outcome in outcomes(deployment):
+def check_cases(outcomes, name, *, without=()):
+    for outcome in outcomes:
         assert not isinstance(outcome[name], str), outcome[name]
         kept = [
             {key: each[key] for key in each if key not in without}
@@ -52,22 +65,24 @@ def check_cases(deployment, name, *, without=()):
 
 
 @pytest.mark.timeout(600)  # The first one waits for the cluster to be done.
-@pytest.mark.parametrize("name", NAMES)
-def test_workers_read_data_as_plain_keras_does(name):
-    check_cases("2 workers", name)
+@pytest.mark.parametrize("name", marked(NAMES, exhaustive=FURTHER))
+def test_workers_read_data_as_plain_keras_does(name, outcomes):
+    check_cases(outcomes("2 workers"), name)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deployment", PARAMETER_SERVERS)
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "eagerly"])
-def test_one_asynchronous_worker_reads_data_as_plain_keras_does(name, deployment):
+@pytest.mark.parametrize(
+    "name", marked([name for name in NAMES if name != "eagerly"], exhaustive=FURTHER)
+)
+def test_one_asynchronous_worker_reads_data_as_plain_keras_does(name, deployment, outcomes):
     # `fit` hears of several steps at once, and nobody notes them.
-    check_cases(deployment, name, without={"steps"})
+    check_cases(outcomes(deployment), name, without={"steps"})
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
-def test_making_a_strategy_draws_no_random_number(deployment):
+def test_making_a_strategy_draws_no_random_number(deployment, outcomes):
     keras.utils.set_random_seed(SEED)
     expected = draw()
 

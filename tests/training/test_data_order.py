@@ -9,13 +9,14 @@ import pytest
 from kerasdist.strategies.mirrored import MirroredStrategy
 from kerasdist.strategies.one_device import OneDeviceStrategy
 from tests import strategies
-from tests.data_order import CASES, check_equal, draw, outcome_of, truth
+from tests.cases import marked
+from tests.data_order import CASES, FURTHER, check_equal, draw, outcome_of, truth
 from tests.strategies import each_strategy
 
 
 @pytest.mark.thorough
 @each_strategy
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", marked(CASES, exhaustive=FURTHER))
 def test_data_comes_as_in_plain_keras(name, strategy):
     is_one_device = strategy is strategies.get("one device")
 
