@@ -171,7 +171,7 @@ def test_a_net_of_convolutions_alone_takes_them(data_dir, tmp_path, capsys):
 @pytest.mark.processes
 def test_each_checkpoint_of_a_running_training_is_measured(data_dir, tmp_path):
     path = tmp_path / "run"
-    flags = train_flags(data_dir, path, 400, "--save_interval_secs=2")
+    flags = train_flags(data_dir, path, 200, "--save_interval_secs=2")
     with subprocess.Popen([sys.executable, "-m", "models.train", *flags]) as process:
         try:
             assert evaluate.main(continuous(data_dir, path)) == 0
@@ -181,5 +181,5 @@ def test_each_checkpoint_of_a_running_training_is_measured(data_dir, tmp_path):
 
     measured = [line["step"] for line in lines(path)]
     assert measured == sorted(set(measured))
-    assert measured[-1] == 400
+    assert measured[-1] == 200
     assert len(measured) > 1  # Also before the end.
