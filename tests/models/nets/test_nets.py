@@ -48,7 +48,7 @@ NUM_PARAMETERS = {
 SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, "nasnet": 32}
 SMALL |= {"inception": 75}
 # More of the same blocks.
-DEEP = ("_101", "_152", "_200")
+DEEP = ("_101", "_152", "_200", "nasnet_large")
 QUICK = ("cifarnet", "inception_v1", "lenet", "mobilenet_v1_025", "resnet_v1_50")
 
 

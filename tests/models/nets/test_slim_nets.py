@@ -103,7 +103,7 @@ def build():
 
 
 # More of the same blocks.
-DEEP = ("_101", "_152", "_200")
+DEEP = ("_101", "_152", "_200", "nasnet_large")
 
 
 @pytest.mark.parametrize(
