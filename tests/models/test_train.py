@@ -437,6 +437,7 @@ def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
     assert "left alone (2)" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive  # What is learnt, where others ask what is loaded.
 def test_features_of_other_digits_are_better_than_drawn_ones(data_dir, tmp_path, capsys):
     """LeNet on the digits 5 to 9, and then a new last layer alone on all ten."""
     common = ["--dataset_name=digits", f"--dataset_dir={data_dir}", "--model_name=lenet"]

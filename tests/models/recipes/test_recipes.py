@@ -61,6 +61,7 @@ def test_cifarnet_on_cifar10(write, tmp_path, capsys):
 
 
 @pytest.mark.thorough
+@pytest.mark.exhaustive  # A minute; the others go the same way.
 def test_inception_v3_on_imagenet(write, tmp_path, capsys):
     """On the smallest pictures that its second classifier takes."""
     folder = write("train-00000-of-00001", labels=[1, 1000])
