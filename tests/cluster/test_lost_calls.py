@@ -48,7 +48,17 @@ class Lose(keras.callbacks.Callback):
             threading.Timer(draw.uniform(0, 0.2), lose, [task, number]).start()
 
 
+def put_behind():
+    # As TensorFlow does with what a worker had not begun when it was lost.
+    calls = strategy.coordinator._cluster.closure_queue
+    with calls._queue_lock:
+        calls._queue.put(calls._queue.get(block=False), block=False)
+
+
 def lose(task, number):
+    if number == "late":
+        put_behind()
+        return
     if isinstance(number, str):
         errors.append(number)
         return
@@ -160,6 +170,7 @@ LOSSES = {
     "damaged requests": (ON_WORKERS, 20, "'InternalError'"),
     "cancelled calls": (ON_WORKERS, 20, "'CancelledError'"),
     "no connection for a while": (ON_WORKERS, 1, "'UnavailableError'"),
+    "steps that come late": (ON_WORKERS, 1, "'late'"),
 }
 EXHAUSTIVE = {
     "data of the chief",
