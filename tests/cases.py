@@ -1,9 +1,11 @@
 """Cases of a parametrized test that `make test` leaves to `make test-all`.
 
-@pytest.mark.parametrize("steps", [4, 8, *exhaustive(1, 7, 20, 21)])
-@pytest.mark.parametrize("loss", named(LOSSES, exhaustive={"a sum"}))
-def test_something(loss, steps):
-    ...
+They ask in one more way what the cases beside them ask:
+
+    @pytest.mark.parametrize("steps", [4, 8, *exhaustive(1, 7, 20, 21)])
+    @pytest.mark.parametrize("loss", named(LOSSES, exhaustive={"a sum"}))
+    def test_something(loss, steps):
+        ...
 """
 
 import pytest
@@ -17,10 +19,11 @@ def exhaustive(*cases):
     ]
 
 
-def marked(names, *, exhaustive):
-    """Returns names as cases, some of them marked."""
+def marked(names, *marks, exhaustive):
+    """Returns names as cases with marks, of which some are exhaustive as well."""
     return [
-        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in exhaustive)) for name in names
+        pytest.param(name, marks=[*marks, *[pytest.mark.exhaustive] * (name in exhaustive)])
+        for name in names
     ]
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import kerasdist
 from tests import fork_server
+from tests.cases import marked
 
 DEPLOYMENTS = {
     "one device": kerasdist.DeploymentConfig(),
@@ -47,21 +48,14 @@ def get(name: str):
     return kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
 
 
-def _marked(names, exhaustive, *marks):
-    return [
-        pytest.param(name, marks=[*marks, *[pytest.mark.exhaustive] * (name in exhaustive)])
-        for name in names
-    ]
-
-
 def _each(names, exhaustive=EXHAUSTIVE):
     # Made inside the test, so that collecting tests does not start TensorFlow.
-    cases = _marked(names, exhaustive)
+    cases = marked(names, exhaustive=exhaustive)
     return pytest.mark.parametrize("strategy", cases, ids=names, indirect=True)
 
 
 def _each_cluster(names, exhaustive=()):
-    cases = _marked(names, exhaustive, pytest.mark.processes)
+    cases = marked(names, pytest.mark.processes, exhaustive=exhaustive)
     return pytest.mark.parametrize("workers", cases)
 
 
