@@ -21,13 +21,16 @@ from tensorflow.python.distribute import (
     distribute_lib,
 )
 from tensorflow.python.eager import context, record
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import (
+    cond,
     gen_random_ops,
     gen_resource_variable_ops,
     gen_state_ops,
     gen_stateful_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
+    while_loop,
 )
 
 from kerasdist.private import names
@@ -150,6 +153,37 @@ def _value_of(handle):
     dtype = handle._handle_data.shape_and_type[0].dtype
     with record.stop_recording():
         return gen_resource_variable_ops.read_variable_op(handle, dtype)
+
+
+@contextlib.contextmanager
+def inner_graphs_entered(
+    enter: Callable[[], contextlib.AbstractContextManager],
+) -> Generator[None]:
+    """Enters a context around what would be traced into a graph of its own; for eager operations.
+
+    Functions, conditions and loops run then as if they were Python's.
+
+    Args:
+        enter: Returns the context.
+    """
+
+    def run(stock, *args, **kwargs):
+        with enter():
+            return stock(*args, **kwargs)
+
+    function = polymorphic_function.Function
+    stock_call = function.__call__
+
+    def call(owner, *args, **kwargs):
+        return run(stock_call, owner, *args, **kwargs)
+
+    replaced = {
+        (function, "__call__"): call,
+        (cond, "cond"): functools.partial(run, cond.cond),
+        (while_loop, "while_loop"): functools.partial(run, while_loop.while_loop),
+    }
+    with names.replaced(replaced):
+        yield
 
 
 @contextlib.contextmanager

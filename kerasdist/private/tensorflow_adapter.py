@@ -300,6 +300,11 @@ def without_gradient() -> contextlib.AbstractContextManager:
     return record.stop_recording()
 
 
+def is_recorded() -> bool:
+    """Whether a `tf.GradientTape` records what this thread computes."""
+    return record.could_possibly_record()
+
+
 def give_gradient(outputs: list, inputs: list, backward: Callable, *, name: str) -> None:
     """Gives outputs that were computed without one a gradient.
 
@@ -313,6 +318,12 @@ def give_gradient(outputs: list, inputs: list, backward: Callable, *, name: str)
         name: Of the operation, for TensorFlow's messages.
     """
     record.record_operation(name, outputs, inputs, backward)
+
+
+def is_being_vectorized() -> bool:
+    """Whether this is traced for `tf.vectorized_map` or `tape.jacobian`, in the graph around it."""
+    scopes = tf.get_current_name_scope().split("/")
+    return any(scope.startswith("loop_body") for scope in scopes)
 
 
 def uses_of(variable: Any) -> list[tf.Operation]:

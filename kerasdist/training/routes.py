@@ -46,6 +46,7 @@ from kerasdist.training.step import (
     slots,
     update_callback,
     variable_creation,
+    whole_gradients,
     whole_metrics,
 )
 from kerasdist.training.step.delivery import LocalDelivery
@@ -322,10 +323,11 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
 
 def _gradient(stock, tape, target, sources, *args, **kwargs):
     try:
-        return sharded_variables.gradient(stock, tape, target, sources, *args, **kwargs)
+        found = sharded_variables.gradient(stock, tape, target, sources, *args, **kwargs)
     except ValueError:
         scope_checks.check_on_replica("`tape.gradient`")
         raise
+    return whole_gradients.of_batch(found, target, sources)
 
 
 def _embed(stock, layer, inputs):

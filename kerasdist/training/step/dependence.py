@@ -4,9 +4,14 @@ A layer that keeps the mean of what it has seen does the one, a counter or a tea
 follow the model's the other. Nothing in a program says which; its graph does.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+# Of those that TensorFlow calls stateful, the ones that only read a variable.
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
 
 
 class Dependence:
@@ -17,12 +22,12 @@ class Dependence:
     """
 
     def __init__(self, data):
-        self._of_batch = _names_of(data)
-        self._of_all: set[str] = set()
+        self._of_batch = _keys_of(data)
+        self._of_all: set[tuple] = set()
 
     def end_at(self, tensors) -> None:
         """Says of tensors that they are the same on all replicas: sums over these."""
-        self._of_all |= _names_of(tensors)
+        self._of_all |= _keys_of(tensors)
 
     def among(self, variables: list) -> list:
         """Returns those variables to which something is assigned that depends on the batch.
@@ -37,30 +42,65 @@ class Dependence:
 
     def is_in(self, structure) -> bool:
         """Whether a structure has a tensor, of the graph that is traced, that does."""
-        graph: Any = tf.compat.v1.get_default_graph()
-        leaves = tf.nest.flatten(structure, expand_composites=True)
-        symbolic = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
-        return self._depend([leaf for leaf in symbolic if getattr(leaf, "graph", None) is graph])
+        return self._any(_symbolic(structure), lambda tensor: False)
+
+    def is_common(self, structure, *, may_read: bool) -> bool:
+        """Whether tensors are computed from sums over the replicas and constants alone.
+
+        Args:
+            structure: The tensors.
+            may_read: Whether variables count as the same on all replicas, too.
+        """
+        if tf.executing_eagerly():
+            return False
+        is_found = functools.partial(_is_of_one_replica, may_read=may_read)
+        return not self._any(_symbolic(structure), is_found)
 
     def _is_set_by_batch(self, handle) -> bool:
         if handle is None:  # The step has nothing to do with it.
             return False
         users = handle.consumers()
-        return self._depend([each for user in users for each in user.inputs if each is not handle])
+        inputs = [each for user in users for each in user.inputs if each is not handle]
+        return self._any(inputs, lambda tensor: False)
 
-    def _depend(self, tensors: list) -> bool:
-        """Whether one of some tensors is computed with something of the batch."""
-        seen: set[str] = set()
+    def _any(self, tensors: list, is_found: Callable) -> bool:
+        """Whether some tensors are computed with something of the batch, or with what is found."""
+        seen = set(self._of_all)
         while tensors:
             tensor = tensors.pop()
-            if tensor.name in self._of_batch:
+            key = _key_of(tensor)
+            if key in seen:
+                continue
+            if key in self._of_batch or is_found(tensor):
                 return True
-            if tensor.name not in seen and tensor.name not in self._of_all:
-                tensors.extend(tensor.op.inputs)
-            seen.add(tensor.name)
+            seen.add(key)
+            tensors.extend([*tensor.op.inputs, *_captured(tensor)])
         return False
 
 
-def _names_of(structure) -> set[str]:
+def _is_of_one_replica(tensor, *, may_read: bool) -> bool:
+    """Whether an operation may give each replica something of its own, such as random numbers."""
+    operation = tensor.op
+    is_allowed = may_read and operation.type in _READS
+    return "Random" in operation.type or (operation.op_def.is_stateful and not is_allowed)
+
+
+def _captured(tensor) -> list:
+    """Returns the tensor of an outer graph that one of a condition or a loop stands for."""
+    if tensor.op.type != "Placeholder":
+        return []
+    outers = [outer for outer, inner in tensor.graph.captures if inner is tensor]
+    return [outer for outer in outers if tf.is_symbolic_tensor(outer)]
+
+
+def _symbolic(structure) -> list:
     leaves = tf.nest.flatten(structure, expand_composites=True)
-    return {leaf.name for leaf in leaves if tf.is_tensor(leaf) and tf.is_symbolic_tensor(leaf)}
+    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and tf.is_symbolic_tensor(leaf)]
+
+
+def _keys_of(structure) -> set[tuple]:
+    return set(map(_key_of, _symbolic(structure)))
+
+
+def _key_of(tensor) -> tuple:
+    return id(tensor.graph), tensor.name

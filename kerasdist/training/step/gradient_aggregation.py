@@ -61,12 +61,13 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
             keras_optimizers.build(optimizer, list(trainable_variables or []))
     variables = list(trainable_variables or keras_optimizers.variables_trained_by(optimizer))
     if is_in_own_apply():
-        return stock(optimizer, _aggregate_others(variables, gradients, step), variables)
+        return stock(optimizer, _aggregate_anew(variables, gradients, step), variables)
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        own = list(map(step.whole_gradients.own, gradients))
         for callback in update_callback.of_step(step.callbacks):
-            step.riders.update(callback.riders(gradients))
+            step.riders.update(callback.riders(own))
     gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
     draws_seen = draws.looked_for_in_update(optimizer, step)
     with _local_updates(), draws_seen, step.delivery.updating(optimizer):
@@ -78,7 +79,7 @@ def _rehearse_update(optimizer, gradients, variables, step) -> None:
     pairs = [
         (getattr(variable, "path", variable.name), gradient)
         for variable, gradient in zip(variables, gradients, strict=True)
-        if not _is_overwritten(variable)
+        if not is_overwritten(variable)
     ]
     rehearse(
         [path for path, _ in pairs],
@@ -100,7 +101,7 @@ def _apply_outside_steps(stock, optimizer, gradients, variables):
 
 def rehearse(paths: list[str], gradients: list, step: replica_step.ReplicaStep, *, factor=1):
     """Keeps the gradient of the global batch in `step.rehearsed`, by the paths of what has it."""
-    step.rehearsed.append((paths, aggregate(gradients, step, factor)))
+    step.rehearsed.append((paths, _aggregate_others(gradients, step, factor)))
 
 
 def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) -> list:
@@ -116,7 +117,7 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
         step.sums.update(step.riders)
         return gradients
     present = [gradient for gradient in gradients if gradient is not None]
-    if not present:
+    if not present and not (set(step.riders) - set(step.sums)):
         return gradients
     have_each_row_once = [_has_each_row_once(gradient) for gradient in present]
     if not step.weighs_loss:
@@ -140,16 +141,51 @@ def _aggregate_of(variables, gradients: list, step, factor) -> list:
 
     So do the gradients of Keras' float8 layers, which are the largest inputs that they have seen.
     """
-    overwrites = [_is_overwritten(variable) for variable in variables]
+    overwrites = [is_overwritten(variable) for variable in variables]
     if step.is_only_replica or not any(overwrites):
-        return aggregate(gradients, step, factor)
+        return _aggregate_others(gradients, step, factor)
     pairs = list(zip(gradients, overwrites, strict=True))
     others = [gradient for gradient, overwrites in pairs if not overwrites]
-    summed = iter(aggregate(others, step, factor))
+    summed = iter(_aggregate_others(others, step, factor))
     return [_largest(gradient) if overwrites else next(summed) for gradient, overwrites in pairs]
 
 
-def _aggregate_others(variables, gradients: list, step) -> list:
+def _aggregate_others(gradients: list, step, factor) -> list:
+    """Returns what `aggregate` does, and those gradients as they are that replicas have in common.
+
+    These are what the tape has given for the global batch, and what is made of it.
+    """
+    are_common = [_is_common(gradient, step) for gradient in gradients]
+    pairs = list(zip(gradients, are_common, strict=True))
+    others = [gradient for gradient, is_common in pairs if not is_common]
+    have_common_rows = list(map(step.whole_gradients.has_rows_of, others))
+    sums = aggregate(
+        [
+            values_of(each) if has else each
+            for each, has in zip(others, have_common_rows, strict=True)
+        ],
+        step,
+        factor,
+    )
+    summed = iter(
+        map_values(other, lambda _, total=total: total) if has else total
+        for other, total, has in zip(others, sums, have_common_rows, strict=True)
+    )
+    return [gradient if is_common else next(summed) for gradient, is_common in pairs]
+
+
+def _is_common(gradient, step) -> bool:
+    if gradient in step.whole_gradients:
+        return True
+    if not step.whole_gradients or gradient is None or step.dependence is None:
+        return False
+    # Where replicas can meet, a variable may have on each what it has seen of its own examples:
+    # the mean of gradients that are the same is the same again.
+    cannot_meet = tf.compat.v1.get_default_graph() is not step.graph
+    return step.dependence.is_common(gradient, may_read=cannot_meet)
+
+
+def _aggregate_anew(variables, gradients: list, step) -> list:
     """Returns gradients that an own `apply` has made of those of the global batch.
 
     Those that it has computed anew, from the examples of this replica, meet here.
@@ -163,7 +199,8 @@ def _aggregate_others(variables, gradients: list, step) -> list:
         return _aggregate_of(variables, gradients, step, 1)
 
 
-def _is_overwritten(variable) -> bool:
+def is_overwritten(variable) -> bool:
+    """Whether a variable gets its gradient as its value, as those of Keras' float8 layers do."""
     return getattr(variable, "overwrite_with_gradient", False)
 
 
@@ -190,8 +227,13 @@ def scale_loss(stock, optimizer, loss):
     if step.weighs_loss and not step.is_only_replica:
         loss = global_loss.weigh(loss, step)
     elif _scale_of(optimizer) is not None and not step.is_only_replica:
-        step.divided.extend([optimizer, getattr(optimizer, "inner_optimizer", None)])
-        loss = loss / _num_replicas()
+        scaled = _scaled_loss(stock, optimizer, loss / num_replicas(), step)
+        step.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
+        return scaled
+    return _scaled_loss(stock, optimizer, loss, step)
+
+
+def _scaled_loss(stock, optimizer, loss, step):
     if step.rehearsed is None or _scale_of(optimizer) is None:
         return stock(optimizer, loss)
     scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
@@ -222,16 +264,23 @@ def _scale_of(optimizer):
 
 
 def _division_of(optimizer, step) -> int:
-    """Returns what the loss of an optimizer's gradients was divided by.
+    """Returns what the loss of an optimizer's gradients is still divided by.
 
     An optimizer around another one may scale the loss with that.
     """
     optimizers = [optimizer, *keras_optimizers.optimizers_of(optimizer)]
-    is_divided = any(each is one for each in step.divided for one in optimizers)
-    return _num_replicas() if is_divided else 1
+    divided = [
+        each
+        for division in step.divisions
+        if not division.is_undone
+        for each in (division.optimizer, getattr(division.optimizer, "inner_optimizer", None))
+    ]
+    is_divided = any(each is one for each in divided for one in optimizers)
+    return num_replicas() if is_divided else 1
 
 
-def _num_replicas() -> int:
+def num_replicas() -> int:
+    """Returns the number of replicas of the strategy of this thread."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
@@ -298,7 +347,7 @@ def _update(stock, optimizer, gradients, variables, step):
     step.updates.append(optimizer)
     pairs = list(zip(gradients, variables, strict=True))
     # Those that overwrite are no gradients, and none of the callbacks' business.
-    overwriting = [pair for pair in pairs if _is_overwritten(pair[1])]
+    overwriting = [pair for pair in pairs if is_overwritten(pair[1])]
     scale = optimizer.loss_scale_factor or 1.0
 
     def update(pairs):
@@ -312,7 +361,7 @@ def _update(stock, optimizer, gradients, variables, step):
     unscaled = [
         (_scaled(gradient, 1 / scale), variable)
         for gradient, variable in pairs
-        if not _is_overwritten(variable)
+        if not is_overwritten(variable)
     ]
     _update_with_callbacks(unscaled, update, step)
     return None
@@ -335,11 +384,16 @@ def _update_with_callbacks(pairs: list, update: Callable, step) -> None:
 def _sum_over_replicas(tensors: list) -> list:
     """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
     given, tensors = tensors, [_sendable(tensor) for tensor in tensors]
+    is_recorded = tensorflow_adapter.is_recorded()
     summed = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         group = [tensors[index] for index in positions]
-        sums = tensorflow_adapter.sum_over_replicas(group)
+        are_dense = not any(isinstance(each, tf.IndexedSlices) for each in group)
+        # A program that differentiates once more, such as one with a penalty for gradients.
+        is_differentiable = is_recorded and are_dense and dtype.is_floating
+        sum_up = replica_step if is_differentiable else tensorflow_adapter
+        sums = sum_up.sum_over_replicas(group)
         for index, value in zip(positions, sums, strict=True):
             summed[index] = _cast(value, given[index].dtype)
     return summed

@@ -94,9 +94,9 @@ def _remedy(found: GradientDifference, num_replicas: int) -> str:
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
         "A loss that compares examples with each other compares those of one replica only, unless "
-        "it is given to `compile`. What a train_step makes of a gradient, such as its norm, is of "
-        "one replica, too: clip with `kerasdist.callbacks.GradientClipping`, or change it in "
-        "`apply` of an optimizer of your own, where it is that of the whole batch."
+        "it is given to `compile`. A gradient that is taken inside of a `tf.function`, a condition "
+        "or a loop, where replicas cannot meet, is of one replica until the optimizer has it: "
+        "take it in the train_step itself, or clip with `kerasdist.callbacks.GradientClipping`."
     )
 
 

@@ -5,8 +5,10 @@ keeps what came of it until somebody reads the logs.
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Generator
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,6 +20,7 @@ from kerasdist.training.step import (
     batch_statistics,
     gradient_aggregation,
     own_apply,
+    own_attributes,
     replica_run,
     replica_step,
     update_callback,
@@ -96,6 +99,9 @@ class ModelStep:
             self._has_infinite = tf.Variable([False, False], trainable=False)
         self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))
         self._is_stock = keras_stock.is_stock_step(step)
+        self._keep_own: Any = contextlib.nullcontext
+        if not self._is_stock:
+            self._keep_own = functools.partial(own_attributes.kept, model)
         _warn_of_differences(model)
 
     def restart(self) -> None:
@@ -166,6 +172,7 @@ class ModelStep:
                 may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
                 times=self.times,
+                keep_own=self._keep_own,
             )
         whole_metrics.add_up_others(self._model)
         with replica_run.after(batch, checks):

@@ -168,7 +168,7 @@ def rehearse(model, step: Callable, batch) -> list[str]:
 
         def compare() -> tuple[_Parts, GradientDifference | None]:
             with logs.watched():
-                parts = _rehearse_parts(strategy, runs, noted, weighs_loss=weighs_loss)
+                parts = _rehearse_parts(model, runs, noted, weighs_loss=weighs_loss)
             return parts, gradient_difference.find(whole, parts.rehearsed, tolerance, num_replicas)
 
         parts, difference = whole_losses.compared(model, compare, whole.own_losses, tolerance)
@@ -181,8 +181,9 @@ def rehearse(model, step: Callable, batch) -> list[str]:
     return [*texts, *spread]
 
 
-def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
+def _rehearse_parts(model, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
     """Rehearses the step with the examples divided over the replicas."""
+    strategy = model.distribute_strategy
     spreads: list = []
     rehearsed = replica_run.rehearse(
         strategy,
@@ -190,6 +191,7 @@ def _rehearse_parts(strategy, runs: _Runs, noted: list, *, weighs_loss: bool) ->
         batches.shares_of(runs.batch, strategy),
         is_whole=False,
         weighs_loss=weighs_loss,
+        keep_own=functools.partial(own_attributes.kept, model),
     )
     return _Parts(rehearsed=rehearsed, spreads=spreads[0])
 

@@ -107,6 +107,7 @@ def run(
     may_discard=False,
     make_delivery=delivery.LocalDelivery,
     times=None,
+    keep_own=contextlib.nullcontext,
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -124,6 +125,8 @@ def run(
         may_discard: Whether a callback may discard the step, which then sets none of them.
         make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
         times: `StepTimes` that measure the messages between replicas, or None.
+        keep_own: Returns a context that puts back what another replica writes into the attributes
+            of the model while this one waits for it.
     """
     first, *_ = peers.local_replicas(strategy)
     is_only_replica = strategy.num_replicas_in_sync == 1
@@ -159,7 +162,9 @@ def run(
             data=data,
             dependence=Dependence(data),
             delivery=make_delivery(),
-            exchange=times.of_exchange if times and is_first else operator.call,
+            exchange=functools.partial(
+                _exchange, keep_own, times.of_exchange if times and is_first else operator.call
+            ),
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
             seeds_of_first=None if is_first else iter(update_seeds),
         )
@@ -180,7 +185,13 @@ def run(
 
 
 def rehearse(
-    strategy, step_function, shares: batches.Shares, *, is_whole: bool, weighs_loss: bool = False
+    strategy,
+    step_function,
+    shares: batches.Shares,
+    *,
+    is_whole: bool,
+    weighs_loss: bool = False,
+    keep_own=contextlib.nullcontext,
 ) -> Rehearsed:
     """Runs `step_function` on every replica and returns what it would have updated.
 
@@ -192,6 +203,7 @@ def rehearse(
         shares: What each replica gets.
         is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        keep_own: See `run`.
     """
     first, *_ = peers.local_replicas(strategy)
     updates: list = [[] for _ in shares.data]
@@ -211,6 +223,7 @@ def rehearse(
             may_be_empty=shares.may_be_empty,
             weighs_loss=weighs_loss,
             keras_state=keras_state,
+            exchange=functools.partial(_exchange, keep_own, operator.call),
             rehearsed=[],
         )
         start()
@@ -226,10 +239,22 @@ def rehearse(
     with (
         rehearsal_adapter.assignments_undone(),
         rehearsal_adapter.one_replica_seen(sees_one_replica) as questions,
+        rehearsal_adapter.inner_graphs_entered(_apart),
         rehearsal_adapter.alike_draws() as start,
     ):
         strategy.run(replica_fn)
     return Rehearsed(updates=updates, asks_for_number=bool(questions), own_losses=own_losses)
+
+
+def _exchange(keep_own, exchange, sum_up, tensors) -> list:
+    with keep_own():
+        return exchange(sum_up, tensors)
+
+
+def _apart() -> contextlib.AbstractContextManager:
+    """Returns a context of a graph that is not that of the step: replicas do not meet there."""
+    step = current()
+    return entered(dataclasses.replace(step, graph=None)) if step else contextlib.nullcontext()
 
 
 def inlined(step_function, strategy):
