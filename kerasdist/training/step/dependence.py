@@ -56,6 +56,21 @@ class Dependence:
         is_found = functools.partial(_is_of_one_replica, may_read=may_read)
         return not self._any(_symbolic(structure), is_found)
 
+    def has_own_condition(self, graph, outermost) -> bool:
+        """Whether each replica decides for itself if what is traced in `graph` happens.
+
+        Args:
+            graph: Of a condition inside of `outermost`, which is the graph of the step.
+            outermost: See `graph`.
+        """
+        while graph is not outermost:
+            outer = graph.outer_graph
+            deciding = [each.inputs[0] for each in outer.get_operations() if _calls(each, graph)]
+            if self._any(deciding, _is_random):
+                return True
+            graph = outer
+        return False
+
     def _is_set_by_batch(self, handle) -> bool:
         if handle is None:  # The step has nothing to do with it.
             return False
@@ -82,7 +97,17 @@ def _is_of_one_replica(tensor, *, may_read: bool) -> bool:
     """Whether an operation may give each replica something of its own, such as random numbers."""
     operation = tensor.op
     is_allowed = may_read and operation.type in _READS
-    return "Random" in operation.type or (operation.op_def.is_stateful and not is_allowed)
+    return _is_random(tensor) or (operation.op_def.is_stateful and not is_allowed)
+
+
+def _is_random(tensor) -> bool:
+    return "Random" in tensor.op.type
+
+
+def _calls(operation: tf.Operation, graph) -> bool:
+    """Whether a condition has a branch that was traced in `graph`."""
+    names = ("then_branch", "else_branch") if operation.type in ("If", "StatelessIf") else ()
+    return any(operation.get_attr(name).name == graph.name for name in names)
 
 
 def _captured(tensor) -> list:

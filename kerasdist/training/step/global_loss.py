@@ -260,7 +260,10 @@ def _global(part, step):
     """Returns the sum of every replica's part, with the gradient that `share` makes whole."""
     total = tf.stop_gradient(replica_step.sum_over_replicas([part])[0])
     part = _divide(part, step.share)
-    return part + tf.stop_gradient(total - part)
+    whole = part + tf.stop_gradient(total - part)
+    if step.dependence:
+        step.dependence.end_at([whole])
+    return whole
 
 
 def _sum_over_examples():

@@ -50,6 +50,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         scope_checks.check_loop_scope(optimizer, variables)
         return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
+    step.update_graphs.append(tf.compat.v1.get_default_graph())
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
         return stock(optimizer, gradients, trainable_variables)

@@ -82,9 +82,9 @@ def of_parts(error: Exception, model, step, differing: str | None = None) -> Exc
         return RuntimeError(
             f"{step.__name__} of '{model.name}' calls `optimizer.apply` inside a `tf.cond`, a "
             f"loop or a `tf.function`. There {number} replicas would add up their gradients, which "
-            "TensorFlow cannot do inside of one. Call it in every step: with gradients times 0.0 "
-            "or 1.0 where only some are to count, or with "
-            "`kerasdist.callbacks.GradientAccumulation(steps)`."
+            "TensorFlow cannot do inside of one. Call `tape.gradient` outside of it, which gives "
+            "the gradient of the whole batch; `optimizer.apply` may then be inside. To add up "
+            "several batches there is `kerasdist.callbacks.GradientAccumulation(steps)`."
         )
     is_of_shapes = is_of_shapes and _SHAPES.search(str(error)) is not None
     if is_of_shapes and differing:

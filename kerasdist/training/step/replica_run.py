@@ -22,6 +22,7 @@ from kerasdist.training.step import delivery, late_variables, randomness
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import ReplicaStep, current, entered
+from kerasdist.unique import unique
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -314,6 +315,8 @@ def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
 
 
 def _check_applied(step: ReplicaStep):
+    if not step.is_only_replica and not tf.executing_eagerly():
+        _check_conditions(step)
     if not step.callbacks or step.updates:
         return
     model = step.callbacks[0].model
@@ -323,6 +326,17 @@ def _check_applied(step: ReplicaStep):
             f"{type(step.callbacks[0]).__name__} takes part in `optimizer.apply`, which this "
             "train_step does not call. Apply the gradients with the optimizer, or leave the "
             "callback out."
+        )
+
+
+def _check_conditions(step: ReplicaStep) -> None:
+    graphs = unique(step.update_graphs)
+    if any(step.dependence.has_own_condition(graph, step.graph) for graph in graphs):
+        raise RuntimeError(
+            "A train_step calls `optimizer.apply` under a condition that each replica computes "
+            "from its own examples, so that some would update their weights and others not. "
+            "Decide by what all replicas share: `kerasdist.global_mean(loss)`, or a gradient of "
+            "`tape.gradient`, which is that of the whole batch."
         )
 
 

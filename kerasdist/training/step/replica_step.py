@@ -58,6 +58,7 @@ class ReplicaStep:
             device only where there are callbacks.
         divisions: The losses that were divided by the number of replicas.
         whole_gradients: Those of the global batch that the tape has given.
+        update_graphs: The graphs in which an optimizer was called.
         updates: The optimizers whose updates the callbacks took part in.
         sums: What came of the riders.
         of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
@@ -92,6 +93,7 @@ class ReplicaStep:
     divisors: list = dataclasses.field(default_factory=list)
     divisions: list = dataclasses.field(default_factory=list)
     whole_gradients: "WholeGradients" = dataclasses.field(default_factory=lambda: WholeGradients())
+    update_graphs: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
     of_all: dict = dataclasses.field(default_factory=dict)

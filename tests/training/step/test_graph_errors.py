@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kerasdist
 from kerasdist.training.step import graph_errors, variable_creation
 from tests.strategies import on_two_replicas
 
@@ -175,7 +176,23 @@ def test_after_workers_that_differ_any_error_is_theirs(monkeypatch):
 
 
 class UpdatesSometimes(keras.Model):
-    """Applies its gradients inside a condition."""
+    """Computes its gradients inside a condition, and applies them there."""
+
+    def train_step(self, data):
+        x, y = data
+
+        def update():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return loss
+
+        return {"loss": tf.cond(self.optimizer.iterations < 100, update, lambda: 0.0)}
+
+
+class UpdatesWithLoss(keras.Model):
+    """Applies its gradients where its loss is not too large."""
 
     def train_step(self, data):
         x, y = data
@@ -183,17 +200,39 @@ class UpdatesSometimes(keras.Model):
             loss = tf.reduce_mean((self(x) - y) ** 2)
         variables = self.trainable_variables
         gradients = tape.gradient(loss, variables)
-        tf.cond(loss < 100, lambda: self.optimizer.apply(gradients, variables), lambda: None)
+        tf.cond(
+            self.of_all(loss) < 100,
+            lambda: self.optimizer.apply(gradients, variables),
+            lambda: None,
+        )
         return {"loss": loss}
+
+    def of_all(self, loss):
+        return loss
+
+
+class UpdatesWithLossOfAll(UpdatesWithLoss):
+    def of_all(self, loss):
+        return kerasdist.global_mean(loss[tf.newaxis])
+
+
+def fit(strategy, model_class):
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = model_class(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd")
+        model.optimizer.build(model.trainable_variables)
+    model.fit(X[:12, :3, 0], Y[:12], batch_size=6, verbose=0)
 
 
 @on_two_replicas
 def test_an_update_inside_a_condition_is_told_with_the_way_out(strategy):
-    with strategy.scope():
-        inputs = keras.Input((3,))
-        model = UpdatesSometimes(inputs, keras.layers.Dense(1)(inputs))
-        model.compile("sgd")
-        model.optimizer.build(model.trainable_variables)
-
     with pytest.raises(RuntimeError, match=r"inside a `tf\.cond`, a loop.*GradientAccumulation"):
-        model.fit(X[:12, :3, 0], Y[:12], batch_size=6, verbose=0)
+        fit(strategy, UpdatesSometimes)
+
+
+@on_two_replicas
+def test_an_update_must_not_depend_on_the_loss_of_one_replica(strategy):
+    with pytest.raises(RuntimeError, match=r"under a condition that each replica computes"):
+        fit(strategy, UpdatesWithLoss)
+    fit(strategy, UpdatesWithLossOfAll)
