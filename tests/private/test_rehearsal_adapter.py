@@ -1,5 +1,6 @@
 """A rehearsal sees one replica; tests/training/step/test_rehearsal.py shows the rest."""
 
+import contextlib
 import threading
 from typing import Any
 
@@ -33,3 +34,33 @@ def test_who_sees_one_replica_has_all_there_is_and_is_the_first():
         [[1, 1], [1, 1], 0, [1, 1, 2, 2]],
         [[2, 2], [2, 2], 0, [1, 1, 2, 2]],
     ]
+
+
+def test_what_would_be_traced_into_a_graph_of_its_own_is_known():
+    depth = []
+
+    @contextlib.contextmanager
+    def enter():
+        depth.append("inner")
+        yield
+        depth.pop()
+
+    def look(*_):
+        return tf.constant(len(depth))
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        with rehearsal_adapter.inner_graphs_entered(enter):
+            found = [
+                look(),
+                tf.function(look)(),
+                tf.cond(tf.constant(True), look, look),
+                tf.while_loop(lambda number: number < 1, lambda _: [look()], [0])[0],
+                tf.map_fn(look, tf.zeros([1], tf.int32))[0],
+                tf.function(lambda: tf.cond(tf.constant(True), look, look))(),
+            ]
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+    assert [int(each) for each in found] == [0, 1, 1, 1, 1, 2]
+    assert int(tf.function(look)()) == 0

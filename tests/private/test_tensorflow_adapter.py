@@ -142,3 +142,31 @@ def test_the_graph_of_a_function_that_is_called_is_found():
     found = [tensorflow_adapter.called_graph(each) for each in graph.get_operations()]
     [called] = [each for each in found if each is not None]
     assert "Mul" in [each.type for each in called.get_operations()]
+
+
+def test_a_loop_that_is_vectorized_in_the_graph_around_it_is_known():
+    found = []
+
+    def look(x):
+        found.append(tensorflow_adapter.is_being_vectorized())
+        return x
+
+    @tf.function(autograph=False)
+    def step(x):
+        look(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.custom_gradient(lambda x: (2 * x, look))(x)
+        return tf.vectorized_map(look, tape.jacobian(y, x))
+
+    step(tf.ones([3]))
+
+    assert found == [False, True, True]
+
+
+def test_what_a_tape_records_is_known():
+    assert not tensorflow_adapter.is_recorded()
+    with tf.GradientTape() as tape:
+        assert tensorflow_adapter.is_recorded()
+        with tape.stop_recording():
+            assert not tensorflow_adapter.is_recorded()

@@ -97,7 +97,9 @@ def _is_of_one_replica(tensor, *, may_read: bool) -> bool:
     """Whether an operation may give each replica something of its own, such as random numbers."""
     operation = tensor.op
     is_allowed = may_read and operation.type in _READS
-    return _is_random(tensor) or (operation.op_def.is_stateful and not is_allowed)
+    # Such as the variable of a loop.
+    is_argument = operation.type == "Placeholder" and not _outer(tensor)
+    return is_argument or _is_random(tensor) or (operation.op_def.is_stateful and not is_allowed)
 
 
 def _is_random(tensor) -> bool:
@@ -111,11 +113,13 @@ def _calls(operation: tf.Operation, graph) -> bool:
 
 
 def _captured(tensor) -> list:
-    """Returns the tensor of an outer graph that one of a condition or a loop stands for."""
-    if tensor.op.type != "Placeholder":
-        return []
-    outers = [outer for outer, inner in tensor.graph.captures if inner is tensor]
+    """Returns the symbolic tensor of an outer graph that one of a condition or loop stands for."""
+    outers = _outer(tensor) if tensor.op.type == "Placeholder" else []
     return [outer for outer in outers if tf.is_symbolic_tensor(outer)]
+
+
+def _outer(placeholder) -> list:
+    return [outer for outer, inner in placeholder.graph.captures if inner is placeholder]
 
 
 def _symbolic(structure) -> list:

@@ -157,21 +157,17 @@ def _aggregate_others(gradients: list, step, factor) -> list:
     These are what the tape has given for the global batch, and what is made of it.
     """
     are_common = [_is_common(gradient, step) for gradient in gradients]
-    pairs = list(zip(gradients, are_common, strict=True))
-    others = [gradient for gradient, is_common in pairs if not is_common]
-    have_common_rows = list(map(step.whole_gradients.has_rows_of, others))
-    sums = aggregate(
-        [
-            values_of(each) if has else each
-            for each, has in zip(others, have_common_rows, strict=True)
-        ],
-        step,
-        factor,
-    )
+    others = [each for each, is_common in zip(gradients, are_common, strict=True) if not is_common]
+    # Slices of the same rows on all replicas add up by their values, not one after the other.
+    have_rows = list(map(step.whole_gradients.has_rows_of, others))
+    given = [
+        values_of(other) if has else other for other, has in zip(others, have_rows, strict=True)
+    ]
     summed = iter(
         map_values(other, lambda _, total=total: total) if has else total
-        for other, total, has in zip(others, sums, have_common_rows, strict=True)
+        for other, has, total in zip(others, have_rows, aggregate(given, step, factor), strict=True)
     )
+    pairs = zip(gradients, are_common, strict=True)
     return [gradient if is_common else next(summed) for gradient, is_common in pairs]
 
 

@@ -26,6 +26,49 @@ from kerasdist.training.step import delivery
 _local = threading.local()
 
 
+class WholeGradients:
+    """Gradients of the global batch, and what of them is of one replica."""
+
+    def __init__(self):
+        self._pairs: dict = {}
+
+    def __len__(self):
+        return len(self._pairs)
+
+    def __contains__(self, gradient):
+        return id(gradient) in self._pairs
+
+    def add(self, gradient, own) -> None:
+        """Adds one of the global batch, with that of this replica."""
+        self._pairs[id(gradient)] = gradient, own  # While it is here, no other has its id.
+
+    def has_rows_of(self, gradient) -> bool:
+        """Whether a gradient is slices of the rows of one of them, in their order."""
+        indices = getattr(gradient, "indices", None)
+        return indices is not None and any(
+            getattr(whole, "indices", None) is indices for whole, _ in self._pairs.values()
+        )
+
+    def own(self, gradient):
+        """Returns what this replica has added to a gradient, which is all of any other one."""
+        return self._pairs[id(gradient)][1] if gradient in self else gradient
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Division:
+    """A scaled loss that was divided by the number of replicas.
+
+    Attributes:
+        loss: As the program has it.
+        optimizer: The one that has scaled it.
+        is_undone: Whether the gradients that the tape has given are multiplied again.
+    """
+
+    loss: Any
+    optimizer: Any
+    is_undone: bool = False
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStep:
     """The share of one replica in the global batch of the step that is being traced.
@@ -92,7 +135,7 @@ class ReplicaStep:
     losses: dict = dataclasses.field(default_factory=dict)
     divisors: list = dataclasses.field(default_factory=list)
     divisions: list = dataclasses.field(default_factory=list)
-    whole_gradients: "WholeGradients" = dataclasses.field(default_factory=lambda: WholeGradients())
+    whole_gradients: WholeGradients = dataclasses.field(default_factory=WholeGradients)
     update_graphs: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
     sums: dict = dataclasses.field(default_factory=dict)
@@ -102,49 +145,6 @@ class ReplicaStep:
     own_losses: list = dataclasses.field(default_factory=list)
     update_seeds: list = dataclasses.field(default_factory=list)
     seeds_of_first: Iterator | None = None
-
-
-class WholeGradients:
-    """Gradients of the global batch, and what of them is of one replica."""
-
-    def __init__(self):
-        self._pairs: dict = {}
-
-    def __len__(self):
-        return len(self._pairs)
-
-    def __contains__(self, gradient):
-        return id(gradient) in self._pairs
-
-    def add(self, gradient, own) -> None:
-        """Adds one of the global batch, with that of this replica."""
-        self._pairs[id(gradient)] = gradient, own  # While it is here, no other has its id.
-
-    def has_rows_of(self, gradient) -> bool:
-        """Whether a gradient is slices of the rows of one of them, in their order."""
-        indices = getattr(gradient, "indices", None)
-        return indices is not None and any(
-            getattr(whole, "indices", None) is indices for whole, _ in self._pairs.values()
-        )
-
-    def own(self, gradient):
-        """Returns what this replica has added to a gradient, which is all of any other one."""
-        return self._pairs[id(gradient)][1] if gradient in self else gradient
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class Division:
-    """A scaled loss that was divided by the number of replicas.
-
-    Attributes:
-        loss: As the program has it.
-        optimizer: The one that has scaled it.
-        is_undone: Whether the gradients that the tape has given are multiplied again.
-    """
-
-    loss: Any
-    optimizer: Any
-    is_undone: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -90,3 +90,62 @@ def test_eager_steps_say_nothing():
     dependence = Dependence(tf.ones([3]))
 
     assert dependence.among([variable]) == []
+
+
+# What is the same on all replicas, with and without what variables hold.
+COMMON = {
+    "of a sum": (lambda total, batch, state: 2 * tf.tanh(total), True, True),
+    "of the batch": (lambda total, batch, state: total + batch[0], False, False),
+    "of a variable": (lambda total, batch, state: total * state, False, True),
+    "a random number": (lambda total, batch, state: total + tf.random.normal([]), False, False),
+    "in a condition": (
+        lambda total, batch, state: tf.cond(total > 0, lambda: total, lambda: -total),
+        True,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("compute", "without", "with_reads"), COMMON.values(), ids=COMMON)
+def test_what_all_replicas_have_in_common(compute, without, with_reads):
+    state = tf.Variable(3.0)
+    found = []
+
+    @tf.function(autograph=False)
+    def step(batch):
+        dependence = Dependence(batch)
+        total = tf.reduce_sum(batch)
+        dependence.end_at([total])
+        value = compute(total, batch, state)
+        found.extend(dependence.is_common(value, may_read=each) for each in (False, True))
+
+    step(tf.ones([3]))
+
+    assert found == [without, with_reads]
+
+
+@pytest.mark.parametrize(("is_of_sum", "expected"), [(True, False), (False, True)])
+def test_a_condition_that_each_replica_decides_for_itself(is_of_sum, expected):
+    graphs, found = [], []
+
+    def note():
+        graphs.append(tf.compat.v1.get_default_graph())
+        return 1.0
+
+    @tf.function(autograph=False)
+    def step(batch):
+        dependence = Dependence(batch)
+        total = tf.reduce_sum(batch)
+        dependence.end_at([total])
+        decides = total if is_of_sum else batch[0]
+
+        def inner():
+            return tf.cond(total > 1, note, lambda: 0.0)
+
+        tf.cond(decides > 0, inner, lambda: 0.0)
+        graph = tf.compat.v1.get_default_graph()
+        found.extend(dependence.has_own_condition(each, graph) for each in [graph, *graphs])
+
+    step(tf.ones([3]))
+
+    assert found == [False, expected]
