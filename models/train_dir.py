@@ -63,10 +63,6 @@ class TrainDir:
         names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
-    def checkpoint_of(self, step: int) -> Path:
-        """Returns where the checkpoint of a step is."""
-        return self.checkpoints / f"step-{step:08d}"
-
     @staticmethod
     def weights_at(path: str) -> str:
         """Returns what to read weights from: the model of a run, its checkpoints, or the path."""

@@ -82,7 +82,7 @@ def _rehearse_update(optimizer, gradients, variables, step) -> None:
         for variable, gradient in zip(variables, gradients, strict=True)
         if not is_overwritten(variable)
     ]
-    rehearse(
+    keep_rehearsed(
         [path for path, _ in pairs],
         [gradient for _, gradient in pairs],
         step,
@@ -100,7 +100,9 @@ def _apply_outside_steps(stock, optimizer, gradients, variables):
     return strategy.run(tf.autograph.experimental.do_not_convert(run))
 
 
-def rehearse(paths: list[str], gradients: list, step: replica_step.ReplicaStep, *, factor=1):
+def keep_rehearsed(
+    paths: list[str], gradients: list, step: replica_step.ReplicaStep, *, factor: int = 1
+) -> None:
     """Keeps the gradient of the global batch in `step.rehearsed`, by the paths of what has it."""
     step.rehearsed.append((paths, _aggregate_others(gradients, step, factor)))
 

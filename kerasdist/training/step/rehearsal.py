@@ -119,7 +119,7 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     saw_one = whole_losses.may_see_all(model)
     try:
-        texts = rehearse(model, step, batch)
+        texts = describe_differences(model, step, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         warnings.warn(
             f"Could not check that {num_replicas} replicas give the gradient of one device: "
@@ -140,7 +140,7 @@ def tolerance_of(model) -> float:
     return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
 
 
-def rehearse(model, step: Callable, batch) -> list[str]:
+def describe_differences(model, step: Callable, batch) -> list[str]:
     """Returns in words where a step over the replicas differs from that of the whole batch.
 
     Args: those of `warn_of_differences`.
@@ -259,7 +259,7 @@ def _differentiate_loss(model, predictions, data):
     leaves = tf.nest.flatten(predictions)
     paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
     gradients = tape.gradient(loss, [*leaves, *variables])
-    gradient_aggregation.rehearse(paths, gradients, replica)
+    gradient_aggregation.keep_rehearsed(paths, gradients, replica)
 
 
 def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
