@@ -24,7 +24,7 @@ DEPLOYMENTS = {
     "3 replicas": kerasdist.DeploymentConfig(num_clones=3, clone_on_cpu=True),
 }
 # Left to `make test-all`: what goes wrong shows on several replicas, and on workers that have
-# several. The parity table and the programs of others run here in `make test`, too.
+# several. Of the parity table a row of each kind, and programs of others, run here, too.
 EXHAUSTIVE = {"one device", "2 workers"}
 OTHER_DEPLOYMENTS = {
     # For what does not ask how many there are.
@@ -60,7 +60,6 @@ def _each_cluster(names, exhaustive=()):
 
 
 each_strategy = _each(list(DEPLOYMENTS))
-one_device_and_replicas = _each(list(DEPLOYMENTS), exhaustive=())
 # For words and orders of events, which do not change with the number of replicas.
 each_kind_of_strategy = _each(["one device", "2 replicas"])
 on_two_replicas = _each(["2 replicas"])

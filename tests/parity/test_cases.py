@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kerasdist.parity import CASES, difference, train
-from tests.strategies import PARAMETER_SERVERS, one_device_and_replicas, run_on_workers
+from tests.strategies import PARAMETER_SERVERS, run_on_workers
 
 # Keras says so by default of all data that it cannot shuffle.
 pytestmark = [
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.processes,  # Clusters run beside all of them.
 ]
 CASE_NAMES = [case.name for case in CASES]
-# Of the rows that one process compares on replicas; `make test` has these on clusters.
+# `make test` compares all rows on replicas, and these on one device and on clusters.
 OF_EACH_KIND = {
     "Adam",
     "fit in the scope, own train_step",
@@ -47,7 +47,7 @@ SEVERAL_REPLICAS, ONE_REPLICA = "2 workers x 2 clones", "2 workers"
 
 
 def rows(deployment, names, *, exhaustive):
-    """Returns some rows of the table on a cluster, some of them marked."""
+    """Returns some rows of the table on a deployment, some of them marked."""
     return [
         pytest.param(
             index,
@@ -60,6 +60,10 @@ def rows(deployment, names, *, exhaustive):
     ]
 
 
+IN_ONE_PROCESS = [
+    *rows("3 replicas", CASE_NAMES, exhaustive=()),
+    *rows("one device", CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND),
+]
 ON_WORKERS = [
     *rows(SEVERAL_REPLICAS, CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND),
     # TensorFlow hands on the values of a single replica by themselves.
@@ -89,8 +93,7 @@ def truth(index: int):
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.filterwarnings("ignore:.*jit_compile=True.*replicas:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
-@one_device_and_replicas
-@pytest.mark.parametrize("index", range(len(CASES)), ids=CASE_NAMES)
+@pytest.mark.parametrize(("index", "strategy"), IN_ONE_PROCESS, indirect=["strategy"])
 def test_equals_one_device(index, strategy):
     case = CASES[index]
 
