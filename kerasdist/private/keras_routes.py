@@ -167,6 +167,8 @@ ROUTABLE = {
     "gradient": Route(
         tf.GradientTape, "gradient", "self target sources output_gradients unconnected_gradients"
     ),
+    # Is a graph of its own, in which replicas cannot meet.
+    "call_function": Route(type(tf.function(lambda: None)), "__call__", "self args kwds"),
     # Reads a whole table, of another machine, for a few rows.
     "embed": Route(keras.layers.Embedding, "call", "self inputs"),
 }

@@ -21,7 +21,6 @@ from tensorflow.python.distribute import (
     distribute_lib,
 )
 from tensorflow.python.eager import context, record
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import (
     cond,
     gen_random_ops,
@@ -161,7 +160,8 @@ def inner_graphs_entered(
 ) -> Generator[None]:
     """Enters a context around what would be traced into a graph of its own; for eager operations.
 
-    Functions, conditions and loops run then as if they were Python's.
+    Conditions and loops run then as if they were Python's. For functions there is
+    `kerasdist.training.step.inner_functions`.
 
     Args:
         enter: Returns the context.
@@ -171,14 +171,7 @@ def inner_graphs_entered(
         with enter():
             return stock(*args, **kwargs)
 
-    function = polymorphic_function.Function
-    stock_call = function.__call__
-
-    def call(owner, *args, **kwargs):
-        return run(stock_call, owner, *args, **kwargs)
-
     replaced = {
-        (function, "__call__"): call,
         (cond, "cond"): functools.partial(run, cond.cond),
         (while_loop, "while_loop"): functools.partial(run, while_loop.while_loop),
     }

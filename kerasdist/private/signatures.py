@@ -39,7 +39,7 @@ def check(parameters: str, place: str, function: Callable) -> None:
 def _takes(taken: Mapping[str, inspect.Parameter], known: list[str]) -> bool:
     """Whether the known parameters come first, in their order, and what is new has a default."""
     named = [name for name, each in taken.items() if each.kind not in _VARIADIC]
-    known_named = [name for name in known if name not in ("args", "kwargs")]
+    known_named = [name for name in known if name not in ("args", "kwargs", "kwds")]
     new = named[len(known_named) :]
     return (
         named[: len(known_named)] == known_named

@@ -35,6 +35,7 @@ from kerasdist.training.step import (
     delivered_updates,
     global_loss,
     gradient_aggregation,
+    inner_functions,
     own_apply,
     own_functions,
     randomness,
@@ -392,5 +393,6 @@ _FUNCTIONS = {
     "next_seed": randomness.next_seed,
     "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,
+    "call_function": inner_functions.call,
     "embed": _embed,
 }

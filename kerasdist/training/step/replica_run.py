@@ -21,7 +21,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import delivery, late_variables, randomness
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.graph_function import rare_cond
-from kerasdist.training.step.replica_step import ReplicaStep, current, entered
+from kerasdist.training.step.replica_step import ReplicaStep, apart, current, entered
 from kerasdist.unique import unique
 
 
@@ -240,7 +240,7 @@ def rehearse(
     with (
         rehearsal_adapter.assignments_undone(),
         rehearsal_adapter.one_replica_seen(sees_one_replica) as questions,
-        rehearsal_adapter.inner_graphs_entered(_apart),
+        rehearsal_adapter.inner_graphs_entered(apart),
         rehearsal_adapter.alike_draws() as start,
     ):
         strategy.run(replica_fn)
@@ -250,12 +250,6 @@ def rehearse(
 def _exchange(keep_own, exchange, sum_up, tensors) -> list:
     with keep_own():
         return exchange(sum_up, tensors)
-
-
-def _apart() -> contextlib.AbstractContextManager:
-    """Returns a context of a graph that is not that of the step: replicas do not meet there."""
-    step = current()
-    return entered(dataclasses.replace(step, graph=None)) if step else contextlib.nullcontext()
 
 
 def inlined(step_function, strategy):

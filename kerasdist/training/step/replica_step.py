@@ -277,3 +277,11 @@ def entered(replica_step: ReplicaStep) -> Generator[None]:
         yield
     finally:
         _local.replica_step = outer
+
+
+def apart() -> contextlib.AbstractContextManager:
+    """Returns a context of a graph that is not that of the step: replicas do not meet there."""
+    step = current()
+    return (
+        contextlib.nullcontext() if step is None else entered(dataclasses.replace(step, graph=None))
+    )

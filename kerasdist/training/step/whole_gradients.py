@@ -6,8 +6,8 @@ replicas make of their own gradients does not add up to it, in the first step or
 one. So the replicas' gradients by variables meet where the tape gives them, and an optimizer that
 is given what they make of them finds nothing left to sum. It may then stand inside of a `tf.cond`.
 
-Where the replicas cannot meet, as inside of a `tf.function` that the train_step calls, a gradient
-stays that of one replica until it comes to the optimizer.
+Where the replicas cannot meet, as inside of a condition or a loop, a gradient stays that of one
+replica until it comes to the optimizer.
 """
 
 import keras

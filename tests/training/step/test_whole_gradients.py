@@ -9,7 +9,6 @@ from kerasdist import callbacks
 from tests.cases import named
 from tests.plain import check_as_plain
 from tests.strategies import on_three_replicas, on_two_replicas, on_workers, run_on_workers
-from tests.warned import warned_by
 
 rng = np.random.default_rng(4)
 X = rng.normal(size=(37, 6)).astype("float32")  # The last of batches of 12 has one example.
@@ -347,41 +346,10 @@ def test_noise_leaves_the_replicas_alike(strategy):
         np.testing.assert_array_equal(first.numpy(), other.numpy())
 
 
-class HasFunction(OwnStep):
-    """Computes its gradients inside of a `tf.function`, where replicas cannot meet."""
-
-    @tf.function
-    def gradients(self, x, y):
-        return super().gradients(x, y)
-
-
 def applies(model, x, y):
     loss, gradients = model.gradients(x, y)
     model.apply(gradients)
     return loss
-
-
-def make_with_function(step):
-    inputs = keras.Input((6,))
-    model = HasFunction(step, inputs, keras.layers.Dense(1)(inputs))
-    model.compile(keras.optimizers.Adam(0.05))
-    return model
-
-
-@on_three_replicas
-def test_gradients_of_a_function_meet_at_the_optimizer(strategy):
-    check_as_plain(strategy, lambda: make_with_function(applies), fit)
-
-
-@on_three_replicas
-def test_what_is_made_of_gradients_that_have_not_met_is_named(strategy):
-    with strategy.scope():
-        model = make_with_function(clips_to_value)
-
-    (message,) = warned_by(lambda: fit(model))
-
-    assert message.startswith("The gradient over 3 replicas is not the one")
-    assert "inside of a `tf.function`" in message
 
 
 @on_two_replicas

@@ -1,0 +1,34 @@
+"""A `tf.function` that a train_step calls: traced as a part of the step, as its Python would be.
+
+Replicas cannot meet inside of one, and a gradient that is taken there would be that of one replica.
+So is what runs in a condition or a loop: a rehearsal, which runs all of them operation by
+operation, notes where it is.
+"""
+
+import tensorflow as tf
+
+from kerasdist.training.step import replica_run, replica_step
+
+_LIBRARIES = ("keras", "tensorflow", "kerasdist")
+
+
+def call(stock, function, *args, **kwargs):
+    """Stands before the call of a `tf.function`."""
+    step = replica_step.current()
+    if step is None or step.is_only_replica or step.weighs_loss:
+        return stock(function, *args, **kwargs)
+    if tf.compat.v1.get_default_graph() is step.graph and (inlined := _inlined(function)):
+        return inlined(*args, **kwargs)
+    with replica_step.apart():
+        return stock(function, *args, **kwargs)
+
+
+def _inlined(function):
+    """Returns the Python of a function of the user's own; None where there is none to be had."""
+    module = getattr(function.python_function, "__module__", None) or ""
+    if module.partition(".")[0] in _LIBRARIES or function.input_signature:
+        return None
+    try:
+        return replica_run.as_python(function)
+    except Exception:  # Of AutoGraph, which wants its source.
+        return None
