@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.differences import TOLERANCES
-from kerasdist.parity import models
+from kerasdist.parity import models, own_parts
 from kerasdist.parity.data import EVEN, ODD, Data
 
 CLASS_WEIGHT = {0: 0.2, 1: 3.0, 2: 1.0}
@@ -67,6 +67,10 @@ def _optimizer(name, **kwargs):
 
 def _sgd(**kwargs):
     return _optimizer("SGD", learning_rate=0.1, momentum=0.9, **kwargs)
+
+
+def _own_step(model_class):
+    return lambda: models.with_own_train_step(model_class)
 
 
 def _arrays(**kwargs):
@@ -305,7 +309,10 @@ CASES = (
     Case(name="subclassed model", model=models.subclassed),
     Case(name="own train_step", model=models.with_own_train_step),
     Case(name="own train_step, even batches", model=models.with_own_train_step, fit=_first(EVEN)),
-    Case(name="own train_step, a tf.function", model=models.with_function_as_train_step),
+    Case(name="own train_step, a tf.function", model=_own_step(own_parts.HasFunctionAsStep)),
+    Case(name="own train_step, clips gradients", model=_own_step(own_parts.Clips)),
+    Case(name="own train_step, sharpness-aware", model=_own_step(own_parts.ClimbsFirst)),
+    Case(name="own train_step, own accumulation", model=_own_step(own_parts.Accumulates)),
     Case(name="own train_step, two optimizers", model=models.with_two_optimizers),
     Case(name="own train_step, reads weights first", model=models.reading_first),
 )

@@ -239,18 +239,10 @@ def subclassed():
     return model
 
 
-def with_own_train_step():
+def with_own_train_step(model_class=own_parts.HasTrainStep):
     """Returns a model whose train_step is written by hand, without a Keras loss."""
     inputs = keras.Input((6,))
-    model = own_parts.HasTrainStep(inputs, _layers()(inputs))
-    model.compile(_sgd())
-    return model
-
-
-def with_function_as_train_step():
-    """Returns a model whose train_step is a `tf.function` with a condition in it."""
-    inputs = keras.Input((6,))
-    model = own_parts.HasFunctionAsStep(inputs, _layers()(inputs))
+    model = model_class(inputs, _layers()(inputs))
     model.compile(_sgd())
     return model
 

@@ -104,12 +104,66 @@ class HasTrainStep(keras.Model):
 
     def train_step(self, data):
         x, y = data[:2]
-        with tf.GradientTape() as tape:
-            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
+        loss, gradients = self.gradients(x, y)
+        self.update(x, y, gradients)
         self.loss_average.update_state(loss)
         return {"my_loss": self.loss_average.result(), "last": loss}
+
+    def gradients(self, x, y):
+        """Returns the loss of a batch, and its gradients."""
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
+        return loss, tape.gradient(loss, self.trainable_variables)
+
+    def update(self, x, y, gradients):
+        """Updates the weights."""
+        self.optimizer.apply(gradients, self.trainable_variables)
+
+
+class Clips(HasTrainStep):
+    """A model that clips gradients before its optimizer has them, to less from step to step."""
+
+    def update(self, x, y, gradients):
+        norm = 1.0 / (1.0 + keras.ops.cast(self.optimizer.iterations, "float32"))
+        clipped, _ = tf.clip_by_global_norm(gradients, norm)
+        super().update(x, y, clipped)
+
+
+class ClimbsFirst(HasTrainStep):
+    """A model that takes its gradients a step uphill: sharpness-aware minimization."""
+
+    def update(self, x, y, gradients):
+        norm = tf.linalg.global_norm(gradients)
+        moves = [0.05 * gradient / norm for gradient in gradients]
+        for variable, move in zip(self.trainable_variables, moves, strict=True):
+            variable.assign_add(move)
+        _, gradients = self.gradients(x, y)
+        for variable, move in zip(self.trainable_variables, moves, strict=True):
+            variable.assign_sub(move)
+        super().update(x, y, gradients)
+
+
+class Accumulates(HasTrainStep):
+    """A model that adds up two gradients by itself before it applies them."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.number = tf.Variable(0, trainable=False)
+        self.sums = [
+            tf.Variable(tf.zeros(each.shape), trainable=False) for each in self.trainable_variables
+        ]
+
+    def update(self, x, y, gradients):
+        self.number.assign_add(1)
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            total.assign_add(gradient / 2)
+        tf.cond(self.number % 2 == 0, lambda: self.apply_sums(x, y), lambda: None)
+
+    def apply_sums(self, x, y):
+        """Updates the weights with what has been added up, and begins anew."""
+        super().update(x, y, self.sums)
+        for total in self.sums:
+            total.assign(tf.zeros(total.shape))
 
 
 class HasFunctionAsStep(HasTrainStep):
