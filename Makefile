@@ -33,7 +33,7 @@ test: lint keras-tests .venvs/profile/installed ## Check the style and the types
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" tests/programs
 
 test-all: WHICH :=
-test-all: test ## Run what is exhaustive as well: further cases of what `make test` asks.
+test-all: test test-versions ## Run what is exhaustive as well, and the promises on older versions.
 
 test-quick: lint ## Check the style and the types, then run the tests that need no cluster (four minutes).
 	@echo "Running the tests that are quick, two files at a time"

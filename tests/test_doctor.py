@@ -64,6 +64,7 @@ def test_a_sum_over_examples_is_named(doctor):
     assert re.search(r"weight \S+/kernel: \S+ instead of \S+, by \S+", text)
 
 
+@pytest.mark.exhaustive
 def test_other_data_is_named(doctor):
     code, text = doctor("--clones=2", "--steps=1", program=programs.UNSEEDED)
 
@@ -71,6 +72,7 @@ def test_other_data_is_named(doctor):
     assert "The order of the data: step 1 read different examples." in text
 
 
+@pytest.mark.exhaustive
 def test_two_workers_and_callbacks_of_ours_are_equal(doctor):
     code, text = doctor("--steps=3", program=programs.WORKERS)
 

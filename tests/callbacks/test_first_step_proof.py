@@ -59,7 +59,7 @@ def fit(
 @strategies.on_three_replicas
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 @pytest.mark.parametrize(
-    "arguments", [{}, {"steps_per_execution": 2}, *exhaustive({"run_eagerly": True})]
+    "arguments", [{"steps_per_execution": 2}, *exhaustive({}, {"run_eagerly": True})]
 )
 def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments, capsys):
     proof = FirstStepProof()
@@ -126,6 +126,7 @@ class Own(keras.Sequential):
         return {**self.compute_metrics(x, y, predictions), "square": loss}
 
 
+@pytest.mark.exhaustive
 @strategies.on_three_replicas
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 def test_what_the_first_step_makes_begins_as_without_the_proof(strategy):

@@ -287,6 +287,7 @@ def assert_close(found, expected, *, tolerance=1e-6):
         np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=0)
 
 
+@pytest.mark.exhaustive
 @each_cluster
 def test_warm_start_gives_every_worker_the_values(workers):
     for answer in answers(workers):

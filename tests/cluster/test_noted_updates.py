@@ -164,6 +164,7 @@ def device_of(op, outside):
     return variables[0] if variables else op.device
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("run", "names"),
     [

@@ -13,6 +13,9 @@ import kerasdist
 from kerasdist import testing
 from tests.plain import check_as_plain
 
+# What several workers and parameter servers show in other tests, here of one worker alone.
+pytestmark = pytest.mark.exhaustive
+
 X = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 IDS = np.array([3, 5, 7])[np.arange(20) % 3].reshape(-1, 1)

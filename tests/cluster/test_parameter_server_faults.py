@@ -125,6 +125,7 @@ from kerasdist.lifetime import worker_watch
 worker_watch.is_here = lambda address: False  # As on another machine, where nobody can kill it.
 
 def act():
+@pytest.mark.exhaustive
     kill("worker 1", signal.SIGSTOP)
 """,
 )

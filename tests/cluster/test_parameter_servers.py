@@ -789,6 +789,7 @@ def train_and_report() -> int:
     return int(tf.convert_to_tensor(model.optimizer.iterations))
 
 
+@pytest.mark.exhaustive
 def test_machines_of_one_core_train(monkeypatch):
     # TensorFlow runs so many operations at a time; where one waits for another, one is too few.
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")

@@ -203,6 +203,7 @@ def try_learning_rates_and_others(strategy) -> tuple[list[float], bool, str]:
     return losses, False, ""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("workers", ["2 workers", *PARAMETER_SERVERS])
 def test_make_strategy_may_be_called_again_in_a_cluster(workers):
     for losses, is_same, error in run_on_workers(try_learning_rates_and_others, workers):

@@ -66,6 +66,7 @@ def test_results_event_files_and_pictures_are_written(data_dir, copied, capsys):
     assert not list((copied / "eval").glob(".incomplete*"))
 
 
+@pytest.mark.exhaustive
 def test_a_finished_training_is_measured_once(data_dir, copied, capsys):
     for _ in range(2):
         assert evaluate.main(continuous(data_dir, copied)) == 0
@@ -76,6 +77,7 @@ def test_a_finished_training_is_measured_once(data_dir, copied, capsys):
     assert best.name == "lenet"
 
 
+@pytest.mark.exhaustive
 def test_averages_are_measured_where_they_are_asked_for(data_dir, copied):
     assert evaluate.main(continuous(data_dir, copied)) == 0
     shutil.move(copied / "eval", copied / "raw")
@@ -97,6 +99,7 @@ def test_it_ends_when_nothing_comes(data_dir, tmp_path, capsys):
     assert "No new checkpoint in " in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_it_ends_at_a_step(data_dir, copied, capsys):
     (copied / "model.keras").unlink()
 
@@ -105,6 +108,7 @@ def test_it_ends_at_a_step(data_dir, copied, capsys):
     assert "Done: step 10 is evaluated." in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_the_best_model_is_that_of_the_best_step(data_dir, copied, monkeypatch):
     from models.evaluation import Evaluation
 
@@ -156,6 +160,7 @@ def test_other_sizes_of_images_where_the_net_takes_them(data_dir, run, capsys):
     assert "lenet was trained with images of 28 pixels, and cannot take" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_a_net_of_convolutions_alone_takes_them(data_dir, tmp_path, capsys):
     model = nets.build(
         "mobilenet_v1_025", num_classes=10, weight_decay=0.0, image_size=32, channels=1

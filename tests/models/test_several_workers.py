@@ -161,6 +161,7 @@ def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
     assert files == ["checkpoints", "labels.txt", "samples.png", "train", "validation"]
 
 
+@pytest.mark.exhaustive
 def test_workers_evaluate_each_example_once(tmp_path, capsys):
     argv = evaluation(tmp_path)
 
@@ -189,6 +190,7 @@ def results(output):
     return re.findall(r"^  \w+  0\.\d+$", output, flags=re.MULTILINE)
 
 
+@pytest.mark.exhaustive
 def test_a_mistake_of_a_launched_training_is_one_line_and_code_2(tmp_path):
     argv = [*arguments(tmp_path, "run"), "--worker_replicas=3"]
 

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from models import evaluate, nets, train
 from models.nets import auxiliary
-from tests.cases import exhaustive
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
 
@@ -154,6 +153,7 @@ def test_the_lines_of_slims_trainer(argv, caplog):
     assert re.search(line, caplog.text)
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_model(argv, tmp_path):
     weights = []
     for seed in 0, 0, 1:
@@ -177,6 +177,7 @@ def test_a_training_that_diverges_ends_with_code_1_and_without_a_model(argv, tmp
     assert not (tmp_path / "run/model.keras").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", [train, evaluate])
 def test_a_label_that_is_no_class_is_named_with_the_way_out(command, argv, tmp_path, capsys):
     if command is evaluate:
@@ -221,6 +222,7 @@ def next_command(printed):
     return line
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_after_a_checkpoint_says_where_the_command_goes_on(
     argv, tmp_path, capsys, monkeypatch
 ):
@@ -238,6 +240,7 @@ def test_ctrl_c_after_a_checkpoint_says_where_the_command_goes_on(
     assert int(model.optimizer.iterations) == 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("split", ["validation", None])
 def test_the_command_that_is_proposed_measures_a_split_that_there_is(split, tmp_path, capsys):
     pixels = np.random.default_rng(0).integers(0, 256, [8, 28, 28, 1], "uint8")
@@ -288,7 +291,8 @@ sys.exit(train.main(sys.argv[1:]))
     assert result.returncode == -9
 
 
-@pytest.mark.parametrize("first", [4, *exhaustive(2)])  # Of epochs of 3 steps.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", [4, 2])  # Of epochs of 3 steps.
 def test_more_steps_go_on_in_the_middle_of_an_epoch(first, argv, tmp_path):
     weights = []
     for run, numbers in (("whole", [8]), ("in two", [first, 8])):
@@ -320,6 +324,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, cap
     assert len(list((run / "train").iterdir())) == num_events + 1
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, capsys):
     assert train.main(argv) == 0
     files = [tmp_path / "run" / name for name in ("labels.txt", "samples.png", "model.keras")]
@@ -374,6 +379,7 @@ def test_a_disk_that_is_full_everywhere_is_told(argv, tmp_path, capsys):
     assert "Free some space and run the same command again" in told
 
 
+@pytest.mark.exhaustive
 def test_fine_tuning_begins_with_the_weights_of_a_run(argv, tmp_path, capsys):
     assert train.main([*argv, "--optimizer=sgd"]) == 0
     first = keras.saving.load_model(tmp_path / "run/model.keras")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import strategies
-from tests.cases import exhaustive
+from tests.cases import marked
 from tests.programs.outcomes import check_numbers, check_one_device, check_two_replicas, run
 
 # With steps, loops or losses of their own, and one that is as plain as can be.
@@ -39,6 +39,8 @@ PROGRAMS = OWN_STEPS + OWN_LAYERS
 WITH_SUMS = ["masked_language_model", "siamese", "simclr", "translation"]
 # Those of them that give it to `compile`, where it sees all examples.
 WITH_COMPILED_SUMS = ["translation"]
+# What `make test` runs on replicas and clusters alone.
+ON_MANY_ALONE = set(PROGRAMS) - {"deep_q_learning", "gan", "vae"}
 # Its batches are no sets of examples.
 ON_ONE_DEVICE = ["metric_learning"]
 ON_CLUSTERS = {
@@ -54,7 +56,7 @@ ON_CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize("name", [*OWN_STEPS, *ON_ONE_DEVICE, *exhaustive(*OWN_LAYERS)])
+@pytest.mark.parametrize("name", marked([*PROGRAMS, *ON_ONE_DEVICE], exhaustive=ON_MANY_ALONE))
 def test_one_device_gives_the_bits_of_plain_keras(name):
     check_one_device(name)
 
@@ -64,6 +66,7 @@ def test_two_replicas_give_the_numbers_of_plain_keras(name):
     check_two_replicas(name)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", WITH_SUMS)
 def test_one_device_gives_the_bits_of_plain_keras_for_sums_as_published(name):
     check_one_device(name, "run_as_published")

@@ -221,7 +221,14 @@ STEPS = {
     )
 }
 # Nothing there is asked that the others do not ask.
-LIKE_OTHERS = {"clips_to_value", "clips_by_weight", "clips_in_condition", "weighs_tasks"}
+LIKE_OTHERS = {
+    "clips_to_value",
+    "clips_by_weight",
+    "clips_in_condition",
+    "clips_each_example",
+    "clips_each_example_in_loop",
+    "weighs_tasks",
+}
 
 
 def make(step, optimizer=None, **arguments):
