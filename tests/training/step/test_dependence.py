@@ -46,20 +46,29 @@ def test_what_is_computed_with_the_batch_is_found(assign, is_found):
     assert [each is variable for each in found] == [True] * is_found
 
 
-def test_it_ends_where_all_replicas_have_the_same():
-    mine, all_of_them = tf.Variable(0.0), tf.Variable(0.0)
-    found = []
+def look_at(look):
+    """Traces a step that calls look(dependence, total, batch); all replicas have the total."""
 
     @tf.function(autograph=False)
     def step(batch):
         dependence = Dependence(batch)
         total = tf.reduce_sum(batch)
         dependence.end_at([total])
+        look(dependence, total, batch)
+
+    step(tf.ones([3]))
+
+
+def test_it_ends_where_all_replicas_have_the_same():
+    mine, all_of_them = tf.Variable(0.0), tf.Variable(0.0)
+    found = []
+
+    def look(dependence, total, batch):
         all_of_them.assign(total / 2)
         mine.assign(tf.reduce_max(batch))
         found.extend(dependence.among([mine, all_of_them]))
 
-    step(tf.ones([3]))
+    look_at(look)
 
     assert [each is mine for each in found] == [True]
 
@@ -111,15 +120,11 @@ def test_what_all_replicas_have_in_common(compute, without, with_reads):
     state = tf.Variable(3.0)
     found = []
 
-    @tf.function(autograph=False)
-    def step(batch):
-        dependence = Dependence(batch)
-        total = tf.reduce_sum(batch)
-        dependence.end_at([total])
+    def look(dependence, total, batch):
         value = compute(total, batch, state)
         found.extend(dependence.is_common(value, may_read=each) for each in (False, True))
 
-    step(tf.ones([3]))
+    look_at(look)
 
     assert found == [without, with_reads]
 
@@ -132,20 +137,12 @@ def test_a_condition_that_each_replica_decides_for_itself(is_of_sum, expected):
         graphs.append(tf.compat.v1.get_default_graph())
         return 1.0
 
-    @tf.function(autograph=False)
-    def step(batch):
-        dependence = Dependence(batch)
-        total = tf.reduce_sum(batch)
-        dependence.end_at([total])
+    def look(dependence, total, batch):
         decides = total if is_of_sum else batch[0]
-
-        def inner():
-            return tf.cond(total > 1, note, lambda: 0.0)
-
-        tf.cond(decides > 0, inner, lambda: 0.0)
+        tf.cond(decides > 0, lambda: tf.cond(total > 1, note, lambda: 0.0), lambda: 0.0)
         graph = tf.compat.v1.get_default_graph()
         found.extend(dependence.has_own_condition(each, graph) for each in [graph, *graphs])
 
-    step(tf.ones([3]))
+    look_at(look)
 
     assert found == [False, expected]

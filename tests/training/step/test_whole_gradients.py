@@ -1,5 +1,7 @@
 """What a train_step makes of gradients is made of those of the whole batch, as on one device."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -7,8 +9,8 @@ import tensorflow as tf
 
 from kerasdist import callbacks
 from tests.cases import named
-from tests.plain import check_as_plain
-from tests.strategies import on_three_replicas, on_two_replicas, on_workers, run_on_workers
+from tests.plain import check_as_plain, check_workers, outcome_of
+from tests.strategies import on_three_replicas, on_two_replicas, on_workers
 
 rng = np.random.default_rng(4)
 X = rng.normal(size=(37, 6)).astype("float32")  # The last of batches of 12 has one example.
@@ -371,18 +373,12 @@ def test_a_callback_that_looks_at_replicas_still_sees_them(strategy):
 
 
 def fit_on_workers(strategy):
-    outcomes = []
-    for step in (clips_to_norm, climbs_first, skips_large, penalizes_gradients):
-        keras.utils.set_random_seed(11)
-        with strategy.scope():
-            model = make(step)
-        outcomes.append((fit(model), model.get_weights()))
-    return outcomes
+    of_each_kind = (clips_to_norm, climbs_first, skips_large, penalizes_gradients)
+    return [
+        outcome_of(strategy.scope(), functools.partial(make, each), fit) for each in of_each_kind
+    ]
 
 
 @on_workers
 def test_on_every_worker(workers):
-    truth = fit_on_workers(tf.distribute.get_strategy())
-    for outcome in run_on_workers(fit_on_workers, workers):
-        for ours, theirs in zip(*map(keras.tree.flatten, (outcome, truth)), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    check_workers(workers, fit_on_workers)

@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from kerasdist.training.step import whole_losses
 from tests.cases import exhaustive
-from tests.plain import check_as_plain
+from tests.plain import check_as_plain, check_workers, outcome_of
 from tests.strategies import (
     on_three_replicas,
     on_workers,
-    run_on_workers,
 )
 from tests.warned import warned_by
 
@@ -150,24 +149,16 @@ def test_in_steps_of_ones_own_without_a_word(strategy, recwarn):
 
 
 def fit_on_workers(strategy):
-    outcomes = []
-    for make, run in (
+    programs = (
         (compiled_with(classes), lambda model: fit_and_evaluate(model, WEIGHTS)),
         (small_net(contrast), evaluate_around_fit),
-    ):
-        keras.utils.set_random_seed(11)
-        with strategy.scope():
-            model = make()
-        outcomes.append((run(model), model.get_weights()))
-    return outcomes
+    )
+    return [outcome_of(strategy.scope(), make, run) for make, run in programs]
 
 
 @on_workers
 def test_on_every_worker(workers):
-    truth = fit_on_workers(tf.distribute.get_strategy())
-    for outcome in run_on_workers(fit_on_workers, workers):
-        for ours, theirs in zip(*map(keras.tree.flatten, (outcome, truth)), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    check_workers(workers, fit_on_workers)
 
 
 class InACondition(keras.Model):
