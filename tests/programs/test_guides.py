@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cases import marked
 from tests.programs.outcomes import check_numbers, check_one_device, check_two_replicas
 
 PROGRAMS = [
@@ -50,15 +51,16 @@ OWN_NUMBERS = {
     ("1 worker + 1 ps", "saving"): {"scores"},
 }
 
-each_program = pytest.mark.parametrize("name", PROGRAMS)
+# What `make test` runs on replicas and clusters alone.
+ON_MANY_ALONE = set(PROGRAMS) - {"builtin_methods", "callbacks_guide", "custom_loop", "saving"}
 
 
-@each_program
+@pytest.mark.parametrize("name", marked(PROGRAMS, exhaustive=ON_MANY_ALONE))
 def test_one_device_gives_the_bits_of_plain_keras(name):
     check_one_device(name)
 
 
-@each_program
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_two_replicas_give_the_numbers_of_plain_keras(name):
     check_two_replicas(name)
 

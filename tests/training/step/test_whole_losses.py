@@ -102,7 +102,7 @@ def test_keras_own_are_those_of_all_examples(strategy):
 
 @on_three_replicas
 @pytest.mark.parametrize(
-    "losses", ["functions", "axes", "without reduction", *exhaustive("strings", "sums")]
+    "losses", ["functions", "without reduction", *exhaustive("axes", "strings", "sums")]
 )
 def test_however_they_are_given(losses, strategy):
     # With its default `gamma` the circle loss is about 100.
@@ -110,7 +110,9 @@ def test_however_they_are_given(losses, strategy):
 
 
 @on_three_replicas
-@pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{"run_eagerly": True}, *exhaustive({"steps_per_execution": 2})], ids=str
+)
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 def test_in_steps_of_every_kind(arguments, strategy):
     def make():
