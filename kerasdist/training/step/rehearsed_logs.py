@@ -129,10 +129,10 @@ def _describe_numbers(differing: list, num_replicas: int) -> str:
         f"What the step returns as {names} is not what it is on one device: '{name}' of a few "
         f"examples is {whole.flat[0]:.4g} there, and {mean.flat[0]:.4g} over {num_replicas} "
         "replicas. The weights are right, but what a step returns is averaged over the examples of "
-        "all replicas, and a maximum, a root, a deviation, the norm of a gradient or a number of "
-        "examples is no mean. Compute it from `kerasdist.global_mean(values)` and "
+        "all replicas, and a maximum, a root, a deviation, a norm or a number of examples is "
+        "no mean. Compute it from `kerasdist.global_mean(values)` and "
         "`kerasdist.global_sum(values)`, as in `tf.sqrt(kerasdist.global_mean(errors**2))`, or in "
-        "a metric of your own, which sees all examples. The `Summaries` callback writes norms."
+        "a metric of your own, which sees all examples."
     )
 
 
