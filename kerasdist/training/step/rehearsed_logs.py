@@ -1,6 +1,6 @@
 """What a rehearsed step returns: does the mean over the replicas say what one device says?
 
-A log of a train_step counts as a mean over the examples. The norm of a gradient, a maximum, a
+A log of a train_step counts as a mean over the examples. The norm of the errors, a maximum, a
 root, or how many examples there are is none, and its mean over the replicas is another number.
 Results of metrics are left out: they are read for all examples.
 """
