@@ -100,9 +100,9 @@ def _describe_assigned(paths: list[str], num_replicas: int) -> str:
     return (
         f"What a step assigns to the trained weight {_first_of(paths)} is not the same on the "
         f"{num_replicas} replicas: each computes it from its own examples, so that they train "
-        "different weights. Update them with `optimizer.apply(gradients, variables)`, which "
-        "sees the gradient of the whole batch, or assign what all replicas share: that of "
-        '`tf.distribute.get_replica_context().all_reduce("MEAN", gradient)`.'
+        "different weights. Update them with `optimizer.apply(gradients, variables)`, or assign "
+        "what all replicas share: a gradient of `tape.gradient`, which is that of the whole batch, "
+        "or `kerasdist.global_mean(values)`."
     )
 
 
