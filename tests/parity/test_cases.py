@@ -41,6 +41,8 @@ OF_EACH_KIND = {
     "mixed_float16",
     "Embedding (sparse gradients)",
     "BatchNormalization(synchronized=True)",
+    "own train_step, sharpness-aware",
+    "own train_step, own accumulation",
     "own train_step, two optimizers",
 }
 SEVERAL_REPLICAS, ONE_REPLICA = "2 workers x 2 clones", "2 workers"
