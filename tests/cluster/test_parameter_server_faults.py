@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.cluster import outcomes
 from tests.cluster.outcomes import STUCK_STEP, of
 
@@ -117,6 +119,7 @@ def test_halted_worker_is_found_and_killed(outcome):
     assert outcome.secs < 60
 
 
+@pytest.mark.exhaustive
 @of(
     alone,
     """
@@ -125,7 +128,6 @@ from kerasdist.lifetime import worker_watch
 worker_watch.is_here = lambda address: False  # As on another machine, where nobody can kill it.
 
 def act():
-@pytest.mark.exhaustive
     kill("worker 1", signal.SIGSTOP)
 """,
 )
