@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from tests import fork_server
 from tests.cluster import outcomes
 
 NUM_STEPS, BATCH_SIZE = 300, 4
@@ -268,6 +269,7 @@ def row_of(fault: Fault) -> Row:
         own = {"TMPDIR": folder, outcomes.MARK: mark, "TF_CPP_MIN_LOG_LEVEL": "3"}
         before = {name: os.environ.get(name) for name in own}
         os.environ |= own
+        fork_server.stop()  # The next one reads these variables.
         try:
             program = PROGRAM.format(
                 num_steps=NUM_STEPS,
@@ -278,6 +280,7 @@ def row_of(fault: Fault) -> Row:
             )
             outcome = outcomes.launched(program, *_OPTIONS[fault.deployment], *fault.options)
         finally:
+            fork_server.stop()
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
         left = [each for each in psutil.process_iter() if outcomes.is_marked(each, mark)]

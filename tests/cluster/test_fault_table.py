@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import exhaustive
 from tests.cluster import fault_table, outcomes
 
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 
 DOCS = Path(__file__).parents[2] / "docs/clusters.md"
-QUICK = ["an error on a worker, 2 workers", "KILL of a worker, 2 workers, 2 ps"]
+QUICK = [
+    "an error on a worker, 2 workers",
+    # tests/cluster/test_parameter_server_faults.py injects it.
+    *exhaustive("KILL of a worker, 2 workers, 2 ps"),
+]
 
 
 def test_docs_have_a_row_for_each_fault_which_ended_as_it_should():
@@ -36,7 +41,6 @@ def test_a_task_is_named_where_others_speak_of_it():
     assert fault_table.names(plan + "worker 1 failed with exit code 1.\n", "worker 1")
 
 
-@pytest.mark.exhaustive  # tests/cluster/test_faults.py and those beside it inject each fault.
 @pytest.mark.parametrize("name", QUICK)
 def test_row_of_a_quick_fault(name):
     [fault] = [each for each in fault_table.FAULTS if str(each) == name]
