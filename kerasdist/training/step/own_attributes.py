@@ -39,10 +39,15 @@ def kept(model) -> Generator[None]:
     """Puts back what steps inside change in the attributes of what is the user's own in `model`.
 
     Numbers, strings and other values, and the contents of lists, dicts, sets and arrays, but for
-    very large ones. What other objects hold is theirs.
+    very large ones. What other objects hold is theirs. Of Keras' own layers and variables, it puts
+    back what they are set to, such as `trainable`.
     """
+    settings = _Settings(model)
     with each_kept(_own_parts_of(model)):
-        yield
+        try:
+            yield
+        finally:
+            settings.put_back()
 
 
 @contextlib.contextmanager
@@ -168,6 +173,28 @@ class _Kept:
         attributes.update(self._attributes)
         for held, content in self._contents:
             _refill(held, content)
+
+
+class _Settings:
+    """What the layers and variables of a model are set to now: `trainable`, a rate of Dropout."""
+
+    def __init__(self, model):
+        self._of_layers = [
+            (layer, layer.built, _numbers_in(vars(layer)))
+            for layer in keras_adapter.layers_of(model)
+        ]
+        self._are_trainable = [(variable, variable.trainable) for variable in model.variables]
+
+    def put_back(self) -> None:
+        for layer, is_built, numbers in self._of_layers:
+            if layer.built == is_built:  # Building sets some of them for good.
+                vars(layer).update(numbers)
+        for variable, is_trainable in self._are_trainable:
+            variable.trainable = is_trainable
+
+
+def _numbers_in(attributes: dict) -> dict[str, Any]:
+    return {name: held for name, held in attributes.items() if type(held) in (bool, int, float)}
 
 
 def _own_parts_of(model) -> list:

@@ -43,6 +43,20 @@ def test_values_come_back_also_what_is_changed_in_place():
     assert model.table.tolist() == [0, 0]
 
 
+def test_what_layers_of_keras_are_set_to_comes_back():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
+    dense: Any
+    dropout: Any
+    dense, dropout = model.layers
+
+    with own_attributes.kept(model):
+        model.trainable = False
+        dropout.rate = 0.1
+
+    assert (model.trainable, dense.trainable, dense.kernel.trainable) == (True, True, True)
+    assert dropout.rate == 0.5
+
+
 def test_what_is_very_large_is_not_walked_through():
     model = Own()
     model.table, model.words = [[1]] + [0] * 100_000, {"first": 1}

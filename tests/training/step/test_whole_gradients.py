@@ -180,6 +180,16 @@ def keeps_in_attributes(model, x, y):
     return {"error": model.noted["loss"], "mean": tf.reduce_mean(model.errors)}
 
 
+def freezes_by_turns(model, x, y):
+    """Two halves that learn one after the other, as those of adversaries do."""
+    _, first, second = model.layers
+    for trained, frozen in ((first, second), (second, first)):
+        trained.trainable, frozen.trainable = True, False
+        loss, gradients = model.gradients(x, y)
+        model.apply(gradients)
+    return loss
+
+
 STEPS = {
     each.__name__: each
     for each in (
@@ -198,6 +208,7 @@ STEPS = {
         clips_each_example_in_loop,
         weighs_tasks,
         keeps_in_attributes,
+        freezes_by_turns,
     )
 }
 # Nothing there is asked that the others do not ask.
