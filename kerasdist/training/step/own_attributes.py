@@ -179,9 +179,8 @@ class _Settings:
     """What the layers and variables of a model are set to now: `trainable`, a rate of Dropout."""
 
     def __init__(self, model):
-        self._of_layers = [
-            (layer, layer.built, _numbers_in(vars(layer)))
-            for layer in keras_adapter.layers_of(model)
+        self._of_layers: list[Any] = [
+            (layer, layer.built, _numbers_of(layer)) for layer in keras_adapter.layers_of(model)
         ]
         self._are_trainable = [(variable, variable.trainable) for variable in model.variables]
 
@@ -193,8 +192,8 @@ class _Settings:
             variable.trainable = is_trainable
 
 
-def _numbers_in(attributes: dict) -> dict[str, Any]:
-    return {name: held for name, held in attributes.items() if type(held) in (bool, int, float)}
+def _numbers_of(layer) -> dict[str, Any]:
+    return {name: held for name, held in vars(layer).items() if type(held) in (bool, int, float)}
 
 
 def _own_parts_of(model) -> list:
