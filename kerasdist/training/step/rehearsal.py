@@ -29,6 +29,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
@@ -58,6 +59,8 @@ _EXAMPLES, _EXAMPLES_OF_LOSS = 4, 8
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
 # Of each input that is touched: about the last bit of a float32.
 _TOUCH = 2.0**-22
+# The most different whole numbers that may be classes or marks.
+_CLASSES = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +122,7 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     saw_one = whole_losses.may_see_all(model)
     try:
-        texts = describe_differences(model, step, batch)
+        texts = with_enough(functools.partial(_describe_differences, model, step, batch))
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         warnings.warn(
             f"Could not check that {num_replicas} replicas give the gradient of one device: "
@@ -130,6 +133,8 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
     sees_all = saw_one and not whole_losses.may_see_all(model)
     if sees_all and is_late:
         texts = [_describe_late(model), *texts]
+    if is_late and not _are_finite(model.trainable_variables):
+        texts = [*texts, _describe_not_finite(num_replicas)]
     for text in texts:
         warnings.warn(text, stacklevel=2)
 
@@ -140,10 +145,30 @@ def tolerance_of(model) -> float:
     return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
 
 
-def describe_differences(model, step: Callable, batch) -> list[str]:
+def with_enough(rehearse: Callable) -> Any:
+    """Returns what a rehearsal of a few examples gives; of the whole batch where they are too few.
+
+    Args:
+        rehearse: Called as `rehearse(are_few=...)`. It fails with a few where a program takes the
+            four largest losses, say, or where a mask leaves none of them.
+    """
+    try:
+        return rehearse(are_few=True)
+    except Exception:
+        return rehearse(are_few=False)
+
+
+def _describe_differences(model, step: Callable, batch, *, are_few: bool) -> list[str]:
     """Returns in words where a step over the replicas differs from that of the whole batch.
 
-    Args: those of `warn_of_differences`.
+    Args:
+        model: See `warn_of_differences`.
+        step: See `warn_of_differences`.
+        batch: See `warn_of_differences`.
+        are_few: Whether a few examples of the batch are enough.
+
+    Raises:
+        FloatingPointError: A few are not: on one device their gradients are NaN as well, or zero.
     """
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
@@ -160,8 +185,10 @@ def describe_differences(model, step: Callable, batch) -> list[str]:
         whole_metrics.updated_with_all(model),
     ):
         with failing_together(strategy):
-            runs = _runs(model, step, batch, logs)
+            runs = _runs(model, step, batch, logs, are_few=are_few)
             whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
+            if are_few and not _says_something(whole):
+                raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
             try_parts(strategy, runs.alone, runs.batch)
         weights = [(each.path, each.value) for each in model.trainable_variables]
         noted = [value for _, value in (*weights, *states)]
@@ -196,7 +223,7 @@ def _rehearse_parts(model, runs: _Runs, noted: list, *, weighs_loss: bool) -> _P
     return _Parts(rehearsed=rehearsed, spreads=spreads[0])
 
 
-def _runs(model, step: Callable, batch, logs) -> _Runs:
+def _runs(model, step: Callable, batch, logs, *, are_few: bool) -> _Runs:
     """Returns what to rehearse: a step, or its loss where nothing else can differ.
 
     Args:
@@ -204,15 +231,16 @@ def _runs(model, step: Callable, batch, logs) -> _Runs:
         step: See `warn_of_differences`.
         batch: See `warn_of_differences`.
         logs: `RehearsedLogs` of the model.
+        are_few: Whether a few examples of the batch are enough.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    some = some_of(batch, _EXAMPLES_OF_LOSS, num_replicas)
+    some = some_of(batch, _EXAMPLES_OF_LOSS, num_replicas) if are_few else batch
     predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
         data = (some, tf.range(batches.num_examples(some)))
         return _Runs(whole=run, part=run, alone=run, batch=data, touched=data, have_logs=False)
-    batch = some_of(batch, _EXAMPLES, num_replicas)
+    batch = some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
     nearly = touched(batch)
     return _Runs(
         whole=functools.partial(logs.run_whole, step, nearly),
@@ -305,15 +333,21 @@ def try_parts(strategy, step: Callable, batch) -> None:
 
 
 def touched(batch):
-    """Returns a batch whose inputs differ in their last bits, where they are floats."""
+    """Returns a batch whose inputs differ in their last bits, where they are floats.
+
+    Not labels and weights, which may be inputs, too: what is compared with a whole number stays.
+    """
 
     def touch(leaf):
-        is_float = tf.is_tensor(leaf) and leaf.dtype in (tf.float32, tf.float64)
-        return leaf * (1.0 + _TOUCH) if is_float else leaf
+        if not tf.is_tensor(leaf) or leaf.dtype not in (tf.float32, tf.float64):
+            return leaf
+        is_exact = tf.equal(leaf, tf.round(leaf))
+        if tf.reduce_all(is_exact) and tf.size(tf.unique(tf.reshape(leaf, [-1])).y) > _CLASSES:
+            is_exact = False  # Pixels.
+        return tf.where(is_exact, leaf, leaf * (1.0 + _TOUCH))
 
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):  # Anchors, positives, ...
         return tf.nest.map_structure(touch, batch)
-    # Not labels and weights: what is compared with 0 or 1 may be exact.
     x, *others = batch
     leaves = tf.nest.flatten((tf.nest.map_structure(touch, x), *others))
     return tf.nest.pack_sequence_as(batch, leaves)
@@ -367,6 +401,31 @@ def without_traces(model) -> Generator[None]:
     finally:
         tf.config.run_functions_eagerly(runs_eagerly)
         logger.setLevel(level)
+
+
+def _says_something(whole: replica_run.Rehearsed) -> bool:
+    """Whether the gradients of a whole batch are finite, and not all zero."""
+    updates, _ = whole.updates
+    found = [each for _, gradients in updates for each in gradients if each is not None]
+    return not found or (_are_finite(found) and any(map(np.any, _arrays_of(found))))
+
+
+def _are_finite(tensors: list) -> bool:
+    return all(np.isfinite(each).all() for each in _arrays_of(tensors))
+
+
+def _arrays_of(tensors: list) -> list[np.ndarray]:
+    return [np.asarray(tf.convert_to_tensor(each), "float64") for each in tensors]
+
+
+def _describe_not_finite(num_replicas: int) -> str:
+    return (
+        f"Could not check that {num_replicas} replicas give the gradient of one device: the steps "
+        "that made the weights, before it could be checked, have left some that are not finite. A "
+        "mean over a part of the examples, such as those of a mask, may divide by 0 on a replica "
+        "that has none of them; `kerasdist.global_mean(values, weights=mask)` does not. Call the "
+        "model with a batch, or `model.build(shape)`, before `fit`, to have it checked."
+    )
 
 
 def _describe_late(model) -> str:

@@ -53,7 +53,7 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
         return  # It has been said.
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     try:
-        texts = _rehearse(model, step, batch)
+        texts = rehearsal.with_enough(functools.partial(_rehearse, model, step, batch))
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         texts = [
             f"Could not check that {num_replicas} replicas evaluate as one device does: "
@@ -63,10 +63,10 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
         warnings.warn(text, stacklevel=2)
 
 
-def _rehearse(model, step, batch) -> list[str]:
+def _rehearse(model, step, batch, *, are_few: bool) -> list[str]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    batch = rehearsal.some_of(batch, _EXAMPLES, num_replicas)
+    batch = rehearsal.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
     nearly, tolerance = rehearsal.touched(batch), rehearsal.tolerance_of(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     step = functools.partial(_step_with_losses, step)

@@ -493,9 +493,9 @@ def test_an_optimizer_that_changes_the_gradient_changes_that_of_one_device(strat
 def fit_with_a_loss_that_fails_on_one_worker(strategy):
     """Returns the warnings of a model whose loss is the user's, and of one with a layer of it."""
 
-    def warn(size_that_fails, *own_layers):
+    def warn(sizes_that_fail, *own_layers):
         def loss(y, predictions):
-            if y.shape[0] == size_that_fails:
+            if tf.executing_eagerly() and y.shape[0] in sizes_that_fail:
                 raise ValueError("no such part")
             return keras.ops.mean(keras.ops.square(y - predictions), axis=-1)
 
@@ -504,8 +504,8 @@ def fit_with_a_loss_that_fails_on_one_worker(strategy):
             model.compile("sgd", loss)
         return warnings_of_fit(model, batch_size=32)
 
-    # The share of the last replica: 8 examples for each but one, or 4.
-    return warn(7), warn(3, layers.Lambda(lambda x: 2 * x))
+    # The share of the last replica, with 8 examples for each but one, or 4; then all of the batch.
+    return warn([7, 8]), warn([3, 8], layers.Lambda(lambda x: 2 * x))
 
 
 @on_workers
@@ -530,6 +530,85 @@ def test_what_is_finite_on_one_device_alone_is_no_sum(strategy):
 
     assert "Only one of the two is finite" in message
     assert "a sum over the examples" not in message
+
+
+def four_largest(losses, outputs, x):
+    return tf.reduce_mean(tf.math.top_k(losses, 4).values)  # Seven examples are too few for both.
+
+
+def of_the_last_examples(losses, outputs, x):
+    mask = tf.cast(x[:, 0] == X[12, 0], losses.dtype)
+    return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+
+
+def of_the_last_examples_or_nothing(losses, outputs, x):
+    mask = tf.cast(tf.abs(x[:, 0] - X[12, 0]) < 1e-4, losses.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
+
+
+@on_two_replicas
+@pytest.mark.parametrize(
+    "reduce",
+    [four_largest, of_the_last_examples, of_the_last_examples_or_nothing],
+    ids=lambda each: each.__name__,
+)
+def test_where_a_few_examples_say_nothing_all_of_the_batch_are_asked(strategy, reduce):
+    with strategy.scope():
+        model = make_own_step(reduce)
+
+    (message,) = warnings_of_fit(model)
+
+    assert "not the one that the whole batch gives" in message
+
+
+@on_two_replicas
+def test_labels_among_the_inputs_stay_exact(strategy):
+    """Else nothing could be told from rounding."""
+
+    def of_marked(losses, outputs, x):
+        mask = tf.cast(tf.equal(x[:, 2], -9.0), losses.dtype)
+        return tf.math.divide_no_nan(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
+
+    marked = np.where(RNG.random((64, 1)) < 0.5, -9.0, 0.5).astype("float32")
+    with strategy.scope():
+        model = make_own_step(of_marked)
+
+    texts = warned_by(
+        lambda: model.fit(np.hstack([X[:, :2], marked]), Y, batch_size=16, shuffle=False, verbose=0)
+    )
+
+    assert any("not the one that the whole batch gives" in each for each in texts)
+
+
+@on_two_replicas
+def test_weights_that_the_first_step_has_made_nan_are_named(strategy):
+    """They exist only after it, so that it could not be rehearsed."""
+
+    class MaskedStep(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+        def train_step(self, data):
+            x, y = data
+            mask = tf.cast(x[:, 0] == X[0, 0], tf.float32)  # An example of the first replica.
+            with tf.GradientTape() as tape:
+                losses = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
+                loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    with strategy.scope():
+        model = MaskedStep()
+        model.compile("sgd")
+
+    (message,) = warnings_of_fit(model)
+
+    assert "have left some that are not finite" in message
 
 
 @on_two_replicas

@@ -171,7 +171,8 @@ def test_it_leaves_no_trace(strategy):
 
 
 def failing_on_three(errors):
-    if errors.shape[0] == 3:  # Of 7 or 15 examples, the share of the last replica.
+    # Of 7 or 15 examples, the share of the last replica; of 24 that of each.
+    if tf.executing_eagerly() and errors.shape[0] in (3, 6, 12):
         raise ValueError("no three examples")
     return {"gap": ops.mean(ops.abs(errors))}
 
