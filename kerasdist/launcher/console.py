@@ -26,7 +26,8 @@ class Console:
     def __init__(self, stream: TextIO | None, tasks: Sequence[Task]):
         self._stream = stream
         self._chief = tasks[0]
-        self._is_terminal = stream is not None and stream.isatty()
+        # What a program has put in the place of sys.stdout may have `write` and `flush` alone.
+        self._is_terminal = hasattr(stream, "isatty") and stream.isatty()
         self._prefixes = _prefixes(
             tasks, in_color=self._is_terminal and not os.environ.get("NO_COLOR")
         )
@@ -74,7 +75,7 @@ class Console:
         if self._stream is None:
             return
         # A terminal that cannot show a character must not end the training.
-        encoding = self._stream.encoding or "utf-8"
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
             self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
             self._stream.flush()

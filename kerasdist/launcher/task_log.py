@@ -147,7 +147,11 @@ def _said(path: Path) -> list[str]:
 
 
 def _exception_in(said: list[str]) -> str:
-    ends = [n for n, line in enumerate(said) if line == tracebacks.BEGIN or _OURS.match(line)]
+    ends = [
+        number
+        for number, line in enumerate(said)
+        if tracebacks.text_before(line) is not None or _OURS.match(line)
+    ]
     if not ends:
         return ""
     # The first line of an exception's message, which may have many.

@@ -154,7 +154,7 @@ class TaskProcess:
             return f"{self.task} failed with an error and was stopped while it was ending"
         if self._was_frozen:
             return f"{self.task} was halted (SIGSTOP) and did not respond, so it was killed"
-        if self._process.returncode < 0:
+        if self._process.returncode < 0 and code != PEER_FAILED:
             name = signal.strsignal(-self._process.returncode)
             return f"{self.task} was ended by a signal: {name} (exit code {code})"
         meaning = " (a peer failed)" if code == PEER_FAILED else ""

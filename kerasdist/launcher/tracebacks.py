@@ -7,9 +7,21 @@ BEGIN = "Traceback (most recent call last):"
 _MOST_LINES = 1000  # A program may print the first line for reasons of its own.
 
 
+def text_before(line: str) -> str | None:
+    """Returns what stands before a traceback in its first line; None in any other line.
+
+    Nothing does, but where the program has written something without an end: a progress bar, or the
+    question of `input`.
+    """
+    before = line.removesuffix(BEGIN)
+    is_indented = before != "" and before.isspace()
+    return None if before == line or is_indented else before
+
+
 def is_inside(line: str) -> bool:
     """Whether a line of a traceback is one before its error: code, or what marks a place in it."""
-    return line[:1].isspace() or (line != "" and not line.strip("^~"))
+    is_mark = line != "" and not line.strip("^~")
+    return is_mark or (line[:1].isspace() and text_before(line) is None)
 
 
 class Tracebacks:
@@ -27,10 +39,11 @@ class Tracebacks:
 
     def add(self, task: Task, line: str) -> list[str]:
         """Takes a line of a task, and returns what can be shown of it by now."""
-        if line == BEGIN:
+        unfinished = text_before(line)
+        if unfinished == "" or (unfinished and task not in self._held):
             before = self.rest(task)
-            self._held[task] = [line]
-            return before
+            self._held[task] = [BEGIN]
+            return [*before, unfinished] if unfinished else before
         if task not in self._held:
             return [line]
         self._held[task].append(line)

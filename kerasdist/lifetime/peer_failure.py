@@ -52,15 +52,33 @@ _ERROR = 1
 _WATCHER = """
 import os, select, signal, sys
 
+def stop(*_):
+    raise KeyboardInterrupt
+
+def is_over(secs):
+    return bool(select.select([0], [], [], secs)[0])
+
+signal.signal(signal.SIGTERM, stop)
 pid, secs, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-if not select.select([0], [], [], secs)[0]:
-    try:
-        print(message, file=sys.stderr, flush=True)
-    except OSError:
-        pass  # The disk is full.
-    os.kill(pid, signal.SIGUSR1)
-    if not select.select([0], [], [], 2)[0]:
-        os.kill(pid, signal.SIGKILL)
+signals = [signal.SIGUSR1, signal.SIGKILL]
+try:
+    if is_over(secs):
+        sys.exit()
+except KeyboardInterrupt:  # It went to all of the group, and TensorFlow may be deaf to it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if is_over(2):
+        sys.exit()
+    message = "Stopped, while TensorFlow was connecting the cluster."
+    signals = [signal.SIGKILL]
+try:
+    print(message, file=sys.stderr, flush=True)
+except OSError:
+    pass  # The disk is full.
+for number in signals:
+    os.kill(pid, number)
+    if is_over(2):
+        break
 """
 
 
@@ -226,7 +244,7 @@ class StartLimit:
     """A context that ends the process with exit code 138 if TensorFlow does not start.
 
     A worker that dies after the preflight, before TensorFlow has connected it, leaves TensorFlow on
-    the others waiting for an hour, deaf to Ctrl-C and TERM.
+    the others waiting for an hour, deaf to Ctrl-C and TERM: these, too, end the process here.
 
     Args:
         cluster: The workers, and which of them this process is.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kerasdist import environment, launch_note, tasks
 from kerasdist.checks import check_kind
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, proxies
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
@@ -202,6 +202,7 @@ def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
     reserve_logical_cpus(_num_cpus(choice))
     tensorflow_adapter.check_not_started()
     facts = _facts(str(len(choice.devices)))
+    proxies.bypass(cluster.addresses.values())
     wait_for_peers(cluster, facts=facts, timeout_secs=options.start_timeout_secs)
     return MultiWorkerMirroredStrategy(cluster, list(choice.devices), options, reason=choice.reason)
 
@@ -210,6 +211,7 @@ def _join_parameter_servers(
     choice: Choice, cluster: Cluster, options: ClusterOptions, facts: dict[str, str]
 ):
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
+    proxies.bypass(cluster.addresses.values())
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(options.heartbeat_timeout_secs))
     from kerasdist.lifetime import peer_failure

@@ -3,6 +3,7 @@
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,23 @@ def test_colors_are_for_terminals_that_want_them(monkeypatch):
 
 def test_no_stdout_is_no_error():
     Console(None, [CHIEF, WORKER]).show_line(WORKER, "hello")
+
+
+def test_what_has_taken_the_place_of_stdout_need_not_be_a_file():
+    class Both:
+        def __init__(self):
+            self.written = []
+
+        def write(self, text):
+            self.written.append(text)
+
+        def flush(self):
+            pass
+
+    both: Any = Both()
+    Console(both, [CHIEF, WORKER]).show_line(WORKER, "hello")
+
+    assert both.written == ["worker 0 | hello\n"]
 
 
 TENSORFLOW_LINES = """\

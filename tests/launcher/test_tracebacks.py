@@ -92,3 +92,17 @@ def test_tracebacks_that_differ_or_do_not_end_are_all_shown():
         *lines[WORKER],
         *[begin, begin, "  File 'b'"],
     ]
+
+
+def test_a_traceback_may_follow_a_line_without_end(capsys):
+    source = """
+        print(" 5/10 ---- loss: 0.5", end="")
+        input("name? ")
+    """
+    result = kerasdist.launch(python(source), num_workers=2)
+
+    shown = capsys.readouterr().out
+    assert shown.count("  File ") < 2 * shown.count("EOFError")
+    assert len(re.findall(r" \|  5/10 ---- loss: 0\.5name\? $", shown, re.MULTILINE)) == 2
+    assert "A task has no standard input" in shown
+    assert "EOFError" in result.tasks[0].log.read_text()

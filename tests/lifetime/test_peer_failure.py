@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,27 @@ def test_a_start_has_its_limit_though_nobody_reads_the_log(monkeypatch):
         limit.__enter__()
         assert task.wait(30) == -signal.SIGUSR1
     limit.__exit__()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_deaf_to_a_signal_ends_with_it(monkeypatch, capfd, number):
+    """A terminal and `timeout` send it to all of the group, the watcher included."""
+    deaf = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", deaf]) as task:
+        monkeypatch.setattr(os, "getpid", lambda: task.pid)
+        limit: Any = peer_failure.StartLimit(CLUSTER, 60.0)
+        limit.__enter__()
+        time.sleep(2)  # Until it listens.
+        os.kill(limit._watcher.pid, number)
+        assert task.wait(30) == -signal.SIGKILL
+    limit.__exit__()
+    assert "Stopped, while TensorFlow was connecting the cluster." in capfd.readouterr().err
 
 
 def without_reader(command, **arguments):

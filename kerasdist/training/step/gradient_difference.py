@@ -94,10 +94,10 @@ def _remedy(found: GradientDifference, num_replicas: int) -> str:
         "A mean with a divisor of its own, such as the sum of a mask, is "
         "`kerasdist.global_mean(values, weights=mask)`, and a sum `kerasdist.global_sum(values)`. "
         "A loss that compares examples with each other compares those of one replica only, unless "
-        "it is given to `compile`. A gradient that is taken inside of a condition, a loop or a "
-        "`tf.function` with an `input_signature`, where replicas cannot meet, is of one replica "
-        "until the optimizer has it: take it in the train_step itself, or clip with "
-        "`kerasdist.callbacks.GradientClipping`."
+        "it is given to `compile` and computed by `compute_loss`. A gradient that is taken inside "
+        "of a condition, a loop or a `tf.function` with an `input_signature`, where replicas "
+        "cannot meet, is of one replica until the optimizer has it: take it in the train_step "
+        "itself, or clip with `kerasdist.callbacks.GradientClipping`."
     )
 
 

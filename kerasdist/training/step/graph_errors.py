@@ -20,7 +20,7 @@ _CLASSES = {"ValueError": ValueError, "FloatingPointError": FloatingPointError}
 _OF_SHAPES = (ValueError, IndexError, tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
 _SHAPES = re.compile(
     r"\b(shaped?|shapes|reshape|dim|dims|dimensions?|ranks?|sizes?|length|axis|axes|broadcast\w*|"
-    r"concat\w*|indices|index|out of (bounds|range))\b",
+    r"concat\w*|columns?|rows?|indices|index|out of (bounds|range))\b",
     re.IGNORECASE,
 )
 
@@ -54,7 +54,7 @@ def in_a_line(error: Exception) -> str:
 
 
 def of_parts(error: Exception, model, step, differing: str | None = None) -> Exception:
-    """Returns an error of the first step on several replicas, with what each replica was given.
+    """Returns an error of a step on several replicas, with what each replica was given.
 
     Args:
         error: What a program raised that may be right for the whole batch.
@@ -93,7 +93,8 @@ def of_parts(error: Exception, model, step, differing: str | None = None) -> Exc
     if is_of_shapes and is_own:
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "
-            "part of the batch, which is divided along the first axis. Data whose first axis does "
-            "not count examples trains on one device only."
+            "part of the batch, which is divided along the first axis. A number of examples that "
+            "the program needs is that of a part, `tf.shape(x)[0]`. Data whose first axis does not "
+            "count examples trains on one device only."
         )
     return error

@@ -233,20 +233,24 @@ def _runs(model, step: Callable, batch, logs, *, are_few: bool) -> _Runs:
         logs: `RehearsedLogs` of the model.
         are_few: Whether a few examples of the batch are enough.
     """
-    num_replicas = model.distribute_strategy.num_replicas_in_sync
-    some = some_of(batch, _EXAMPLES_OF_LOSS, num_replicas) if are_few else batch
-    predictions = _predict(model, some) if keras_stock.is_loss_all_own(model) else None
+
+    def some(most: int):
+        num_replicas = model.distribute_strategy.num_replicas_in_sync
+        return some_of(batch, most, num_replicas) if are_few else batch
+
+    examples = some(_EXAMPLES_OF_LOSS)
+    predictions = _predict(model, examples) if keras_stock.is_loss_all_own(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
-        data = (some, tf.range(batches.num_examples(some)))
+        data = (examples, tf.range(batches.num_examples(examples)))
         return _Runs(whole=run, part=run, alone=run, batch=data, touched=data, have_logs=False)
-    batch = some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
-    nearly = touched(batch)
+    examples = some(_EXAMPLES)
+    nearly = touched(examples)
     return _Runs(
         whole=functools.partial(logs.run_whole, step, nearly),
         part=functools.partial(logs.run_part, step),
         alone=step,
-        batch=batch,
+        batch=examples,
         touched=nearly,
         have_logs=True,
     )
@@ -424,7 +428,7 @@ def _describe_not_finite(num_replicas: int) -> str:
         "that made the weights, before it could be checked, have left some that are not finite. A "
         "mean over a part of the examples, such as those of a mask, may divide by 0 on a replica "
         "that has none of them; `kerasdist.global_mean(values, weights=mask)` does not. Call the "
-        "model with a batch, or `model.build(shape)`, before `fit`, to have it checked."
+        "model with a batch before `fit`, as in `model(x[:1])`, to have it checked."
     )
 
 
@@ -433,5 +437,5 @@ def _describe_late(model) -> str:
         f"The loss of the model '{model.name}' is computed from the whole batch from now on. In "
         "the steps that made its weights, before it could be checked, each replica computed it "
         "from its own examples: the weights are other ones than on one device. Call the model with "
-        "a batch, or `model.build(shape)`, before `fit`."
+        "a batch before `fit`, as in `model(x[:1])`."
     )

@@ -214,7 +214,7 @@ class StepFunction:
         told = graph_errors.explained(error)
         if told is not error:
             return told, None
-        if self._is_first_call and self._strategy.num_replicas_in_sync > 1:
+        if self._strategy.num_replicas_in_sync > 1:
             step = self._step
             told = graph_errors.of_parts(error, self._model, step.step, step.first_axes.describe())
         return told, error
