@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import shlex
 import sys
 import textwrap
@@ -32,6 +33,20 @@ from kerasdist.usage_error import UsageError
 _LONGEST_TITLE = 200
 _LONGEST_ERROR = 300
 _NO_INPUT = "A task has no standard input: `input()` finds its end. Use arguments or files instead."
+_NO_NETWORK = (
+    "In a network of their own, tasks reach each other alone: `--network=host` gives them that of "
+    "this machine."
+)
+_HINTS = (
+    (re.compile("EOFError|bdb.BdbQuit"), _NO_INPUT),
+    (
+        re.compile(
+            ".*(gaierror|URLError|URL fetch failure|Connection ?[Rr]efused|"
+            "name resolution|Network is unreachable)"
+        ),
+        _NO_NETWORK,
+    ),
+)
 
 
 class Supervisor:
@@ -199,7 +214,7 @@ def describe_end(result: LaunchResult) -> str:
         return result.reason
     # What a signal or a lost peer ended has said nothing of its own.
     said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
-    hint = _NO_INPUT if said.startswith("EOFError") else ""
+    hint = next((hint for pattern, hint in _HINTS if pattern.match(said)), "")
     lines = [said, hint, f"Full output of {cause.task}: {cause.log}"]
     if task_log.is_full(cause.log.parent):
         lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")

@@ -26,6 +26,14 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
                 "instead.",
             ],
         ),
+        (
+            *("socket.create_connection(('127.0.0.1', 1))", 1, "failed with exit code 1"),
+            [
+                "  ConnectionRefusedError: [Errno 111] Connection refused",
+                "  In a network of their own, tasks reach each other alone: `--network=host` gives "
+                "them that of this machine.",
+            ],
+        ),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
     ],
 )

@@ -99,10 +99,8 @@ def test_a_traceback_may_follow_a_line_without_end(capsys):
         print(" 5/10 ---- loss: 0.5", end="")
         input("name? ")
     """
-    result = kerasdist.launch(python(source), num_workers=2)
+    kerasdist.launch(python(source), num_workers=1)
 
     shown = capsys.readouterr().out
-    assert shown.count("  File ") < 2 * shown.count("EOFError")
-    assert len(re.findall(r" \|  5/10 ---- loss: 0\.5name\? $", shown, re.MULTILINE)) == 2
-    assert "A task has no standard input" in shown
-    assert "EOFError" in result.tasks[0].log.read_text()
+    assert "worker 0 |  5/10 ---- loss: 0.5name? \nworker 0 | Traceback (most recent" in shown
+    assert "\n  EOFError: EOF when reading a line\n  A task has no standard input" in shown
