@@ -161,6 +161,8 @@ ROUTABLE = {
     "global_seed_generator": Route(seed_generator, "global_seed_generator", ""),
     # The same masks on every replica.
     "next_seed": Route(keras.random.SeedGenerator, "next", "self ordered"),
+    # Where replicas assign a mean together, it is one of theirs, and not of the examples.
+    "assign": Route(keras.Variable, "assign", "self value"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
     "assign_add": Route(keras.Variable, "assign_add", "self value"),
     # Has no gradient for a variable in several parts.

@@ -31,6 +31,7 @@ from kerasdist.training.parameter_servers.step_function import WorkerStepFunctio
 from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
+    aggregated_states,
     batch_statistics,
     delivered_updates,
     global_loss,
@@ -391,6 +392,7 @@ _FUNCTIONS = {
     "moments": batch_statistics.moments,
     "global_seed_generator": randomness.global_seed_generator,
     "next_seed": randomness.next_seed,
+    "assign": aggregated_states.assign,
     "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,
     "call_function": inner_functions.call,

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers
 from kerasdist.training import traits
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import aggregated_states, replica_step
 
 
 def clip(stock, optimizer, gradients):
@@ -57,6 +57,8 @@ def assign_add(stock, variable, value):
         return delivery.add_in_place(variable, value)
     if _is_of_several_workers(variable):
         return keras_adapter.add_in_place(variable, value)
+    if aggregated_states.adds_up(variable):
+        return aggregated_states.add_up(variable, value)
     return stock(variable, value)
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, rehearsal_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import delivery, late_variables, randomness
+from kerasdist.training.step import aggregated_states, delivery, late_variables, randomness
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import ReplicaStep, apart, current, entered
@@ -213,7 +213,8 @@ def rehearse(
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
-        position = peers.replica_id() - first
+        replica_id = peers.replica_id()
+        position = replica_id - first
         count = shares.counts[position]
         replica_step = ReplicaStep(
             replica_id=0,  # Of which the random numbers are those of one device.
@@ -226,6 +227,7 @@ def rehearse(
             keras_state=keras_state,
             exchange=functools.partial(_exchange, keep_own, operator.call),
             rehearsed=[],
+            is_first_to_rehearse=replica_id == 0,
         )
         start()
         with entered(replica_step):
@@ -305,7 +307,8 @@ def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
         put_back_if(tf.reduce_any(step.discards), [*of_examples, *others])
     if step.may_be_empty and not step.is_only_replica:
         is_empty = tf.equal(step.num_examples, 0)
-        put_back_if(is_empty, [*of_examples, *step.dependence.among(others)])
+        own = aggregated_states.without_aggregated(others)
+        put_back_if(is_empty, [*of_examples, *step.dependence.among(own)])
 
 
 def _check_applied(step: ReplicaStep):

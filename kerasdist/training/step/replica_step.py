@@ -110,6 +110,7 @@ class ReplicaStep:
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
             is then not made; None in a step that counts.
         own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
+        is_first_to_rehearse: In a rehearsal, whether no replica comes before this one.
         update_seeds: What the first replica of this worker has drawn in its updates from
             generators that all replicas share.
         seeds_of_first: The same for another replica, one after the other; None on the first.
@@ -143,6 +144,7 @@ class ReplicaStep:
     discards: list = dataclasses.field(default_factory=list)
     rehearsed: Any = None
     own_losses: list = dataclasses.field(default_factory=list)
+    is_first_to_rehearse: bool = False
     update_seeds: list = dataclasses.field(default_factory=list)
     seeds_of_first: Iterator | None = None
 
