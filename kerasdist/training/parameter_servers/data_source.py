@@ -16,6 +16,7 @@ the data:
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ from kerasdist.training.data.transformations import has_variables
 
 # TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
 _MOST_BYTES_SENT = 2**29
+# What TensorFlow says of a variable in a dataset that is not where the dataset is.
+_OF_SERVER = re.compile(r"access resource (\S+?)(?:/\d+)? located in device /job:ps")
 _generations = itertools.count(1)
 
 
@@ -170,8 +173,20 @@ def _copier(
         is_of_worker: Whether one worker alone reads it, in any order.
         is_of_only_worker: Whether the order must be that of one device, since there is no other
             worker whose updates come in between.
+
+    Raises:
+        ValueError: It reads a variable that is on a parameter server.
     """
-    graph = dataset_adapter.serialized(dataset)
+    try:
+        graph = dataset_adapter.serialized(dataset)
+    except tf.errors.FailedPreconditionError as error:
+        if not (found := _OF_SERVER.search(str(error))):
+            raise
+        raise ValueError(
+            f"The dataset reads the variable '{found[1]}', which is on a parameter server, where "
+            "no dataset can read. Create what `dataset.map` calls, such as a layer, outside of "
+            "`strategy.scope()`."
+        ) from error
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     is_alike = is_of_worker or not (
         caches_an_order(definition)

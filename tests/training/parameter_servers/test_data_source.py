@@ -119,3 +119,21 @@ def test_the_chief_reads_what_is_cached_in_a_file():
     dataset = tf.data.Dataset.range(5).cache("file").batch(2)
 
     assert not WorkerDataSource(dataset, strategy).is_on_workers
+
+
+def test_a_variable_of_a_server_is_named(monkeypatch):
+    def serialized(dataset):
+        raise tf.errors.FailedPreconditionError(
+            *(None, None),
+            "Failed to serialize the graph: Trying to access resource dense/kernel/0 located in "
+            "device /job:ps/replica:0/task:0/device:CPU:0 from device /job:chief",
+        )
+
+    monkeypatch.setattr(dataset_adapter, "serialized", serialized)
+    served = SimpleNamespace(num_workers=2)
+    strategy = SimpleNamespace(coordinator=None, served_cluster=served, is_deterministic=False)
+
+    with pytest.raises(
+        ValueError, match=r"'dense/kernel', which .* outside of `strategy.scope\(\)`"
+    ):
+        WorkerDataSource(tf.data.Dataset.range(5).batch(2), strategy)
