@@ -210,8 +210,8 @@ def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
 def _join_parameter_servers(
     choice: Choice, cluster: Cluster, options: ClusterOptions, facts: dict[str, str]
 ):
-    # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
     proxies.bypass(cluster.addresses.values())
+    # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(options.heartbeat_timeout_secs))
     from kerasdist.lifetime import peer_failure
