@@ -350,10 +350,13 @@ def touched(batch):
             is_exact = False  # Pixels.
         return tf.where(is_exact, leaf, leaf * (1.0 + _TOUCH))
 
+    def touch_all(data):  # Of ragged and sparse tensors, the parts.
+        return tf.nest.map_structure(touch, data, expand_composites=True)
+
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):  # Anchors, positives, ...
-        return tf.nest.map_structure(touch, batch)
+        return touch_all(batch)
     x, *others = batch
-    leaves = tf.nest.flatten((tf.nest.map_structure(touch, x), *others))
+    leaves = tf.nest.flatten((touch_all(x), *others))
     return tf.nest.pack_sequence_as(batch, leaves)
 
 
