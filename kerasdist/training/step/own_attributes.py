@@ -193,7 +193,13 @@ class _Settings:
 
 
 def _numbers_of(layer) -> dict[str, Any]:
-    return {name: held for name, held in vars(layer).items() if type(held) in (bool, int, float)}
+    """Returns the numbers in a layer's attributes, without the user's own, which are `_Kept`."""
+    own = _own_attributes(layer) if _is_own(layer) else {}
+    return {
+        name: held
+        for name, held in vars(layer).items()
+        if type(held) in (bool, int, float) and name not in own
+    }
 
 
 def _own_parts_of(model) -> list:

@@ -208,7 +208,6 @@ STEPS = {
         clips_each_example_in_loop,
         weighs_tasks,
         keeps_in_attributes,
-        freezes_by_turns,
     )
 }
 # Nothing there is asked that the others do not ask.
@@ -238,6 +237,16 @@ def fit(model, **arguments):
 @pytest.mark.parametrize("step", named(STEPS, exhaustive=LIKE_OTHERS))
 def test_as_on_one_device(strategy, step):
     check_as_plain(strategy, lambda: make(step), fit)
+
+
+@on_three_replicas
+def test_each_replica_has_its_own_settings_of_layers(strategy):
+    def make_with_slots_of_both():
+        model = make(freezes_by_turns)
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    check_as_plain(strategy, make_with_slots_of_both, fit)
 
 
 @on_two_replicas
