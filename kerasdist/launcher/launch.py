@@ -14,7 +14,7 @@ from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import LaunchResult
 from kerasdist.launcher.settings import Settings, SettingsOfLaunch
-from kerasdist.launcher.supervisor import Supervisor, describe_end, describe_timeout
+from kerasdist.launcher.supervisor import Supervisor, describe_timeout
 
 Value = TypeVar("Value")
 
@@ -149,9 +149,10 @@ def _launch_function(function, settings):
     title = f"{getattr(function, '__qualname__', repr(function))}()"
     with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
         program = function_program.pack(function, guard.folder)
-        result = Supervisor(program, settings, guard=guard, stream=sys.stdout, title=title).run()
+        supervisor = Supervisor(program, settings, guard=guard, stream=sys.stdout, title=title)
+        result = supervisor.run()
         if result.exit_code == TIMED_OUT and not result.root_cause:
             raise TimeoutError(describe_timeout(result))
         if result.root_cause:
-            raise LaunchError(describe_end(result), result)
+            raise LaunchError(supervisor.describe_end(result), result)
         return function_program.values_of([ended.task for ended in result.tasks], guard.folder)

@@ -37,15 +37,10 @@ _NO_NETWORK = (
     "In a network of their own, tasks reach each other alone: `--network=host` gives them that of "
     "this machine."
 )
-_HINTS = (
-    (re.compile("EOFError|bdb.BdbQuit"), _NO_INPUT),
-    (
-        re.compile(
-            ".*(gaierror|URLError|URL fetch failure|Connection ?[Rr]efused|"
-            "name resolution|Network is unreachable)"
-        ),
-        _NO_NETWORK,
-    ),
+_OF_INPUT = re.compile(r"EOFError|bdb\.BdbQuit")
+_OF_NETWORK = re.compile(
+    "gaierror|URLError|URL fetch failure|Connection ?refused|name resolution|unreachable",
+    re.IGNORECASE,
 )
 
 
@@ -85,6 +80,7 @@ class Supervisor:
         self._logs = _make_logs(self._log_dir, self._tasks, guard.run_id)
         self._notes = {task: guard.folder / f"{log.stem}.note" for task, log in self._logs.items()}
         self._start = time.monotonic()
+        self._is_isolated = False
 
     def run(self) -> LaunchResult:
         """Runs the cluster until it is done, fails for good, or reaches the timeout."""
@@ -93,7 +89,8 @@ class Supervisor:
         self._console.say(self._plan(addresses, network))
         if network != ISOLATED and self._settings.network == ISOLATED:
             print(_open_ports_warning(network, addresses), file=sys.stderr)
-        guard_pid = self._guard.pid if network == ISOLATED else 0
+        self._is_isolated = network == ISOLATED
+        guard_pid = self._guard.pid if self._is_isolated else 0
         last_error = None
         for num_restarts in itertools.count():
             result = self._attempt(addresses, guard_pid, num_restarts)
@@ -106,7 +103,7 @@ class Supervisor:
             last_error = error
             self._announce_restart(result, num_restarts + 1)
             addresses = addresses_of(self._tasks)  # The old ones may still be held.
-        self._console.say(describe_end(result))
+        self._console.say(self.describe_end(result))
         has_joined = any(map(launch_note.words_of, self._notes.values()))
         if result.exit_code == 0 and len(self._tasks) > 1 and not has_joined:
             self._console.say(_describe_separate_runs(len(self._tasks)))
@@ -201,24 +198,27 @@ class Supervisor:
         for log in self._logs.values():
             with task_log.open_to_append(log) as file:
                 file.write(f"{mark}\n".encode())
-        self._console.say(f"{describe_end(result)}\n{mark}")
+        self._console.say(f"{self.describe_end(result)}\n{mark}")
 
+    def describe_end(self, result: LaunchResult) -> str:
+        """Returns how a launch ended: the root cause's error in a line, and where its output is.
 
-def describe_end(result: LaunchResult) -> str:
-    """Returns how a launch ended: the root cause's error in a line, and where its output is.
+        Its traceback was shown when the task wrote it, and is not shown again.
+        """
+        cause = result.root_cause
+        if not cause:
+            return result.reason
+        # What a signal or a lost peer ended has said nothing of its own.
+        said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
+        lines = [said, self._hint_for(said), f"Full output of {cause.task}: {cause.log}"]
+        if task_log.is_full(cause.log.parent):
+            lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")
+        return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
 
-    Its traceback was shown when the task wrote it, and is not shown again.
-    """
-    cause = result.root_cause
-    if not cause:
-        return result.reason
-    # What a signal or a lost peer ended has said nothing of its own.
-    said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
-    hint = next((hint for pattern, hint in _HINTS if pattern.match(said)), "")
-    lines = [said, hint, f"Full output of {cause.task}: {cause.log}"]
-    if task_log.is_full(cause.log.parent):
-        lines.append(f"No space left on the disk of {cause.log.parent}: the logs end early.")
-    return "\n".join([result.reason, *(f"  {line}" for line in lines if line)])
+    def _hint_for(self, said: str) -> str:
+        if _OF_INPUT.match(said):
+            return _NO_INPUT
+        return _NO_NETWORK if self._is_isolated and _OF_NETWORK.search(said) else ""
 
 
 def _last_words(log: Path) -> str:

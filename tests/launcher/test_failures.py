@@ -9,6 +9,7 @@ import pytest
 import kerasdist
 from kerasdist.exit_codes import PEER_FAILED
 from tests.launcher.programs import FOREVER, python, root_cause
+from tests.network import isolated_only
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
@@ -26,15 +27,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
                 "instead.",
             ],
         ),
-        (
-            *("socket.create_connection(('127.0.0.1', 1))", 1, "failed with exit code 1"),
-            [
-                "  ConnectionRefusedError: [Errno 111] Connection refused",
-                "  In a network of their own, tasks reach each other alone: `--network=host` gives "
-                "them that of this machine.",
-            ],
-        ),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
+        # Of the watcher that ends a task which TensorFlow does not connect.
+        ("os.kill(os.getpid(), signal.SIGUSR1)", 138, "with exit code 138 (a peer failed)", []),
     ],
 )
 def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, said, capsys):
@@ -55,6 +50,16 @@ def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, wo
     printed = capsys.readouterr().out
     _, _, told = printed.partition(f"\n{result.reason}\n")
     assert told.splitlines() == [*said, f"  Full output of worker 1: {result.tasks[1].log}"]
+
+
+@pytest.mark.parametrize("network", [pytest.param("isolated", marks=isolated_only), "host"])
+def test_only_a_task_in_a_network_of_its_own_is_told_of_the_other_one(network, capsys):
+    source = "socket.create_connection(('127.0.0.1', 1))"
+    kerasdist.launch(python(source), num_workers=1, network=network)
+
+    shown = capsys.readouterr().out
+    assert "\n  ConnectionRefusedError: [Errno 111] Connection refused\n" in shown
+    assert ("`--network=host` gives them that of this machine" in shown) == (network == "isolated")
 
 
 def test_failed_peer_is_a_consequence_of_what_failed_a_moment_later():

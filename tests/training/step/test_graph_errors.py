@@ -106,6 +106,32 @@ def test_a_train_step_that_fails_on_a_part_of_the_batch_is_told_of_the_parts(str
     assert "divided along the first axis" in caught.value.__notes__[-1]
 
 
+class FourLargest(keras.Model):
+    """Learns from the largest losses; the last batch has too few on a replica."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_mean(tf.square(self(x) - y), axis=-1)
+            loss = tf.reduce_mean(tf.math.top_k(losses, 4).values)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@pytest.mark.filterwarnings("ignore:The gradient over")
+@on_two_replicas
+def test_so_is_a_step_that_fails_in_a_later_batch(strategy):
+    with strategy.scope():
+        inputs = keras.Input((5,))
+        model = FourLargest(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd")
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        model.fit(X[:14, :, 0], Y[:14], batch_size=8, shuffle=False, verbose=0)
+
+    assert "divided along the first axis" in caught.value.__notes__[-1]
+
+
 class SumOfPairs(keras.layers.Layer):
     """Takes [2, pairs, features], too."""
 
