@@ -58,10 +58,10 @@ def stop(*_):
 def is_over(secs):
     return bool(select.select([0], [], [], secs)[0])
 
-signal.signal(signal.SIGTERM, stop)
 pid, secs, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 signals = [signal.SIGUSR1, signal.SIGKILL]
 try:
+    signal.signal(signal.SIGTERM, stop)
     if is_over(secs):
         sys.exit()
 except KeyboardInterrupt:  # It went to all of the group, and TensorFlow may be deaf to it.

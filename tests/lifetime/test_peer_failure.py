@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,11 +73,19 @@ def test_a_start_that_is_deaf_to_a_signal_ends_with_it(monkeypatch, capfd, numbe
         monkeypatch.setattr(os, "getpid", lambda: task.pid)
         limit: Any = peer_failure.StartLimit(CLUSTER, 60.0)
         limit.__enter__()
-        time.sleep(2)  # Until it listens.
+        while not catches_termination(limit._watcher.pid):
+            time.sleep(0.01)
         os.kill(limit._watcher.pid, number)
         assert task.wait(30) == -signal.SIGKILL
     limit.__exit__()
     assert "Stopped, while TensorFlow was connecting the cluster." in capfd.readouterr().err
+
+
+def catches_termination(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 def without_reader(command, **arguments):
