@@ -199,7 +199,7 @@ class StepRecord:
             and step.rehearsed is None
             and not step.is_quiet
             and peers.is_chief(self._strategy)
-            and step.replica_id == peers.local_replicas(self._strategy)[0]
+            and peers.replica_id() == peers.local_replicas(self._strategy)[0]
         )
 
     def _due_update(self) -> tuple:

@@ -105,7 +105,7 @@ class StopOnNonFinite(StepCallback):
         # Every replica is traced in a thread of its own.
         self._sizes[threading.get_ident()] = sizes, losses
         num_replicas = self.model.distribute_strategy.num_replicas_in_sync
-        flag = tf.one_hot(step.replica_id, num_replicas) * tf.cast(is_bad, tf.float32)
+        flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
         return {_rider(step.updates): flag}
 
     def update(self, gradients_and_variables, apply):
@@ -114,7 +114,7 @@ class StopOnNonFinite(StepCallback):
         if flags is None:  # A LossScaleOptimizer looks for itself.
             apply(gradients_and_variables)
             return
-        local = step.replica_id - peers.local_replicas(self.model.distribute_strategy)[0]
+        local = peers.replica_id() - peers.local_replicas(self.model.distribute_strategy)[0]
         evidence = self._evidence[local]
         sizes, losses = self._sizes.pop(threading.get_ident())
         indices = [[self._index[id(variable)]] for _, variable in gradients_and_variables]

@@ -287,7 +287,8 @@ def _make_variables(model, element_spec):
     make_delivery = remote_delivery.RemoteDelivery if is_remote else LocalDelivery
 
     def run(batch):
-        shares = batches.shares_of(batch, strategy)
+        # Any examples do, and what a step may not do with a share is said by the step that counts.
+        shares = batches.whole_for_each(batch, strategy)
         replica_run.run(strategy, step, shares, make_delivery=make_delivery)
 
     traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext

@@ -31,12 +31,31 @@ class Shares:
             scalars.
         total: The examples of the global batch, over all workers: int or int32 scalar.
         may_be_empty: Whether a replica can be without examples.
+        are_whole: Whether each replica has all examples of the global batch.
     """
 
     data: tuple
     counts: list
     total: Any
     may_be_empty: bool
+    are_whole: bool = False
+
+
+def whole_for_each(batch, strategy) -> Shares:
+    """Returns all of a global batch for each replica of this worker.
+
+    One of a distributed dataset is all of it where there is one worker.
+    """
+    batch = in_one_piece(batch, strategy)
+    num_local = len(peers.local_replicas(strategy))
+    size = num_examples(batch)
+    return Shares(
+        data=(batch,) * num_local,
+        counts=[size] * num_local,
+        total=size,
+        may_be_empty=False,
+        are_whole=True,
+    )
 
 
 def shares_of(batch, strategy) -> Shares:

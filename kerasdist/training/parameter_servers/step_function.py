@@ -308,7 +308,7 @@ class WorkerStepFunction:
         if self._is_first_call:
             self._is_first_call = False
             with self._watch.waiting():
-                self._step.warn_of_batch()
+                self._step.warn_of_batch(is_divided=True)
         return self._read_logs()
 
     def _read_logs(self) -> dict:

@@ -20,7 +20,7 @@ from kerasdist.training.step import replica_step
 def assign(stock, variable, value):
     """Stands before `assign` of a variable: a mean is one over the examples of the batch."""
     step = replica_step.current()
-    is_alone = step is None or step.is_only_replica or keras_adapter.is_stateless()
+    is_alone = step is None or step.has_whole_batch or keras_adapter.is_stateless()
     if is_alone or not _is_aggregated(variable, "mean") or not variable.value.dtype.is_floating:
         return stock(variable, value)
     value = tf.cast(value, variable.value.dtype)
@@ -33,14 +33,14 @@ def assign(stock, variable, value):
 def adds_up(variable) -> bool:
     """Whether what is added to a variable, in the step of this thread, is added up."""
     step = replica_step.current()
-    is_alone = step is None or (step.is_only_replica and step.rehearsed is None)
-    return not is_alone and _is_aggregated(variable, "sum")
+    is_one_device = step is None or (step.is_alone and step.rehearsed is None)
+    return not is_one_device and _is_aggregated(variable, "sum")
 
 
 def add_up(variable, value) -> None:
     """Adds to a variable what all replicas add to it that have examples."""
     step: Any = replica_step.current()
-    counts = step.is_first_to_rehearse if step.is_only_replica else step.num_examples > 0
+    counts = step.is_first if step.has_whole_batch else step.num_examples > 0
     keras_adapter.add_in_place(variable, tf.where(counts, value, tf.zeros_like(value)))
 
 

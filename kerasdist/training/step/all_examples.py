@@ -57,7 +57,8 @@ def one_device(step: replica_step.ReplicaStep) -> replica_step.ReplicaStep:
     """Returns what a replica that has all examples knows: it is the only one, for `global_mean`."""
     return dataclasses.replace(
         step,
-        is_only_replica=True,
+        has_whole_batch=True,
+        is_alone=True,
         num_examples=step.global_num_examples,
         share=1.0,
         may_be_empty=False,

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
+from kerasdist.training.step import own_attributes
 
 # Of the root mean square: far above rounding.
 _TOLERANCE = 1e-3
@@ -56,6 +57,18 @@ def _sketch_of_change(before, variable) -> float:
     if tf.norm(change) <= _ROUNDING * tf.norm(before):
         return 0.0
     return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
+
+
+def share_first(model) -> None:
+    """Gives all replicas of this worker the weights and states that the first one has."""
+    states = [value for _, value in own_attributes.states_of(model)]
+    for variable in (*(each.value for each in model.trainable_variables), *states):
+        variable.assign(tf.convert_to_tensor(variable))
+
+
+def are_different(spreads: list) -> bool:
+    """Whether one of the variables of `note_spreads` is not the same on all replicas."""
+    return any(spread > _TOLERANCE for spread in spreads)
 
 
 def describe_spreads(model, weights, states, spreads: list, num_replicas: int) -> list[str]:

@@ -29,7 +29,7 @@ def moments(stock, layer, inputs, mask):
     Keras' own.
     """
     step = replica_step.current()
-    if step is None or step.is_only_replica or not layer.synchronized:
+    if step is None or step.has_whole_batch or not layer.synchronized:
         return stock(layer, inputs, mask)
     dtype = inputs.dtype
     inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs

@@ -58,7 +58,7 @@ def looked_for_in_update(optimizer, step) -> Generator[None]:
         optimizer: What is traced inside is its update.
         step: The `ReplicaStep` of this replica.
     """
-    if step.replica_id or step.is_only_replica or tf.executing_eagerly():
+    if not step.is_first or step.is_alone or tf.executing_eagerly():
         yield
         return
     graph = tf.compat.v1.get_default_graph()

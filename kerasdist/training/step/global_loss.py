@@ -64,12 +64,12 @@ def reduce_weighted_values(
     """
     step = replica_step.current()
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-    if step is None or (step.is_only_replica and not step.callbacks):
+    if step is None or (step.has_whole_batch and not step.callbacks):
         return loss
     if reduction in ("sum", "none", None):
         if reduction == "sum" and _is_compiled():
             step.divisors.append(_sum_over_examples())
-            return loss if step.is_only_replica else _divide(loss, step.share)
+            return loss if step.has_whole_batch else _divide(loss, step.share)
         # The train_step makes a mean of it, or the loss has by itself. Numbers for each example
         # that are left as they are Keras adds up, see `compiled_loss`.
         if not _is_compiled() or loss.shape.rank == 0:
@@ -80,11 +80,11 @@ def reduce_weighted_values(
         step.divisors.append(_mean_over_examples(step))
         return loss
     local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
-    total = local if step.is_only_replica else replica_step.sum_over_replicas([local])[0]
+    total = local if step.has_whole_batch else replica_step.sum_over_replicas([local])[0]
     step.divisors.append(
         Divisor(name="the sum of its mask or weights", total=total, weights=weights)
     )
-    if step.is_only_replica:
+    if step.has_whole_batch:
         return loss
     fraction = tf.math.divide_no_nan(local, total)
     return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
@@ -114,7 +114,7 @@ def compiled_loss(stock, compiled, *args, **kwargs):
     if step is None or loss is None or loss.shape.rank == 0:
         return loss
     step.divisors.append(_sum_over_examples())
-    if step.is_only_replica or step.weighs_loss:
+    if step.has_whole_batch or step.weighs_loss:
         return loss
     # Its gradient is weighed later, by the share of this replica.
     addend = _divide(weigh(loss, step), step.share)
@@ -195,7 +195,7 @@ def update_mean(stock, metric, values, sample_weight=None):
     if len(values.shape) > 0:
         return stock(metric, values, sample_weight)
     step.losses[metric.name] = values
-    if step.is_only_replica:
+    if step.has_whole_batch:
         return stock(metric, values, sample_weight)
     return stock(metric, values, step.share if sample_weight is None else sample_weight)
 
@@ -208,7 +208,7 @@ def add_loss(stock, layer, loss):
     step = replica_step.current()
     if step is None:
         return stock(layer, loss)
-    if not step.is_only_replica and keras_adapter.is_sum_over_batch(layer):
+    if not step.has_whole_batch and keras_adapter.is_sum_over_batch(layer):
         loss = _divide(loss, step.share)
     added = keras_adapter.losses_added_by(layer)
     num_before = len(added)
@@ -238,7 +238,7 @@ def global_sum(values):
     """Returns the sum over the global batch; see `kerasdist.global_sum`."""
     values = keras.ops.convert_to_tensor(values)
     step = replica_step.current()
-    if step is None or step.is_only_replica:
+    if step is None or step.has_whole_batch:
         return tf.reduce_sum(values)
     return _global(tf.reduce_sum(values), step)
 
@@ -249,7 +249,7 @@ def global_mean(values, weights=None):
     weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
     weights = tf.broadcast_to(weights, tf.shape(values))
     step = replica_step.current()
-    if step is None or step.is_only_replica:
+    if step is None or step.has_whole_batch:
         total, divisor = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
         return tf.math.divide_no_nan(total, divisor)
     divisor = replica_step.sum_over_replicas([tf.reduce_sum(weights)])[0]

@@ -116,9 +116,12 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
         step: The step they were computed in.
         factor: What their loss was divided by; of no meaning where `step.weighs_loss`.
     """
-    if step.is_only_replica:
+    if step.is_alone:
         step.sums.update(step.riders)
         return gradients
+    cannot_meet = tf.compat.v1.get_default_graph() is not step.graph
+    if step.has_whole_batch and cannot_meet and not set(step.riders) - set(step.sums):
+        return gradients  # All replicas have the same.
     present = [gradient for gradient in gradients if gradient is not None]
     if not present and not (set(step.riders) - set(step.sums)):
         return gradients
@@ -145,7 +148,7 @@ def _aggregate_of(variables, gradients: list, step, factor) -> list:
     So do the gradients of Keras' float8 layers, which are the largest inputs that they have seen.
     """
     overwrites = [is_overwritten(variable) for variable in variables]
-    if step.is_only_replica or not any(overwrites):
+    if step.is_alone or not any(overwrites):
         return _aggregate_others(gradients, step, factor)
     pairs = list(zip(gradients, overwrites, strict=True))
     others = [gradient for gradient, overwrites in pairs if not overwrites]
@@ -190,7 +193,7 @@ def _aggregate_anew(variables, gradients: list, step) -> list:
     Those that it has computed anew, from the examples of this replica, meet here.
     """
     is_of_batch = not tf.executing_eagerly() and step.dependence.is_in(gradients)
-    if step.is_only_replica or not is_of_batch:
+    if step.is_alone or not is_of_batch:
         return gradients
     # Nobody has scaled their loss.
     step = dataclasses.replace(step, weighs_loss=False, riders={})
@@ -223,9 +226,9 @@ def scale_loss(stock, optimizer, loss):
         return stock(optimizer, loss)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
         _scaled_unbuilt.add(optimizer)
-    if step.weighs_loss and not step.is_only_replica:
+    if step.weighs_loss and not step.has_whole_batch:
         loss = global_loss.weigh(loss, step)
-    elif _scale_of(optimizer) is not None and not step.is_only_replica:
+    elif _scale_of(optimizer) is not None and not step.has_whole_batch:
         scaled = _scaled_loss(stock, optimizer, loss / num_replicas(), step)
         step.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
         return scaled

@@ -24,6 +24,11 @@ _SHAPES = re.compile(
     re.IGNORECASE,
 )
 
+MEMORY_OF_WHOLE_BATCH = (
+    "Each replica computes the whole batch; a warning has given the reason. Change what it names, so "
+    "that each replica gets its part of the batch, or make the batch smaller."
+)
+
 
 def message(error_class: type[Exception], text: str) -> str:
     """Returns the message for a check inside the graph that means `error_class(text)`."""
@@ -51,6 +56,12 @@ def in_a_line(error: Exception) -> str:
     telling = (line for line in lines if line and not line.startswith("Exception encountered when"))
     # None of an `assert` without a message.
     return ": ".join([type(error).__name__, *itertools.islice(telling, 1)])
+
+
+def describe_failure(error: Exception) -> str:
+    """Returns in words that a step fails with parts of a batch, and not with all of it."""
+    told = in_a_line(error).rstrip(".")
+    return f"The step fails with a part of the batch, and not with all of it: {told}."
 
 
 def of_parts(error: Exception, model, step, differing: str | None = None) -> Exception:

@@ -15,7 +15,7 @@ _LIBRARIES = ("keras", "tensorflow", "kerasdist")
 def call(stock, function, *args, **kwargs):
     """Stands before the call of a `tf.function`."""
     step = replica_step.current()
-    if step is None or step.is_only_replica or step.weighs_loss:
+    if step is None or step.is_alone or step.weighs_loss:
         return stock(function, *args, **kwargs)
     if tf.compat.v1.get_default_graph() is step.graph and (inlined := _inlined(function)):
         return inlined(*args, **kwargs)

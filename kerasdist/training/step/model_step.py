@@ -132,10 +132,11 @@ class ModelStep:
         if self._is_stock:
             self.first_axes.see(batch, self._strategy.num_replicas_in_sync)
 
-    def warn_of_batch(self) -> None:
-        """Warns of what `look_at` has found."""
+    def warn_of_batch(self, *, is_divided: bool) -> None:
+        """Warns of what `look_at` has found in a batch that may have been divided."""
         data_checks.warn_of_infinite(self._has_infinite)
-        self.first_axes.warn()
+        if is_divided:
+            self.first_axes.warn()
 
     def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_run.GlobalStep:
         """Traces a step.
@@ -174,7 +175,7 @@ class ModelStep:
                 times=self.times,
                 keep_own=self._keep_own,
             )
-        whole_metrics.add_up_others(self._model)
+        whole_metrics.note_others(self._model, are_whole=shares.are_whole)
         with replica_run.after(batch, checks):
             counter = self.num_examples if counter is None else counter
             counter.assign_add(tf.cast(result.num_examples, tf.int64))

@@ -12,6 +12,10 @@ Before it warns, the divided examples go through it once more, now with compiled
 user's that see all of them (`whole_losses`). Where that gives the gradient of one device, the steps
 that count do so, too.
 
+Where that is not so, they go through it a last time, all of them on every replica, whose gradients
+meet as ever. If this gives what one device gives, so do the steps that count: no faster than one
+device, and with its weights.
+
 What the step returns is compared, too: a log counts as a mean over the examples, and a norm or a
 maximum is none.
 
@@ -110,7 +114,9 @@ def is_due(model) -> bool:
     )
 
 
-def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> None:
+def warn_of_differences(
+    model, step: Callable, batch, *, is_late: bool = False, may_repeat: bool = False
+) -> bool:
     """Rehearses a step and warns where its gradient is not that of the whole batch.
 
     Args:
@@ -118,18 +124,24 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
         step: Its train_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
         is_late: Whether steps were made before, without a rehearsal.
+        may_repeat: Whether every replica can have the whole batch.
+
+    Returns:
+        Whether every replica is to have it, because only then the step does what it does on one
+        device.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     saw_one = whole_losses.may_see_all(model)
+    rehearse = functools.partial(_describe_differences, model, step, batch, may_repeat=may_repeat)
     try:
-        texts = with_enough(functools.partial(_describe_differences, model, step, batch))
+        texts, is_repeated = with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         warnings.warn(
             f"Could not check that {num_replicas} replicas give the gradient of one device: "
             f"{graph_errors.in_a_line(error)}",
             stacklevel=2,
         )
-        return
+        return False
     sees_all = saw_one and not whole_losses.may_see_all(model)
     if sees_all and is_late:
         texts = [_describe_late(model), *texts]
@@ -137,6 +149,7 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
         texts = [*texts, _describe_not_finite(num_replicas)]
     for text in texts:
         warnings.warn(text, stacklevel=2)
+    return is_repeated
 
 
 def tolerance_of(model) -> float:
@@ -158,14 +171,20 @@ def with_enough(rehearse: Callable) -> Any:
         return rehearse(are_few=False)
 
 
-def _describe_differences(model, step: Callable, batch, *, are_few: bool) -> list[str]:
+def _describe_differences(
+    model, step: Callable, batch, *, may_repeat: bool, are_few: bool
+) -> tuple[list[str], bool]:
     """Returns in words where a step over the replicas differs from that of the whole batch.
 
     Args:
         model: See `warn_of_differences`.
         step: See `warn_of_differences`.
         batch: See `warn_of_differences`.
+        may_repeat: See `warn_of_differences`.
         are_few: Whether a few examples of the batch are enough.
+
+    Returns:
+        The words, and whether every replica is to have the whole batch.
 
     Raises:
         FloatingPointError: A few are not: on one device their gradients are NaN as well, or zero.
@@ -189,33 +208,53 @@ def _describe_differences(model, step: Callable, batch, *, are_few: bool) -> lis
             whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
             if are_few and not _says_something(whole):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
-            try_parts(strategy, runs.alone, runs.batch)
         weights = [(each.path, each.value) for each in model.trainable_variables]
         noted = [value for _, value in (*weights, *states)]
 
-        def compare() -> tuple[_Parts, GradientDifference | None]:
+        def compare(
+            divide: Callable = batches.shares_of,
+        ) -> tuple[_Parts, GradientDifference | None]:
+            shares = divide(runs.batch, strategy)
             with logs.watched():
-                parts = _rehearse_parts(model, runs, noted, weighs_loss=weighs_loss)
+                parts = _rehearse_parts(model, runs, shares, noted, weighs_loss=weighs_loss)
             return parts, gradient_difference.find(whole, parts.rehearsed, tolerance, num_replicas)
 
-        parts, difference = whole_losses.compared(model, compare, whole.own_losses, tolerance)
-    texts = []
-    if runs.have_logs:
-        texts = logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
-    if difference:  # What follows from it is no news.
+        def compare_whole() -> tuple[_Parts, bool]:
+            parts, difference = compare(batches.whole_for_each)
+            return parts, bool(difference) or assignments.are_different(parts.spreads)
+
+        try:
+            with failing_together(strategy):
+                try_parts(strategy, runs.alone, runs.batch)
+            parts, difference = whole_losses.compared(model, compare, whole.own_losses, tolerance)
+        except Exception as error:
+            if are_few or not may_repeat or not finds_nothing(compare_whole):
+                raise
+            return [_describe_failed(error, strategy)], True
+        texts = []
+        if runs.have_logs and not difference:  # What follows from it is no news.
+            texts = logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
+        is_other = bool(difference) or assignments.are_different(parts.spreads)
+        is_repeated = may_repeat and is_other and finds_nothing(compare_whole)
+    if is_repeated:  # So is what the step returns.
+        texts = []
+    if difference:
         texts = [gradient_difference.describe(difference, num_replicas)]
-    spread = assignments.describe_spreads(model, weights, states, parts.spreads, num_replicas)
-    return [*texts, *spread]
+    texts += assignments.describe_spreads(model, weights, states, parts.spreads, num_replicas)
+    if is_repeated:
+        texts = [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"]
+    return texts, is_repeated
 
 
-def _rehearse_parts(model, runs: _Runs, noted: list, *, weighs_loss: bool) -> _Parts:
-    """Rehearses the step with the examples divided over the replicas."""
-    strategy = model.distribute_strategy
+def _rehearse_parts(
+    model, runs: _Runs, shares: batches.Shares, noted: list, *, weighs_loss: bool
+) -> _Parts:
+    """Rehearses the step with the examples as they are divided over the replicas."""
     spreads: list = []
     rehearsed = replica_run.rehearse(
-        strategy,
+        model.distribute_strategy,
         functools.partial(assignments.note_spreads, runs.part, noted, spreads),
-        batches.shares_of(runs.batch, strategy),
+        shares,
         is_whole=False,
         weighs_loss=weighs_loss,
         keep_own=functools.partial(own_attributes.kept, model),
@@ -433,6 +472,19 @@ def _describe_not_finite(num_replicas: int) -> str:
         "that has none of them; `kerasdist.global_mean(values, weights=mask)` does not. Call the "
         "model with a batch before `fit`, as in `model(x[:1])`, to have it checked."
     )
+
+
+def _describe_failed(error: Exception, strategy) -> str:
+    failure = graph_errors.describe_failure(error)
+    return f"{failure} {replica_run.describe_repeated(strategy)}"
+
+
+def finds_nothing(compare: Callable[[], tuple]) -> bool:
+    """Whether a comparison finds no difference, as its second result; it may fail."""
+    try:
+        return not compare()[1]
+    except Exception:  # Of the program. What was found before is said.
+        return False
 
 
 def _describe_late(model) -> str:

@@ -39,7 +39,9 @@ def is_due(model) -> bool:
     return not keras_stock.evaluates_each_example_alone(model)
 
 
-def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) -> None:
+def warn_of_differences(
+    model, step: Callable, batch, *, is_late: bool = False, may_repeat: bool = False
+) -> bool:
     """Rehearses a step and warns where it does not give what one device gives.
 
     Args:
@@ -47,23 +49,33 @@ def warn_of_differences(model, step: Callable, batch, *, is_late: bool = False) 
         step: Its test_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
         is_late: Whether steps were made before, without a rehearsal; makes no difference.
+        may_repeat: Whether every replica can have the whole batch.
+
+    Returns:
+        Whether every replica is to have it, because only then the step gives what one device gives.
     """
-    is_trained = getattr(model.train_function, "was_rehearsed", False)
-    if is_trained and keras_stock.returns_stock_metrics(model, "test_step"):
-        return  # It has been said.
+    training = model.train_function
+    is_said = getattr(training, "was_rehearsed", False) and keras_stock.returns_stock_metrics(
+        model, "test_step"
+    )
+    if is_said and not training.is_repeated:
+        return False
     num_replicas = model.distribute_strategy.num_replicas_in_sync
+    rehearse = functools.partial(_rehearse, model, step, batch, may_repeat=may_repeat)
     try:
-        texts = rehearsal.with_enough(functools.partial(_rehearse, model, step, batch))
+        texts, is_repeated = rehearsal.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
+        is_repeated = False
         texts = [
             f"Could not check that {num_replicas} replicas evaluate as one device does: "
             f"{graph_errors.in_a_line(error)}"
         ]
-    for text in texts:
+    for text in () if is_said else texts:
         warnings.warn(text, stacklevel=2)
+    return is_repeated
 
 
-def _rehearse(model, step, batch, *, are_few: bool) -> list[str]:
+def _rehearse(model, step, batch, *, may_repeat: bool, are_few: bool) -> tuple[list[str], bool]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     batch = rehearsal.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
@@ -80,18 +92,25 @@ def _rehearse(model, step, batch, *, are_few: bool) -> list[str]:
             whole = rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
             rehearsal.try_parts(strategy, step, batch)
 
-        def compare() -> tuple[None, list[str]]:
+        def compare(divide: Callable = batches.shares_of) -> tuple[None, list[str]]:
             with logs.watched():
                 replica_run.rehearse(
                     strategy,
                     functools.partial(logs.run_part, step),
-                    batches.shares_of(batch, strategy),
+                    divide(batch, strategy),
                     is_whole=False,
                 )
             return None, logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
 
         _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
-    return texts
+        compare_whole = functools.partial(compare, batches.whole_for_each)
+        is_repeated = may_repeat and bool(texts) and rehearsal.finds_nothing(compare_whole)
+    if is_repeated:
+        texts = [
+            *texts[:-1],
+            f"{texts[-1]} {replica_run.describe_repeated(strategy)}",
+        ]
+    return texts, is_repeated
 
 
 def _step_with_losses(step, data) -> dict:

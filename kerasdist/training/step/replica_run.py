@@ -63,7 +63,8 @@ class GlobalStep:
 
     Attributes:
         outputs: What each replica of this worker returned, in order.
-        shares: The share of each of them in the global batch.
+        shares: What each of them counts for in a mean over the examples; over all workers they
+            add up to 1.
         num_examples: The examples of the global batch.
         sums: The sums of the riders over all replicas; empty where no gradients were summed.
         is_discarded: Bool scalar, whether it leaves nothing behind; None where it always does.
@@ -92,6 +93,10 @@ class Rehearsed:
     updates: list
     asks_for_number: bool
     own_losses: list
+
+
+class OwnConditionError(RuntimeError):
+    """A step updates the weights under a condition that each replica computes from its examples."""
 
 
 def run(
@@ -130,11 +135,9 @@ def run(
             of the model while this one waits for it.
     """
     first, *_ = peers.local_replicas(strategy)
-    is_only_replica = strategy.num_replicas_in_sync == 1
-    fractions = [
-        1.0 if is_only_replica else _fraction(count, shares.total) for count in shares.counts
-    ]
-    may_be_empty = shares.may_be_empty and not is_only_replica
+    is_alone = strategy.num_replicas_in_sync == 1
+    fractions = _fractions(shares, strategy)
+    may_be_empty = shares.may_be_empty and not is_alone
     states = states if may_be_empty or may_discard else States()
     kept = states.on_replicas(strategy)
     keras_state = keras_adapter.thread_state()
@@ -142,9 +145,10 @@ def run(
     step_of_replica = functools.partial(
         ReplicaStep,
         global_num_examples=shares.total,
-        is_only_replica=is_only_replica,
+        has_whole_batch=is_alone or shares.are_whole,
+        is_alone=is_alone,
         may_be_empty=shares.may_be_empty,
-        weighs_loss=weighs_loss,
+        weighs_loss=weighs_loss and not shares.are_whole,
         keras_state=keras_state,
         callbacks=callbacks,
         is_quiet=is_quiet,
@@ -157,7 +161,8 @@ def run(
         position, is_first = replica_id - first, replica_id == first
         data = shares.data[position]
         step = step_of_replica(
-            replica_id=replica_id,
+            replica_id=0 if shares.are_whole else replica_id,
+            is_first=replica_id == 0,
             num_examples=shares.counts[position],
             share=fractions[position],
             data=data,
@@ -174,11 +179,12 @@ def run(
         _check_applied(step)
         return outputs, step.sums, _is_discarded(step)
 
-    with late_variables.made_at_once(strategy), randomness.graph_seed_of_worker(first):
+    seed_of = 0 if shares.are_whole else first
+    with late_variables.made_at_once(strategy), randomness.graph_seed_of_worker(seed_of):
         replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(
         outputs=tuple(outputs for outputs, *_ in replicas),
-        shares=fractions,
+        shares=_weights_of_logs(shares, fractions, strategy),
         num_examples=shares.total,
         sums=replicas[0][1],
         is_discarded=replicas[0][2],
@@ -207,6 +213,7 @@ def rehearse(
         keep_own: See `run`.
     """
     first, *_ = peers.local_replicas(strategy)
+    fractions = _fractions(shares, strategy)
     updates: list = [[] for _ in shares.data]
     own_losses: list = []
     keras_state = keras_adapter.thread_state()
@@ -220,14 +227,15 @@ def rehearse(
             replica_id=0,  # Of which the random numbers are those of one device.
             num_examples=count,
             global_num_examples=shares.total,
-            share=1.0 if is_whole else _fraction(count, shares.total),
-            is_only_replica=is_whole,
+            share=1.0 if is_whole else fractions[position],
+            has_whole_batch=is_whole or shares.are_whole,
+            is_alone=is_whole,
             may_be_empty=shares.may_be_empty,
-            weighs_loss=weighs_loss,
+            weighs_loss=weighs_loss and not shares.are_whole,
             keras_state=keras_state,
             exchange=functools.partial(_exchange, keep_own, operator.call),
             rehearsed=[],
-            is_first_to_rehearse=replica_id == 0,
+            is_first=replica_id == 0,
         )
         start()
         with entered(replica_step):
@@ -247,6 +255,14 @@ def rehearse(
     ):
         strategy.run(replica_fn)
     return Rehearsed(updates=updates, asks_for_number=bool(questions), own_losses=own_losses)
+
+
+def describe_repeated(strategy) -> str:
+    """Returns in words what it means that every replica has the whole batch."""
+    return (
+        "Until you change it, each replica computes the whole batch, which gives what one device "
+        f"gives: {strategy.num_replicas_in_sync} replicas are no faster than one."
+    )
 
 
 def _exchange(keep_own, exchange, sum_up, tensors) -> list:
@@ -305,14 +321,14 @@ def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
 
     if step.discards:
         put_back_if(tf.reduce_any(step.discards), [*of_examples, *others])
-    if step.may_be_empty and not step.is_only_replica:
+    if step.may_be_empty and not step.has_whole_batch:
         is_empty = tf.equal(step.num_examples, 0)
         own = aggregated_states.without_aggregated(others)
         put_back_if(is_empty, [*of_examples, *step.dependence.among(own)])
 
 
 def _check_applied(step: ReplicaStep):
-    if not step.is_only_replica and not tf.executing_eagerly():
+    if not step.has_whole_batch and not tf.executing_eagerly():
         _check_conditions(step)
     if not step.callbacks or step.updates:
         return
@@ -329,7 +345,7 @@ def _check_applied(step: ReplicaStep):
 def _check_conditions(step: ReplicaStep) -> None:
     graphs = unique(step.update_graphs)
     if any(step.dependence.has_own_condition(graph, step.graph) for graph in graphs):
-        raise RuntimeError(
+        raise OwnConditionError(
             "A train_step calls `optimizer.apply` under a condition that each replica computes "
             "from its own examples, so that some would update their weights and others not. "
             "Decide by what all replicas share: `kerasdist.global_mean(loss)`, or a gradient of "
@@ -339,6 +355,20 @@ def _check_conditions(step: ReplicaStep) -> None:
 
 def _is_discarded(step: ReplicaStep):
     return tf.reduce_any(step.discards) if step.discards else None
+
+
+def _fractions(shares: batches.Shares, strategy) -> list:
+    """Returns the share of each replica of this worker in the global batch."""
+    if strategy.num_replicas_in_sync == 1:
+        return [1.0] * len(shares.counts)
+    if shares.are_whole:  # The first one's counts, to the last bit.
+        return [float(replica == 0) for replica in peers.local_replicas(strategy)]
+    return [_fraction(count, shares.total) for count in shares.counts]
+
+
+def _weights_of_logs(shares: batches.Shares, fractions: list, strategy) -> list:
+    # Every worker reads its own logs, too.
+    return [1 / strategy.num_replicas_in_sync] * len(fractions) if shares.are_whole else fractions
 
 
 def _fraction(count, total):

@@ -74,13 +74,16 @@ class ReplicaStep:
     """The share of one replica in the global batch of the step that is being traced.
 
     Attributes:
-        replica_id: Position of the replica among all replicas, from 0.
+        replica_id: Position of the replica among all replicas, from 0; 0 on each that has the
+            whole batch, so that it draws the random numbers of one device.
         num_examples: int32 scalar, the examples on this replica that count. Where it is 0, the
             replica computes with one that does not (see `batches`).
         global_num_examples: int32 scalar, the examples on all replicas.
         share: float32 scalar num_examples / global_num_examples, or a Python float where the
-            shapes are static; the shares of all replicas add up to 1.
-        is_only_replica: Whether this is one device, with the whole batch.
+            shapes are static; the shares of all replicas add up to 1, also where each of them has
+            the whole batch.
+        has_whole_batch: Whether the examples on this replica are those of the whole batch.
+        is_alone: Whether it sends no gradients: one device, or what stands for it.
         may_be_empty: Whether this replica can be without examples.
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
@@ -110,7 +113,8 @@ class ReplicaStep:
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
             is then not made; None in a step that counts.
         own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
-        is_first_to_rehearse: In a rehearsal, whether no replica comes before this one.
+        is_first: Whether no replica of all comes before this one, also where each has the
+            whole batch.
         update_seeds: What the first replica of this worker has drawn in its updates from
             generators that all replicas share.
         seeds_of_first: The same for another replica, one after the other; None on the first.
@@ -120,7 +124,8 @@ class ReplicaStep:
     num_examples: Any
     global_num_examples: Any
     share: Any
-    is_only_replica: bool
+    has_whole_batch: bool
+    is_alone: bool
     may_be_empty: bool
     weighs_loss: bool
     keras_state: dict
@@ -144,7 +149,7 @@ class ReplicaStep:
     discards: list = dataclasses.field(default_factory=list)
     rehearsed: Any = None
     own_losses: list = dataclasses.field(default_factory=list)
-    is_first_to_rehearse: bool = False
+    is_first: bool = False
     update_seeds: list = dataclasses.field(default_factory=list)
     seeds_of_first: Iterator | None = None
 

@@ -7,6 +7,7 @@ returns logs that nobody has computed yet. `steps_per_execution` steps run insid
 import functools
 import time
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,15 @@ from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.data.gathered_rows import gathered_rows
-from kerasdist.training.step import draws, graph_errors, own_apply, replica_run, update_callback
+from kerasdist.training.step import (
+    assignments,
+    draws,
+    graph_errors,
+    own_apply,
+    replica_run,
+    update_callback,
+    whole_metrics,
+)
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
@@ -53,12 +62,13 @@ class StepFunction:
     Args:
         model: A compiled model of one of our strategies.
         step: The model's bound train_step or test_step.
-        rehearse: Looks at the first step before it runs, as `rehearsal.warn_of_differences`; or
-            None.
+        rehearse: Looks at the first step before it runs, and says whether every replica is to have
+            the whole batch, as `rehearsal.warn_of_differences` does; or None.
         **arguments: Further ones of `ModelStep`.
 
     Attributes:
         was_rehearsed: Whether the first step has been looked at.
+        is_repeated: Whether every replica has the whole batch, because of what was seen then.
     """
 
     def __init__(self, model, step, *, rehearse: Callable | None = None, **arguments):
@@ -84,6 +94,9 @@ class StepFunction:
         self._is_first_call = self._is_comparison_due = True
         self._is_late = False  # Whether a step was made that could not be rehearsed.
         self._rehearse_step: Any = rehearse
+        self.is_repeated = False
+        self._is_tracing = False  # Still, where a trace has failed.
+        self._may_repeat = False  # Whether every replica can have the whole batch.
         self._num_of_one = 0  # Batches of one example that could not be rehearsed.
         self.was_rehearsed = False
 
@@ -103,7 +116,7 @@ class StepFunction:
         self._is_comparison_due = True
 
     def trace_again(self) -> None:
-        """Forgets what has been traced: the losses of the model are computed in another way."""
+        """Forgets what has been traced: the steps are computed in another way."""
         self._graphs.clear()
 
     def request_stop(self) -> None:
@@ -170,11 +183,41 @@ class StepFunction:
         if key not in self._graphs:
             self._expect_long_call()
             self._graphs[key] = make()
+        failure: Exception | None = None  # Of the step with parts of the batch.
         while True:
             try:
-                return self._graphs[key](*inputs)
+                result = self._graphs[key](*inputs)
+                break
             except TraceAgainError:
-                self._graphs[key] = make()
+                pass
+            except Exception as error:
+                if failure is not None and self._is_tracing:  # Nor does it with the whole batch.
+                    self._repeat(False)
+                    raise failure from None
+                if failure is not None or not self._may_repeat_after_failure():
+                    raise
+                failure = error
+                self._repeat()
+            self._graphs[key] = make()
+        if failure is not None:
+            self._warn_of_failure(failure)
+        return result
+
+    def _may_repeat_after_failure(self) -> bool:
+        """Whether a step that has failed may do with the whole batch what it does not with a part.
+
+        Nothing of it has run where it is still being traced. One of several workers must not go
+        on in another way than the others.
+        """
+        is_divided = self._strategy.num_replicas_in_sync > 1 and not self.is_repeated
+        return self._is_tracing and self._is_alone and is_divided
+
+    def _warn_of_failure(self, failure: Exception) -> None:
+        told, _ = self._explained(failure)
+        text = str(told)
+        if told is failure and not isinstance(failure, replica_run.OwnConditionError):
+            text = graph_errors.describe_failure(failure)
+        warnings.warn(f"{text} {replica_run.describe_repeated(self._strategy)}", stacklevel=2)
 
     def _expect_long_call(self) -> None:
         if self._watch is not None:
@@ -186,6 +229,7 @@ class StepFunction:
     def _call(self, data) -> dict:
         start = time.perf_counter()
         self._news = None
+        whole_metrics.read_as_counted(self._model, are_whole=self.is_repeated)
         is_unchecked = self._is_rehearsal_due() and not keras_adapter.is_built(self._model)
         try:
             self._run(data)
@@ -199,7 +243,7 @@ class StepFunction:
         self._is_late |= is_unchecked
         if self._is_first_call:
             self._is_first_call = False
-            self._step.warn_of_batch()
+            self._step.warn_of_batch(is_divided=not self.is_repeated)
         if self._is_comparison_due and not self._is_alone:
             data_checks.check_equal_batches(self._strategy, tf.convert_to_tensor(self._digest))
         self._is_comparison_due = False
@@ -214,6 +258,8 @@ class StepFunction:
         told = graph_errors.explained(error)
         if told is not error:
             return told, None
+        if self.is_repeated and isinstance(error, tf.errors.ResourceExhaustedError):
+            error.add_note(graph_errors.MEMORY_OF_WHOLE_BATCH)
         if self._strategy.num_replicas_in_sync > 1:
             step = self._step
             told = graph_errors.of_parts(error, self._model, step.step, step.first_axes.describe())
@@ -227,6 +273,7 @@ class StepFunction:
         )
 
     def _run(self, data):
+        self._may_repeat = self._is_alone or _has_batches_of_all(data)
         if not isinstance(data, GlobalBatches):
             for batch in map(batches.as_tensors, data):
                 self._rehearse(without_optionals(batch))
@@ -290,8 +337,22 @@ class StepFunction:
         self._expect_long_call()
         if not self._is_first_call:
             running_call.leave_out_of_rates(self._model)
+        if self._is_late:  # Steps before may have let the replicas drift apart.
+            assignments.share_first(self._model)
         with own_apply.routed(self._model):
-            self._rehearse_step(self._model, self._step.step, batch, is_late=self._is_late)
+            is_repeated = self._rehearse_step(
+                *(self._model, self._step.step, batch),
+                is_late=self._is_late,
+                may_repeat=self._may_repeat,
+            )
+        if is_repeated:
+            self._repeat()
+
+    def _repeat(self, is_repeated: bool = True) -> None:
+        """Lets every replica have the whole batch from now on, or no longer."""
+        self.is_repeated = is_repeated
+        whole_metrics.read_as_counted(self._model, are_whole=is_repeated)
+        self.trace_again()
 
     def _rehearse_own(self, batch, num_examples) -> None:
         """Looks at a first step of which each worker has examples of its own.
@@ -333,8 +394,8 @@ class StepFunction:
             digest = tf.cond(is_due, lambda: data_checks.digest(batch), self._digest.read_value)
             with tf.control_dependencies([self._digest.assign(digest)]):
                 checks = [*checks, self._is_digest_due.assign(False)]
-        shares = batches.shares_of(batch, self._strategy)
-        result = self._run_shares(batch, shares, checks=checks)
+        divide = batches.whole_for_each if self.is_repeated else batches.shares_of
+        result = self._run_shares(batch, divide(batch, self._strategy), checks=checks)
         return _News(result.num_examples, result.sums.get(_STOP), result.is_discarded)
 
     def _one_own_step(self, batch, own_size, size, next_size):
@@ -358,7 +419,9 @@ class StepFunction:
 
     def _run_shares(self, batch, shares, *, checks, riders=()):
         riders = (*self._riders(), *riders)
+        self._is_tracing = not tf.executing_eagerly()
         result = self._step.run(batch, shares, checks=checks, riders=riders)
+        self._is_tracing = False
         if self._lookers and not tf.executing_eagerly() and not self._step.is_quiet:
             # Two graphs would draw other numbers than one, and end with other weights.
             self._is_never_quiet |= draws.has_state_in(tf.compat.v1.get_default_graph())
@@ -434,6 +497,14 @@ class StepFunction:
                 return num_taken
             self._run_batch(batch)
         return num_steps
+
+
+def _has_batches_of_all(data) -> bool:
+    """Whether each worker has the batches of all workers, and not its own part of them."""
+    if not isinstance(data, GlobalBatches):
+        return True
+    is_distributed = isinstance(data.iterator, tf.distribute.DistributedIterator)
+    return data.next_size is None and not is_distributed
 
 
 def _is_one_example(batch) -> bool:

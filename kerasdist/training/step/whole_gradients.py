@@ -26,7 +26,7 @@ def of_batch(found, target, sources):
         sources: Variables and tensors. Those by tensors stay as they are, those of its examples.
     """
     step = replica_step.current()
-    if step is None or step.is_only_replica or step.weighs_loss or not _can_meet(step):
+    if step is None or step.is_alone or step.weighs_loss or not _can_meet(step):
         return found
     division = next((each for each in step.divisions if each.loss is target), None)
     if division is None and step.divisions:  # Maybe of a part of it.

@@ -45,7 +45,7 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
     is_own = keras_stock.is_own_loss(loss)
     if is_own and step.rehearsed is not None:
         step.own_losses.append((loss, given.get("y_true"), predictions))
-    if step.is_only_replica:
+    if step.has_whole_batch:
         return False
     if is_own:
         return compiled in _compiled

@@ -21,6 +21,8 @@ from kerasdist.training.step import all_examples, own_attributes, replica_step
 
 # Those that a step has updated with all examples; another step may leave them alone.
 _updated: weakref.WeakSet = weakref.WeakSet()
+# Models of which every replica counts the whole batch, in all metrics.
+_repeated: weakref.WeakSet = weakref.WeakSet()
 
 
 def prepare(model) -> None:
@@ -38,11 +40,42 @@ def updated_with_all(model) -> Generator[None]:
         yield
 
 
-def add_up_others(model) -> None:
-    """Lets those that a step has updated by another method of theirs be sums over the replicas."""
+def note_others(model, *, are_whole: bool) -> None:
+    """Lets metrics of the user's that a step has updated by another method read as they count.
+
+    Args:
+        model: Of which a step has been traced, which makes metrics.
+        are_whole: Whether each replica had the whole batch, of which the first one's numbers are
+            read then; otherwise they are sums over the replicas.
+    """
+    if are_whole:
+        for metric in keras_stock.metrics_of(model):
+            _read_first(metric)
+        return
     for metric in _prepared(model):
         if metric not in _updated:
             _read_sum(metric)
+
+
+def read_as_counted(model, *, are_whole: bool) -> None:
+    """Lets all metrics of `model` read as the steps count that come next.
+
+    Args:
+        model: A compiled model.
+        are_whole: Whether each replica counts the whole batch.
+    """
+    if (model in _repeated) == are_whole:
+        return
+    (_repeated.add if are_whole else _repeated.discard)(model)
+    for metric in keras_stock.metrics_of(model):
+        if not are_whole and metric in _updated:
+            continue
+        for variable in metric.variables:
+            total = variable.value.read_value()  # Before the others forget their part of it.
+            (tensorflow_adapter.read_first_replica if are_whole else tensorflow_adapter.read_sum)(
+                variable.value
+            )
+            variable.value.assign(total)
 
 
 def update_function(stock, metric, *args, **kwargs):
@@ -68,7 +101,7 @@ def _prepared(model) -> list:
 
 def _update(update_state: Callable, metric, *args, **kwargs):
     step = replica_step.current()
-    if step is None or step.is_only_replica:
+    if step is None or step.has_whole_batch:
         return update_state(*args, **kwargs)
     reason = all_examples.reason_to_stay_apart((args, kwargs), step)
     if reason is not None:
