@@ -37,6 +37,7 @@ def new_checkpoints(
     Raises:
         TypeError, ValueError: `after_step` is not an int, a time is not a positive number, or
             `directory` is not the path of a folder.
+        OSError: A checkpoint is there and cannot be read, as without the permission.
 
     Example:
         ```python

@@ -212,8 +212,9 @@ def _steps(plan):
 
 
 def _update(callbacks, num_replicas, cluster):
-    steps = [callback.describe() for callback in callbacks if hasattr(callback, "describe")]
-    steps = [step for step in steps if step]
+    from kerasdist.training.step import update_callback  # TensorFlow, which not every plan needs.
+
+    steps = [step for each in update_callback.among(callbacks) if (step := each.describe())]
     if not steps:
         return ""
     gradient = f"sum of {num_replicas} gradients" if num_replicas > 1 else "gradient"

@@ -69,7 +69,8 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
 
 def joined(cluster: Cluster, strategy):
     """Notes the cluster of the strategy that was made; returns the strategy."""
-    _joined[:] = [cluster]
+    if not _joined or not cluster.is_local:  # A strategy of one task alone leaves the job as it is.
+        _joined[:] = [cluster]
     return strategy
 
 

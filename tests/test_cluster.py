@@ -199,6 +199,13 @@ def test_key_that_looks_like_a_missing_one_is_an_error(key, meant):
         from_tf_config(config)
 
 
+def test_a_configuration_inside_of_another_object_is_an_error():
+    inside = {"cluster": TWO_WORKERS, "task": WORKER_0}
+
+    with pytest.raises(ValueError, match=r'The object with "cluster" is inside of "TF_CONFIG"'):
+        from_tf_config({"TF_CONFIG": inside})
+
+
 def test_a_cluster_that_is_only_a_part_is_named_as_not_supported():
     with pytest.raises(ValueError, match=r'"sparseCluster", .* is not supported. Give every task'):
         from_tf_config({"sparseCluster": {"worker": {"1": "b:1"}}, "task": WORKER_0})

@@ -318,6 +318,30 @@ def plans_of_parameter_servers():
     return list(map(str, (before, waiting, after)))
 
 
+class Described(keras.callbacks.Callback):
+    """Not ours, with a method of the same name."""
+
+    def describe(self, verbose):
+        raise NotImplementedError
+
+
+def test_the_update_is_shown_in_the_order_of_what_acts():
+    with strategies.get("2 replicas").scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    callbacks = [
+        Described(),
+        kerasdist.callbacks.GradientClipping(norm=1.0),
+        kerasdist.callbacks.StopOnNonFinite(),
+    ]
+
+    rows = rows_of(kerasdist.plan_training(model, callbacks=callbacks))
+
+    assert rows["update"] == (
+        "sum of 2 gradients, leave out steps that are not finite (raise), clip norm=1"
+    )
+
+
 def test_model_that_is_not_compiled_has_no_plan():
     with strategies.get("2 replicas").scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="raw")

@@ -46,3 +46,14 @@ def test_workers_meet_before_make_strategy():
 def test_a_barrier_has_a_time_limit(limit, error):
     with pytest.raises(error, match=f"timeout_secs={limit!r}"):
         kerasdist.barrier(timeout_secs=limit)
+
+
+def test_a_strategy_of_this_task_alone_changes_nothing_about_the_job(monkeypatch):
+    monkeypatch.setattr(kerasdist.tasks, "_joined", [])
+    cluster = {"worker": ["localhost:1", "localhost:2"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    kerasdist.tasks.joined(kerasdist.Cluster.from_env(), None)
+    kerasdist.tasks.joined(kerasdist.Cluster.local(), None)
+
+    assert not kerasdist.is_chief()

@@ -180,6 +180,10 @@ class Checkpoint(UpdateCallback):
     def on_train_begin(self, logs=None):
         self._fit = earlier_fits.count(self.model, self.directory)
         self._call: Any = running_call.training_of(self.model)
+        if self._call is None:
+            raise RuntimeError(
+                "Checkpoint takes part in `fit` alone. Give it to `model.fit(callbacks=[...])`."
+            )
         self._call.keeps_data_state = True
         self._batch_size = self._call.batch_size  # Validation comes with one of its own.
         self._forget_last_fit()

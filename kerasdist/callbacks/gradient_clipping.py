@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from kerasdist.callbacks import gradients
 from kerasdist.checks import check_one_of, check_positive
+from kerasdist.training import traits
 from kerasdist.training.step.update_callback import UpdateCallback
 
 
@@ -51,7 +52,7 @@ class GradientClipping(UpdateCallback):
         check_positive(self.mode, self.limit, finite=True)
 
     def prepare(self, model):
-        if model.jit_compile and model.distribute_strategy.num_replicas_in_sync == 1:
+        if traits.is_compiled_by_xla(model):
             warnings.warn(
                 "`jit_compile=True`: XLA drops GradientClipping's check that gradients are finite. "
                 "Add keras.callbacks.TerminateOnNaN() to stop if they are not.",

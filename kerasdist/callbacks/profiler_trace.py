@@ -90,11 +90,13 @@ class ProfilerTrace(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
+        self._remote = None
         if self.tasks == "all" and traits.keeps_own_pace(strategy):
             self._remote = RemoteRecordings(strategy.served_cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
         self._steps = StepCounter()
         self._plan(updates_of(self.model))
+        running_call.at_end(self.model, self._stop)  # Also after an error.
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._left <= 0 and not self._recorder.is_running and self._is_on:
@@ -139,7 +141,6 @@ class ProfilerTrace(keras.callbacks.Callback):
         if self._remote:
             self._warn_of(self._remote.start())
         running_call.set_recorded(self.model, True)
-        running_call.at_end(self.model, self._stop)  # Also after an error.
 
     def _stop(self):
         if not self._recorder.is_running:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kerasdist.callbacks.evidence import Evidence
 from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training import peers
+from kerasdist.training import peers, traits
 from kerasdist.training.report import report_file
 from kerasdist.training.step import layer_outputs, replica_step, step_variables, whole_step
 from kerasdist.training.step.gradient_aggregation import values_of
@@ -93,7 +93,7 @@ class StopOnNonFinite(StepCallback):
         ]
         self._num_restores = 0
         # XLA cannot keep what may have a different size in each call.
-        self._keeps_batch = not model.jit_compile or strategy.num_replicas_in_sync > 1
+        self._keeps_batch = not traits.is_compiled_by_xla(model)
 
     def riders(self, gradients):
         step: Any = replica_step.current()

@@ -15,8 +15,8 @@ from kerasdist.checkpoints.folder import Folder, saver_of_copy
 class Writer:
     """Writes one checkpoint at a time, and removes those that are not to be kept.
 
-    If one cannot be written it warns, and training goes on. Of those after it, it says nothing
-    until one is written again: a disk stays full.
+    If one cannot be written, it warns, and training goes on. A disk stays full: it warns again only
+    after one has been written.
 
     Args:
         folder: Where they are.
@@ -88,8 +88,10 @@ class Writer:
         # Later ones are damaged: training went on from one before them.
         newest = [each for each in steps if each <= step][-self._keep :]
         later = [each for each in steps if each > step]
-        ranked = self._folder.ranked(self._monitor, self._mode)
-        best = [each for each in ranked if each <= step][: self._keep_best]
+        best = []
+        if self._keep_best:  # Every record is read for it.
+            ranked = self._folder.ranked(self._monitor, self._mode)
+            best = [each for each in ranked if each <= step][: self._keep_best]
         self._folder.keep({*newest, *later, *best})
 
     def _try(self, step: int, write: Callable[[], None]):

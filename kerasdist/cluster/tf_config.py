@@ -97,7 +97,12 @@ def _check_keys(config: Mapping[str, Any]) -> None:
             '"sparseCluster", which tells a task only some of the addresses, is not supported. '
             'Give every task the whole "cluster".'
         )
-    for key in config:
+    for key, value in config.items():
+        if len(missing) == 2 and isinstance(value, dict) and "cluster" in value:
+            raise ValueError(
+                f'The object with "cluster" is inside of "{key}". Give that one alone. Form: '
+                f'"cluster": ..., {_TASK_FORM}.'
+            )
         suggestion = did_you_mean(key, missing)
         if suggestion:
             raise ValueError(

@@ -233,6 +233,8 @@ def _describe_failure(log, strategy, deployment) -> str:
 
 
 def _describe_data(found) -> str:
+    if found.step is None:
+        return "none was trained on by both"
     if found.step.examples is None:
         return "each worker reads its own part, which was not compared"
     if found.other_data_from is None:

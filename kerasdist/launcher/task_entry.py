@@ -5,7 +5,9 @@ Doing this between fork and exec in the launcher would run Python code in a copy
 threads, which can hang.
 """
 
+import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -62,8 +64,19 @@ def _die_with(launcher: int) -> None:
 
 
 def _complain(program: str, error: OSError) -> int:
-    print(f"error: Cannot run {program!r}: {error.strerror}.", file=sys.stderr)
+    print(f"error: Cannot run {program!r}: {_reason(program, error)}.", file=sys.stderr)
     return 127 if isinstance(error, FileNotFoundError) else 126  # As shells have it.
+
+
+def _reason(program: str, error: OSError) -> str:
+    first_line = ""
+    with contextlib.suppress(OSError), open(program, "rb") as file:
+        first_line = file.readline(200).decode(errors="replace").strip()
+    if error.errno == errno.ENOENT and first_line.startswith("#!"):
+        return f"there is no {first_line[2:].strip()!r}, which its first line names"
+    if error.errno == errno.ENOEXEC:
+        return f'it has no first line such as "#!/usr/bin/env python3". Try: python {program}'
+    return str(error.strerror)
 
 
 if __name__ == "__main__":

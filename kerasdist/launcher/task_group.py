@@ -227,7 +227,7 @@ class TaskGroup:
         for process in self._processes if waiting else ():
             is_member = process.task.job != "evaluator"
             if is_member and process.exit_code == 0 and not process.is_waiting:
-                process.is_missed_by(waiting[0])
+                process.note_missed_by(waiting[0])
 
     def _show_remaining_output(self) -> None:
         for task, reader in self._readers.items():

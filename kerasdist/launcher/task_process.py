@@ -93,7 +93,7 @@ class TaskProcess:
         """Whether it waits for the other tasks of the cluster, or has met them."""
         return launch_note.WAITING in launch_note.words_of(self._note)
 
-    def is_missed_by(self, other: Task) -> None:
+    def note_missed_by(self, other: Task) -> None:
         """Counts its end without an error as a failure: another task waits for it in vain."""
         if not self._was_told_to_end:
             self._missed_by = self._missed_by or other

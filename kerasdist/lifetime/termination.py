@@ -49,7 +49,7 @@ class Termination:
         """Lets TERM do again what it did before."""
         if not self._is_watching:
             return
-        signal.signal(signal.SIGTERM, self._before)
+        signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
         self._is_watching = False
         _watching.remove(self)
         if self._write_end is not None:
@@ -63,7 +63,7 @@ class Termination:
         It has the handler, and the same end of the pipe: the workers of a pool are told to end so.
         """
         self._is_watching = False
-        signal.signal(signal.SIGTERM, self._before)
+        signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
         if self._write_end is not None:
             signal.set_wakeup_fd(-1)
             self._write_end = None

@@ -248,6 +248,8 @@ def _make_predict_function(stock, model, force=False):
         is_remote = traits.has_remote_variables(model.distribute_strategy)
         make = WorkerPredictFunction if is_remote else PredictFunction
         model.predict_function = make(model)
+    if isinstance(model.predict_function, WorkerPredictFunction):
+        model.predict_function.restart()
     return model.predict_function
 
 

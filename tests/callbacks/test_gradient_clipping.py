@@ -7,6 +7,7 @@ import pytest
 from kerasdist.callbacks import GradientClipping
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
+from kerasdist.training import traits
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_kind_of_strategy, each_strategy
@@ -131,3 +132,10 @@ def test_a_limit_may_be_a_number_of_numpy():
 def test_anything_but_one_positive_number_is_refused_with_its_value(arguments, error, message):
     with pytest.raises(error, match=message):
         GradientClipping(**arguments)
+
+
+def test_xla_that_parameter_servers_do_not_use_is_no_news(monkeypatch):
+    monkeypatch.setattr(traits, "has_remote_variables", lambda strategy: True)
+    model = hand_loop.make_model(strategies.get("one device"), jit_compile=True)
+
+    GradientClipping(norm=1.0).prepare(model)  # Warnings are errors here.

@@ -35,6 +35,15 @@ def test_the_newest_and_the_best_are_kept(mode, kept, tmp_path):
     assert Folder(str(tmp_path)).steps() == kept
 
 
+def test_no_record_is_read_where_none_is_the_best(monkeypatch, tmp_path):
+    monkeypatch.delattr(Folder, "ranked")
+    ours = writer(tmp_path, keep_best=0)
+    for step in (1, 2, 3):
+        write(ours, step)
+
+    assert Folder(str(tmp_path)).steps() == [2, 3]
+
+
 def test_beside_the_training_the_arrays_of_that_moment_are_written(monkeypatch, tmp_path):
     goes_on, array, to_disk = threading.Event(), np.zeros(2), Folder.write
 

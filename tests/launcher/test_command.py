@@ -175,3 +175,21 @@ def test_program_that_the_system_cannot_run_has_the_exit_code_of_shells(tmp_path
     broken.chmod(0o755)
 
     assert kerasdist.launch([str(broken)], num_workers=1).exit_code == 127
+
+
+@pytest.mark.parametrize(
+    ("first_line", "exit_code", "reason"),
+    [
+        ("#!/no/such/interpreter\n", 127, "there is no '/no/such/interpreter', which its first"),
+        ("print(1)\n", 126, 'no first line such as "#!/usr/bin/env python3". Try: python '),
+    ],
+)
+def test_a_script_that_names_no_program_that_runs_it_is_told(
+    first_line, exit_code, reason, tmp_path, capsys
+):
+    script = tmp_path / "train"
+    script.write_text(first_line)
+    script.chmod(0o755)
+
+    assert kerasdist.launch([str(script)], num_workers=1).exit_code == exit_code
+    assert reason in capsys.readouterr().out

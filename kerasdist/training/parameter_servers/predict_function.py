@@ -1,5 +1,6 @@
 """The function that `predict` calls for every batch where asynchronous workers run it."""
 
+import contextlib
 import functools
 import itertools
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.parameter_servers import abandonment
 from kerasdist.training.parameter_servers.epoch_iterator import most_running
 from kerasdist.training.step import late_variables
 from kerasdist.training.step.graph_function import graph_function
@@ -30,7 +32,7 @@ class WorkerPredictFunction:
         self._coordinator = strategy.coordinator
         self._watch = strategy.watch
         self._max_running = most_running(strategy.served_cluster.num_workers)
-        self._running = []
+        self._running: list = []
 
         def run(batch):
             with late_variables.made_at_once(strategy):
@@ -38,10 +40,20 @@ class WorkerPredictFunction:
 
         self._run = graph_function(run, reduce_retracing=True)
 
+    def restart(self) -> None:
+        """Forgets what an earlier `predict` has not waited for."""
+        self._running.clear()
+
     def __call__(self, data: list):
         """Returns the outputs of a list of batches as one structure of `Output`s."""
-        outputs = [self._schedule(batches.as_tensors(without_optionals(batch))) for batch in data]
+        with self._abandoned():
+            outputs = [
+                self._schedule(batches.as_tensors(without_optionals(batch))) for batch in data
+            ]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
+
+    def _abandoned(self) -> contextlib.AbstractContextManager:
+        return abandonment.abandoned_after_errors(self._coordinator, self._running)
 
     def _schedule(self, batch):
         if len(self._running) >= self._max_running:
@@ -55,7 +67,7 @@ class WorkerPredictFunction:
         outputs = function.structured_outputs
         if not all(isinstance(output, tf.Tensor) for output in tf.nest.flatten(outputs)):
             return schedule().get()  # Ragged or sparse: no array.
-        prediction = Prediction(schedule, self._watch)
+        prediction = Prediction(schedule, self._watch, self._abandoned)
         self._running.append(prediction)
         positions = itertools.count()
 
@@ -73,16 +85,19 @@ class Prediction:
     Args:
         schedule: Lets a worker do so.
         watch: Waits for it.
+        abandoned: Returns a context that leaves nothing behind where the step of a worker fails.
     """
 
-    def __init__(self, schedule, watch):
+    def __init__(self, schedule, watch, abandoned=contextlib.nullcontext):
         self._schedule = schedule
         self._watch = watch
+        self._abandoned = abandoned
         self._result = schedule()
 
     @functools.cached_property
     def _outputs(self) -> list:
-        return tf.nest.flatten(self._watch.fetch(self._result, again=self._schedule))
+        with self._abandoned():
+            return tf.nest.flatten(self._watch.fetch(self._result, again=self._schedule))
 
     def fetch(self) -> list:
         """Returns the arrays, once they are there."""

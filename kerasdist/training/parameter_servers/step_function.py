@@ -8,10 +8,9 @@ those of steps that are done.
 
 import contextlib
 import functools
-import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -19,19 +18,18 @@ import tensorflow as tf
 from kerasdist.private import coordinator_adapter, keras_adapter, keras_stock
 from kerasdist.training.data import batches
 from kerasdist.training.data.data_source import without_optionals
-from kerasdist.training.parameter_servers import ledger, sharded_variables
+from kerasdist.training.parameter_servers import abandonment, ledger, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.step import graph_errors, randomness
+from kerasdist.training.step import randomness
 from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Age of the logs at which they are read again: that takes milliseconds.
 _LOGS_SECS = 1.0
-_FORGET_SECS = 5.0
 
 
 class WorkerStepFunction:
@@ -80,7 +78,8 @@ class WorkerStepFunction:
         try:
             self.finish()
         except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS):
-            self._abandon()  # It is of a `fit` that has failed, and has said so.
+            # It is of a `fit` that has failed, and has said so.
+            abandonment.abandon(self._coordinator, self._running)
         self._step.restart()
         self._ledger.restart()
         self._is_first_call = True
@@ -105,7 +104,7 @@ class WorkerStepFunction:
 
     def _call(self, data) -> dict:
         num_taken = None
-        with self._abandoned_after_errors():
+        with self._abandoned():
             if isinstance(data, Calls):
                 num_taken = self._advance(data)
             else:
@@ -120,13 +119,17 @@ class WorkerStepFunction:
         )
         return logs if isinstance(data, Calls) else keras_adapter.logs_of_batch(logs)
 
+    def _abandoned(self) -> contextlib.AbstractContextManager:
+        return abandonment.abandoned_after_errors(self._coordinator, self._running)
+
     def finish(self) -> int | None:
         """Waits for the steps that still run.
 
         Returns:
             How many steps of the epoch have been made; None where these are all.
         """
-        running, self._running = self._running, []
+        running = list(self._running)
+        self._running.clear()
         for call in running:
             self._end(call)
         calls = self._calls()
@@ -139,7 +142,7 @@ class WorkerStepFunction:
 
         Its calls end later, as callbacks count them: the logs of `fit` are then without them.
         """
-        with self._abandoned_after_errors():
+        with self._abandoned():
             for call in self._running:
                 self._settle(call)
 
@@ -185,7 +188,7 @@ class WorkerStepFunction:
             num_workers = self._strategy.served_cluster.num_workers
             randomness.warn_of_repeats(graph, num_workers)
 
-    def _schedule_batch(self, batch, position, data=None, done=None):
+    def _schedule_batch(self, batch, position, data, done=None):
         batch = batches.as_tensors(without_optionals(batch))
         run, numbers = self._steps.of_batch(position, done)
         if data is not None:
@@ -216,13 +219,18 @@ class WorkerStepFunction:
         numbers = self._watch.fetch_once(promise, attempt)
         call.num_taken = call.num_steps
         if attempt.is_lost:
-            call.num_taken = self._make_up(call, self._ledger.close(attempt))
+            call.num_taken = self._make_up(call, self._done_of(attempt))
         elif call.batch is None and call.calls.source.data.is_strict:
             position, call.num_taken = map(int, numbers)
             if position != call.position:  # Lost with a worker, and this one had read on.
                 nothing = np.zeros(len(self._ledger.devices), np.int64)
                 call.num_taken = self._run_again(call, nothing)
         return call.num_taken
+
+    def _done_of(self, attempt):
+        """Returns what a lost call has done, as the parameter servers know it."""
+        with self._watch.waiting():
+            return self._ledger.close(attempt)
 
     def _make_up(self, call: Call, done) -> int:
         """Makes what is missing of the steps of a lost call; returns how many it has."""
@@ -268,33 +276,8 @@ class WorkerStepFunction:
             self._watch.fetch_once(result, attempt)
             if not attempt.is_lost:
                 return
-            found = self._ledger.close(attempt)
+            found = self._done_of(attempt)
             done = found if done is None else np.maximum(done, found)
-
-    @contextlib.contextmanager
-    def _abandoned_after_errors(self) -> Generator[None]:
-        """Raises errors of steps as those of the user's code that they are."""
-        try:
-            yield
-        except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS) as error:
-            self._abandon()
-            cause = coordinator_adapter.cause_of(error)
-            raise graph_errors.explained(_of_user(cause)) from None
-        except Exception:
-            self._abandon()
-            raise
-
-    def _abandon(self):
-        """Lets the coordinator forget what was scheduled, after an error."""
-        self._running = []
-        # In a thread: it waits for every worker, also for one that is halted.
-        thread = threading.Thread(target=self._forget, daemon=True)
-        thread.start()
-        thread.join(_FORGET_SECS)
-
-    def _forget(self):
-        with contextlib.suppress(Exception):  # What went wrong was raised.
-            self._coordinator.join()
 
     def _read_recent(self) -> dict:
         if self._recent is None or time.monotonic() > self._recent_at + _LOGS_SECS:
@@ -326,15 +309,6 @@ def _spec_of(batch, element_spec):
     return tf.nest.map_structure(
         lambda leaf, spec: None if leaf is None else spec, batch, element_spec
     )
-
-
-def _of_user(error):
-    if isinstance(error, tf.errors.OutOfRangeError):
-        return ValueError(
-            "The data of a worker ended in the middle of an epoch. Call `repeat()` on it, so that "
-            "it never ends, or give fewer `steps_per_epoch`."
-        )
-    return error
 
 
 def _check(model):

@@ -141,11 +141,16 @@ def _forget_after(step: int, path: str):
     folder, name = os.path.split(path)
     # No reader looks for such a name.
     rewritten = os.path.join(folder, name.replace("tfevents", "rewritten"))
-    writer = tf.io.TFRecordWriter(rewritten)
-    for record in kept:
-        writer.write(record)
-    writer.close()
-    tf.io.gfile.rename(rewritten, path, overwrite=True)
+    try:
+        writer = tf.io.TFRecordWriter(rewritten)
+        with contextlib.closing(writer):
+            for record in kept:
+                writer.write(record)
+        tf.io.gfile.rename(rewritten, path, overwrite=True)
+    except (OSError, tf.errors.OpError):  # Such as a full disk, which is told by the caller.
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            tf.io.gfile.remove(rewritten)
+        raise
 
 
 def _scalar(tag, value):

@@ -20,6 +20,8 @@ from kerasdist.training.report.step_counter import StepCounter
 
 # Steps until the first look, while it is unknown how many steps make so many seconds.
 _FIRST_STEPS = 10
+# The farthest next look, where it takes more seconds than anybody waits.
+_MOST_STEPS = 10**9
 # The updates that optimizers of layers had made when they were first seen: a layer may come, as a
 # model that was trained and compiled before, with an optimizer that nobody uses any more.
 _counts_before = weakref.WeakKeyDictionary()
@@ -106,7 +108,8 @@ class UpdateCounter:
         if is_due:
             self._looked_at, left = now, self._every_secs
         self._planned_at, self._planned_step = now, self.step
-        self.next_step = self.step + max(1, round(left / max(secs_per_step, 1e-6)))
+        num_steps = min(left / max(secs_per_step, 1e-6), _MOST_STEPS)  # `every_secs` may be inf.
+        self.next_step = self.step + max(1, round(num_steps))
         return is_due
 
 

@@ -28,11 +28,11 @@ from kerasdist.training.step import (
 )
 
 _local = threading.local()
-# Those that have scaled a loss before they were built, of which a trace keeps the number.
+# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps their first scale.
 _scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
-# At which a rehearsal finds neither infinite float16 numbers nor zeros.
+# Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
 _LARGEST_REHEARSED_SCALE = 2.0**10
-# Operations that make no row of another one.
+# Operations of which no row comes twice in what they give.
 _KEEPING_ROWS = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
 
 

@@ -25,8 +25,8 @@ _SHAPES = re.compile(
 )
 
 MEMORY_OF_WHOLE_BATCH = (
-    "Each replica computes the whole batch; a warning has given the reason. Change what it names, so "
-    "that each replica gets its part of the batch, or make the batch smaller."
+    "Each replica computes the whole batch; a warning has given the reason. Change what it names, "
+    "so that each replica gets its part of the batch, or make the batch smaller."
 )
 
 

@@ -250,10 +250,7 @@ class ModelStep:
         return logs, replica_step.losses() if is_observed else {}
 
     def _compiled(self, function):
-        is_on_one_device = self._strategy.num_replicas_in_sync == 1 and not (
-            traits.has_remote_variables(self._strategy)
-        )
-        if not self._model.jit_compile or not is_on_one_device:
+        if not traits.is_compiled_by_xla(self._model):
             return function
 
         def traced(data):

@@ -1,4 +1,4 @@
-"""How variables of a strategy read, and what their updates send: not always as Keras asks for."""
+"""How a strategy makes variables, where Keras' choice costs a message or loses statistics."""
 
 import re
 from collections.abc import Callable, Iterator

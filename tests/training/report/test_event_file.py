@@ -40,6 +40,21 @@ def test_what_a_killed_run_has_written_after_the_step_is_forgotten(another_proce
     assert steps_in(tmp_path) == [1, 2]
 
 
+def test_a_file_that_cannot_be_written_anew_leaves_no_other(another_process, monkeypatch, tmp_path):
+    write(tmp_path, 1, 2, 3)
+    another_process()
+    files = sorted(tmp_path.iterdir())
+
+    def refuse(*_, **__):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.io.gfile, "rename", refuse)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        EventFile(str(tmp_path), is_strict=True).forget_after(2)
+
+    assert sorted(tmp_path.iterdir()) == files
+
+
 def test_the_name_of_the_folder_does_not_matter(another_process, tmp_path):
     folder = tmp_path / "tfevents-test"
     write(folder, 1, 2, 3)

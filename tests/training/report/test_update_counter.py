@@ -1,5 +1,6 @@
 """When a look is due, of a model whose number of updates the test sets."""
 
+import math
 import types
 
 import keras
@@ -88,3 +89,9 @@ def test_a_look_every_so_many_seconds():
 
     # After ten steps it knows how long they take.
     assert [index + 1 for index, is_due in enumerate(due) if is_due] == [30, 60]
+
+
+def test_a_look_in_endless_time_is_none():
+    training = Training(every_secs=math.inf)
+
+    assert not any(training.call(secs=1.0) for _ in range(70))

@@ -98,3 +98,28 @@ def test_a_distributed_dataset_is_predicted(strategy, is_stock):
         return model.predict(dataset, verbose=0)
 
     check_as_plain(strategy, make, predict)
+
+
+class Refusing(keras.layers.Layer):
+    """Fails for numbers above 1."""
+
+    def call(self, x):
+        tf.debugging.assert_less_equal(x, 1.0, message="too large")
+        return x
+
+
+def predict_after_a_failure(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), Refusing(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((8, 1), "float32")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        model.predict(2 * x, batch_size=1, verbose=0)
+    predictions = model.predict(x, batch_size=1, verbose=0)
+    history = model.fit(x, x, batch_size=4, verbose=0).history
+    return np.ptp(predictions), np.isfinite(history["loss"]).all()
+
+
+@each_with_parameter_servers
+def test_a_predict_that_fails_is_forgotten(workers):
+    assert strategies.run_on_workers(predict_after_a_failure, workers) == [(0.0, True)]
