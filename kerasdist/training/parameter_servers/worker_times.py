@@ -17,7 +17,7 @@ from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step import step_times
 
-# The columns of what a worker measures; after them come the bytes sent to each ps task. All are sums
+# The columns of what a worker measures; after them the bytes sent to each ps task. All are sums
 # over the steps of a call, except the largest staleness, which must not be summed over calls.
 _STEPS, _EXAMPLES, _SECS, _INPUT_SECS, _COMPUTE_SECS, _STALENESS, _MAX_STALENESS = range(7)
 _FIRST_BYTES = 7

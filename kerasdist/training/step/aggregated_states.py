@@ -56,6 +56,6 @@ def without_aggregated(variables: Iterable) -> list:
 
 
 def _is_aggregated(variable, how: str) -> bool:
-    """Whether what replicas assign to a Keras variable meets at once; in a metric, when it is read."""
+    """Whether what replicas assign to a Keras variable meets at once, not where it is read."""
     is_wanted = getattr(variable, "aggregation", None) == how
     return is_wanted and variable.synchronization != "on_read"

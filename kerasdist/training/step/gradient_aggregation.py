@@ -28,7 +28,7 @@ from kerasdist.training.step import (
 )
 
 _local = threading.local()
-# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps their first scale.
+# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
 _scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
 # Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
 _LARGEST_REHEARSED_SCALE = 2.0**10

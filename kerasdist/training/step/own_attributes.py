@@ -26,8 +26,8 @@ _TRACKED = (
     keras.optimizers.Optimizer,
 )
 _CONTAINERS = (list, dict, set, collections.deque)
-# A larger array is data that a step reads, and a copy of it may not fit into memory. To walk through
-# a larger container, such as a vocabulary, takes seconds.
+# A larger array is data that a step reads, and a copy may not fit into memory. To walk through a
+# larger container, such as a vocabulary, takes seconds.
 _LARGEST_ARRAY_BYTES = 2**26
 _LARGEST_CONTAINER = 100_000
 # Of TensorFlow's variables that get none.
