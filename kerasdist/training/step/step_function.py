@@ -18,27 +18,20 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.step import (
-    assignments,
     draws,
     graph_errors,
-    own_apply,
     replica_run,
     update_callback,
     whole_metrics,
 )
+from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 _STOP = "stop requests"
 _NEXT_SIZE = "examples of the next batch"
-# Of each replica, of which the first step is looked at: as many as a rehearsal can use.
-_EXAMPLES_OF_REPLICA = 8
-# Batches of one example that are passed over, in search of one that can be divided: data that is
-# sorted by size may begin with some.
-_MOST_OF_ONE = 100
 _TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 
 
@@ -67,8 +60,8 @@ class StepFunction:
         **arguments: Further ones of `ModelStep`.
 
     Attributes:
-        was_rehearsed: Whether the first step has been looked at.
-        is_repeated: Whether every replica has the whole batch, because of what was seen then.
+        is_repeated: Whether every replica has the whole batch, because nothing else gives what one
+            device gives.
     """
 
     def __init__(self, model, step, *, rehearse: Callable | None = None, **arguments):
@@ -92,13 +85,15 @@ class StepFunction:
         self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = self._is_comparison_due = True
-        self._is_late = False  # Whether a step was made that could not be rehearsed.
-        self._rehearse_step: Any = rehearse
+        self._check = FirstStepCheck(model, self._step, rehearse, before=self._begin_check)
         self.is_repeated = False
         self._is_tracing = False  # Still, where a trace has failed.
         self._may_repeat = False  # Whether every replica can have the whole batch.
-        self._num_of_one = 0  # Batches of one example that could not be rehearsed.
-        self.was_rehearsed = False
+
+    @property
+    def was_rehearsed(self) -> bool:
+        """Whether a first step has been checked."""
+        return self._check.is_made
 
     def restart(self):
         """Counts examples from 0 again, and looks at the first batch again."""
@@ -230,7 +225,7 @@ class StepFunction:
         start = time.perf_counter()
         self._news = None
         whole_metrics.read_as_counted(self._model, are_whole=self.is_repeated)
-        is_unchecked = self._is_rehearsal_due() and not keras_adapter.is_built(self._model)
+        is_unchecked = self._check.is_missed()
         try:
             self._run(data)
         except (StopIteration, tf.errors.OutOfRangeError):
@@ -240,7 +235,8 @@ class StepFunction:
             if told is error:
                 raise
             raise told from cause
-        self._is_late |= is_unchecked
+        if is_unchecked:
+            self._check.note_missed()
         if self._is_first_call:
             self._is_first_call = False
             self._step.warn_of_batch(is_divided=not self.is_repeated)
@@ -276,31 +272,31 @@ class StepFunction:
         self._may_repeat = self._is_alone or _has_batches_of_all(data)
         if not isinstance(data, GlobalBatches):
             for batch in map(batches.as_tensors, data):
-                self._rehearse(without_optionals(batch))
+                self._check_batch(without_optionals(batch))
                 self._run_batch(batch)
             return
         if data.next_size is not None:
             self._take_own_steps(data)
             return
-        num_taken = self._take_rehearsed(data)
+        num_taken = self._take_checked(data)
         if num_taken < data.num_steps:
             num_taken += self._take(data.iterator, data.num_steps - num_taken, data)
         data.answer(num_taken)
 
-    def _take_rehearsed(self, data) -> int:
+    def _take_checked(self, data) -> int:
         """Looks at a first step where that is due, and runs it; returns how many steps it was."""
         iterator = data.iterator
         is_distributed = isinstance(iterator, tf.distribute.DistributedIterator)
         is_whole = isinstance(iterator, tf.data.Iterator)
-        if not self._can_rehearse() or not (is_whole or is_distributed):
+        if not self._check.can_be_made() or not (is_whole or is_distributed):
             return 0
         batch = next(iterator)
         own = without_optionals(batches.in_one_piece(batch, self._strategy))
         if is_distributed:
-            self._rehearse_own(own, batches.num_examples(own))
+            self._check_own_batch(own, batches.num_examples(own))
             self._run_batch(batch)
             return 1
-        self._rehearse(own)
+        self._check_batch(own)
         again = iter(batches.dataset_of(batch, iterator.element_spec))
         return self._take(again, 1, data)
 
@@ -317,36 +313,18 @@ class StepFunction:
         run = self._compiled(self._steps_while_data)
         return int(run(iterator, tf.constant(num_steps)))
 
-    def _is_rehearsal_due(self) -> bool:
-        return self._rehearse_step is not None and not self.was_rehearsed
+    def _check_batch(self, batch) -> None:
+        if self._check.of_batch(batch, may_repeat=self._may_repeat):
+            self._repeat()
 
-    def _can_rehearse(self) -> bool:
-        # The step that makes the variables must draw their values as it would without us.
-        return self._is_rehearsal_due() and keras_adapter.is_built(self._model)
+    def _check_own_batch(self, batch, num_examples) -> None:
+        if self._check.of_own_batch(batch, num_examples, may_repeat=self._may_repeat):
+            self._repeat()
 
-    def _rehearse(self, batch):
-        if not self._can_rehearse():
-            return
-        if _is_one_example(batch):
-            self._num_of_one += 1
-            if self._num_of_one == _MOST_OF_ONE:  # Nor will the next one be any other.
-                self._rehearse_step = None
-            return
-        self.was_rehearsed = True
-        self._step.see(batch)
+    def _begin_check(self) -> None:
         self._expect_long_call()
         if not self._is_first_call:
             running_call.leave_out_of_rates(self._model)
-        if self._is_late:  # Steps before may have let the replicas drift apart.
-            assignments.share_first(self._model)
-        with own_apply.routed(self._model):
-            is_repeated = self._rehearse_step(
-                *(self._model, self._step.step, batch),
-                is_late=self._is_late,
-                may_repeat=self._may_repeat,
-            )
-        if is_repeated:
-            self._repeat()
 
     def _repeat(self, is_repeated: bool = True) -> None:
         """Lets every replica have the whole batch from now on, or no longer."""
@@ -354,27 +332,12 @@ class StepFunction:
         whole_metrics.read_as_counted(self._model, are_whole=is_repeated)
         self.trace_again()
 
-    def _rehearse_own(self, batch, num_examples) -> None:
-        """Looks at a first step of which each worker has examples of its own.
-
-        Args:
-            batch: Of this worker.
-            num_examples: How many of its examples count.
-        """
-        if not self._is_alone:
-            number = _EXAMPLES_OF_REPLICA * len(peers.local_replicas(self._strategy))
-            batch = gathered_rows(batch, self._strategy, num_examples, number)
-        if batch is None:  # Nor will the next one be.
-            self._rehearse_step = None
-            return
-        self._rehearse(batch)
-
     def _take_own_steps(self, data):
         iterator, num_taken, next_size = data.iterator, 0, data.next_size
         run = self._compiled(self._own_steps)
-        if self._can_rehearse() and next_size > 0:
+        if self._check.can_be_made() and next_size > 0:
             element = batch, num_examples, _ = next(iterator)
-            self._rehearse_own(without_optionals(batch), num_examples)
+            self._check_own_batch(without_optionals(batch), num_examples)
             again = iter(batches.dataset_of(element, iterator.element_spec))
             num_taken, next_size = run(again, tf.constant(1), next_size)
         num_left = data.num_steps - int(num_taken)
@@ -505,8 +468,3 @@ def _has_batches_of_all(data) -> bool:
         return True
     is_distributed = isinstance(data.iterator, tf.distribute.DistributedIterator)
     return data.next_size is None and not is_distributed
-
-
-def _is_one_example(batch) -> bool:
-    leaves = filter(batches.has_first_axis, tf.nest.flatten(batch))
-    return {batches.num_examples(leaf) for leaf in leaves} == {1}

@@ -50,18 +50,6 @@ def test_the_first_batch_after_each_restart_is_looked_at(strategy):
         step(iter([broken]))
 
 
-@strategies.on_two_replicas
-@pytest.mark.parametrize(("num_of_one", "is_rehearsed"), [(99, True), (100, False)])
-def test_some_batches_of_one_example_are_passed_over(strategy, num_of_one, is_rehearsed):
-    step = make_step(strategy, rehearse=lambda *_, **__: None)
-    one = (X[:1], X[:1, :1])
-    step(iter([one] * num_of_one))
-    assert not step.was_rehearsed
-
-    step(iter([BATCH]))
-    assert step.was_rehearsed == is_rehearsed
-
-
 class Watch:
     """Notes which calls may take longer than a step."""
 

@@ -1,0 +1,108 @@
+"""The check of the first step, before it runs: of the first batch that can be divided.
+
+A step that makes the variables of a model cannot be checked: it must draw their values as it would
+without us. What it does with a part of the batch is then known only before the second step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter
+from kerasdist.training import peers
+from kerasdist.training.data import batches
+from kerasdist.training.data.gathered_rows import gathered_rows
+from kerasdist.training.step import assignments, own_apply
+
+# Of each replica, of which the first step is looked at: as many as a rehearsal can use.
+_EXAMPLES_OF_REPLICA = 8
+# Batches of one example that are passed over, in search of one that can be divided: data that is
+# sorted by size may begin with some.
+_MOST_OF_ONE = 100
+
+
+class FirstStepCheck:
+    """Checks one step of a model.
+
+    Args:
+        model: A compiled model of one of our strategies.
+        step: Its `ModelStep`.
+        rehearse: Checks a batch, as `rehearsal.warn_of_differences` does; None for no check.
+        before: Is called before it does, which takes longer than a step.
+
+    Attributes:
+        is_made: Whether a step has been checked.
+    """
+
+    def __init__(self, model, step, rehearse: Callable | None, *, before: Callable[[], None]):
+        self._model, self._step, self._before = model, step, before
+        self._rehearse: Any = rehearse
+        self._is_late = False  # Whether a step was made that could not be checked.
+        self._num_of_one = 0
+        self.is_made = False
+
+    def is_missed(self) -> bool:
+        """Whether the step that comes next cannot be checked, and ought to be."""
+        return self._is_due() and not keras_adapter.is_built(self._model)
+
+    def note_missed(self) -> None:
+        """Notes that a step was made that could not be checked."""
+        self._is_late = True
+
+    def can_be_made(self) -> bool:
+        """Whether the step that comes next is to be checked."""
+        return self._is_due() and keras_adapter.is_built(self._model)
+
+    def _is_due(self) -> bool:
+        return self._rehearse is not None and not self.is_made
+
+    def of_batch(self, batch, *, may_repeat: bool) -> bool:
+        """Checks the step of a batch where that is due; returns what `rehearse` does.
+
+        Args:
+            batch: The global batch, or some examples of it.
+            may_repeat: Whether every replica can have the whole batch.
+        """
+        if not self.can_be_made():
+            return False
+        if _is_one_example(batch):
+            self._num_of_one += 1
+            if self._num_of_one == _MOST_OF_ONE:  # Nor will the next one be any other.
+                self._rehearse = None
+            return False
+        self.is_made = True
+        self._step.see(batch)
+        self._before()
+        if self._is_late:  # Steps before may have let the replicas drift apart.
+            assignments.share_first(self._model)
+        with own_apply.routed(self._model):
+            return bool(
+                self._rehearse(
+                    *(self._model, self._step.step, batch),
+                    is_late=self._is_late,
+                    may_repeat=may_repeat,
+                )
+            )
+
+    def of_own_batch(self, batch, num_examples, *, may_repeat: bool) -> bool:
+        """Checks the step of a batch of which each worker has its own part; see `of_batch`.
+
+        Args:
+            batch: Of this worker.
+            num_examples: How many of its examples count.
+            may_repeat: See `of_batch`.
+        """
+        strategy = self._model.distribute_strategy
+        if peers.count(strategy) > 1:
+            number = _EXAMPLES_OF_REPLICA * len(peers.local_replicas(strategy))
+            batch = gathered_rows(batch, strategy, num_examples, number)
+        if batch is None:  # Nor will the next one be.
+            self._rehearse = None
+            return False
+        return self.of_batch(batch, may_repeat=may_repeat)
+
+
+def _is_one_example(batch) -> bool:
+    leaves = filter(batches.has_first_axis, tf.nest.flatten(batch))
+    return {batches.num_examples(leaf) for leaf in leaves} == {1}

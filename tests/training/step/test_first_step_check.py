@@ -1,0 +1,86 @@
+"""Which step is checked before it runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.step.first_step_check import FirstStepCheck
+from tests import strategies
+
+X = np.arange(10, dtype="float32").reshape(5, 2) / 10
+
+
+def batch_of(number):
+    x: Any = tf.constant(X[:number])
+    return x, x[:, :1]
+
+
+class Check:
+    """A check of a model of two replicas, and what it was asked to rehearse."""
+
+    def __init__(self, answer=None, *, is_built=True):
+        with strategies.get("2 replicas").scope():
+            self.model = keras.Sequential([keras.Input((2,))] if is_built else [])
+            self.model.add(keras.layers.Dense(1))
+            self.model.compile("sgd", "mse")
+        self.asked: list = []
+        self.answer = answer
+        step = SimpleNamespace(step=self.model.train_step, see=lambda batch: None)
+        self.check = FirstStepCheck(
+            self.model, step, self.rehearse, before=lambda: self.asked.append("before")
+        )
+
+    def rehearse(self, model, step, batch, **arguments):
+        self.asked.append(arguments)
+        return self.answer
+
+
+@pytest.mark.parametrize(("num_of_one", "is_made"), [(99, True), (100, False)])
+def test_some_batches_of_one_example_are_passed_over(num_of_one, is_made):
+    ours = Check()
+    for _ in range(num_of_one):
+        assert not ours.check.of_batch(batch_of(1), may_repeat=True)
+    assert not ours.check.is_made
+
+    ours.check.of_batch(batch_of(5), may_repeat=True)
+    assert ours.check.is_made == is_made
+
+
+@pytest.mark.parametrize("answer", [True, False, None])
+def test_it_is_made_once_and_says_what_the_rehearsal_says(answer):
+    ours = Check(answer)
+
+    assert ours.check.of_batch(batch_of(5), may_repeat=True) == bool(answer)
+    assert not ours.check.can_be_made()
+    assert not ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
+    assert ours.asked == ["before", {"is_late": False, "may_repeat": True}]
+
+
+def test_the_step_that_makes_the_variables_is_missed():
+    ours = Check(is_built=False)
+    assert ours.check.is_missed()
+    assert not ours.check.of_batch(batch_of(5), may_repeat=True)
+    ours.check.note_missed()
+
+    ours.model(X)
+
+    assert not ours.check.is_missed()
+    ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
+    assert ours.asked == ["before", {"is_late": True, "may_repeat": False}]
+
+
+def test_replicas_that_have_drifted_apart_begin_the_check_with_one_weight():
+    ours = Check()
+    bias = ours.model.layers[-1].bias.value
+    first, second = strategies.get("2 replicas").experimental_local_results(bias)
+    first.assign([1.0])
+    second.assign([2.0])
+    ours.check.note_missed()
+
+    ours.check.of_batch(batch_of(5), may_repeat=True)
+
+    assert second.numpy().tolist() == [1.0]
