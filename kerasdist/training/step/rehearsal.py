@@ -42,6 +42,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import (
     assignments,
     batch_statistics,
+    few_examples,
     global_loss,
     gradient_aggregation,
     gradient_difference,
@@ -61,10 +62,6 @@ from kerasdist.training.step.gradient_difference import GradientDifference
 _EXAMPLES, _EXAMPLES_OF_LOSS = 4, 8
 # Of a gradient's norm: far above rounding, far below what a wrong divisor makes.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
-# Of each input that is touched: about the last bit of a float32.
-_TOUCH = 2.0**-22
-# The most different whole numbers that may be classes or marks.
-_CLASSES = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +131,7 @@ def warn_of_differences(
     saw_one = whole_losses.may_see_all(model)
     rehearse = functools.partial(_describe_differences, model, step, batch, may_repeat=may_repeat)
     try:
-        texts, is_repeated = with_enough(rehearse)
+        texts, is_repeated = few_examples.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         warnings.warn(
             f"Could not check that {num_replicas} replicas give the gradient of one device: "
@@ -158,19 +155,6 @@ def tolerance_of(model) -> float:
     return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
 
 
-def with_enough(rehearse: Callable) -> Any:
-    """Returns what a rehearsal of a few examples gives; of the whole batch where they are too few.
-
-    Args:
-        rehearse: Called as `rehearse(are_few=...)`. It fails with a few where a program takes the
-            four largest losses, say, or where a mask leaves none of them.
-    """
-    try:
-        return rehearse(are_few=True)
-    except Exception:
-        return rehearse(are_few=False)
-
-
 def _describe_differences(
     model, step: Callable, batch, *, may_repeat: bool, are_few: bool
 ) -> tuple[list[str], bool]:
@@ -190,76 +174,115 @@ def _describe_differences(
         FloatingPointError: A few are not: on one device their gradients are NaN as well, or zero.
     """
     strategy = model.distribute_strategy
-    num_replicas = strategy.num_replicas_in_sync
-    tolerance = tolerance_of(model)
-    # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
-    weighs_loss = keras_stock.is_stock_step(step)
-    logs = rehearsed_logs.RehearsedLogs(model)
-    states = own_attributes.states_of(model)
-    if not peers.are_alike(strategy, str([name for name, _ in states])):
-        states = []  # A worker may keep something for itself.
     with (
         without_traces(model),
         batch_statistics.synchronized(model),  # A difference that has a warning of its own.
         whole_metrics.updated_with_all(model),
     ):
-        with failing_together(strategy):
-            runs = _runs(model, step, batch, logs, are_few=are_few)
-            whole = rehearse_whole(strategy, runs.whole, runs.batch, runs.touched)
-            if are_few and not _says_something(whole):
+        comparison = _Comparison(model, step, batch, are_few=are_few)
+        try:
+            comparison.try_parts()
+            parts, difference = comparison.of_parts_or_whole_losses()
+        except Exception as error:
+            if are_few or not may_repeat or not comparison.finds_nothing_if_repeated():
+                raise
+            failure = graph_errors.describe_failure(error)
+            return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
+        of_logs = [] if difference else comparison.describe_logs()  # What follows is no news.
+        is_other = bool(difference) or assignments.are_different(parts.spreads)
+        is_repeated = may_repeat and peers.any_of(strategy, is_other)
+        is_repeated = is_repeated and comparison.finds_nothing_if_repeated()
+    texts = comparison.describe(parts, difference)
+    if not is_repeated:
+        return [*of_logs, *texts], False
+    return [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"], True
+
+
+class _Comparison:
+    """A step of one device, rehearsed, and what the replicas make of the same examples.
+
+    Args:
+        model: See `warn_of_differences`.
+        step: See `warn_of_differences`.
+        batch: See `warn_of_differences`.
+        are_few: Whether a few examples of the batch are enough.
+
+    Raises:
+        FloatingPointError: A few are not: on one device their gradients are NaN as well, or zero.
+    """
+
+    def __init__(self, model, step: Callable, batch, *, are_few: bool):
+        self._model, self._strategy = model, model.distribute_strategy
+        self._num_replicas = self._strategy.num_replicas_in_sync
+        self._tolerance = tolerance_of(model)
+        # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
+        self._weighs_loss = keras_stock.is_stock_step(step)
+        self._logs = rehearsed_logs.RehearsedLogs(model)
+        self._states = own_attributes.states_of(model)
+        if not peers.are_alike(self._strategy, str([name for name, _ in self._states])):
+            self._states = []  # A worker may keep something for itself.
+        with failing_together(self._strategy):
+            self._runs = runs = _runs(model, step, batch, self._logs, are_few=are_few)
+            self._whole = rehearse_whole(self._strategy, runs.whole, runs.batch, runs.touched)
+            if are_few and not _says_something(self._whole):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
-        weights = [(each.path, each.value) for each in model.trainable_variables]
-        noted = [value for _, value in (*weights, *states)]
+        # The step may have made some.
+        self._weights = [(each.path, each.value) for each in model.trainable_variables]
 
-        def compare(
-            divide: Callable = batches.shares_of,
-        ) -> tuple[_Parts, GradientDifference | None]:
-            shares = divide(runs.batch, strategy)
-            with logs.watched():
-                parts = _rehearse_parts(model, runs, shares, noted, weighs_loss=weighs_loss)
-            return parts, gradient_difference.find(whole, parts.rehearsed, tolerance, num_replicas)
+    def try_parts(self) -> None:
+        """Runs the step with the parts of this worker alone; fails on all workers where it does."""
+        with failing_together(self._strategy):
+            try_parts(self._strategy, self._runs.alone, self._runs.batch)
 
-        def compare_whole() -> tuple[_Parts, bool]:
-            parts, difference = compare(batches.whole_for_each)
+    def of_parts_or_whole_losses(self) -> tuple[_Parts, GradientDifference | None]:
+        """Compares with the examples divided, and with compiled losses of all; see `compared`."""
+        own_losses = self._whole.own_losses
+        return whole_losses.compared(self._model, self._compare, own_losses, self._tolerance)
+
+    def finds_nothing_if_repeated(self) -> bool:
+        """Whether all examples on every replica give what one device gives."""
+
+        def compare() -> tuple[_Parts, bool]:
+            parts, difference = self._compare(batches.whole_for_each)
             return parts, bool(difference) or assignments.are_different(parts.spreads)
 
-        try:
-            with failing_together(strategy):
-                try_parts(strategy, runs.alone, runs.batch)
-            parts, difference = whole_losses.compared(model, compare, whole.own_losses, tolerance)
-        except Exception as error:
-            if are_few or not may_repeat or not finds_nothing(compare_whole):
-                raise
-            return [_describe_failed(error, strategy)], True
-        texts = []
-        if runs.have_logs and not difference:  # What follows from it is no news.
-            texts = logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
-        is_other = bool(difference) or assignments.are_different(parts.spreads)
-        is_repeated = may_repeat and is_other and finds_nothing(compare_whole)
-    if is_repeated:  # So is what the step returns.
-        texts = []
-    if difference:
-        texts = [gradient_difference.describe(difference, num_replicas)]
-    texts += assignments.describe_spreads(model, weights, states, parts.spreads, num_replicas)
-    if is_repeated:
-        texts = [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"]
-    return texts, is_repeated
+        return finds_nothing(self._strategy, compare)
 
+    def _compare(
+        self, divide: Callable = batches.shares_of
+    ) -> tuple[_Parts, GradientDifference | None]:
+        noted = [value for _, value in (*self._weights, *self._states)]
+        spreads: list = []
+        with self._logs.watched():
+            rehearsed = replica_run.rehearse(
+                self._strategy,
+                functools.partial(assignments.note_spreads, self._runs.part, noted, spreads),
+                divide(self._runs.batch, self._strategy),
+                is_whole=False,
+                weighs_loss=self._weighs_loss,
+                keep_own=functools.partial(own_attributes.kept, self._model),
+            )
+        difference = gradient_difference.find(
+            self._whole, rehearsed, self._tolerance, self._num_replicas
+        )
+        return _Parts(rehearsed=rehearsed, spreads=spreads[0]), difference
 
-def _rehearse_parts(
-    model, runs: _Runs, shares: batches.Shares, noted: list, *, weighs_loss: bool
-) -> _Parts:
-    """Rehearses the step with the examples as they are divided over the replicas."""
-    spreads: list = []
-    rehearsed = replica_run.rehearse(
-        model.distribute_strategy,
-        functools.partial(assignments.note_spreads, runs.part, noted, spreads),
-        shares,
-        is_whole=False,
-        weighs_loss=weighs_loss,
-        keep_own=functools.partial(own_attributes.kept, model),
-    )
-    return _Parts(rehearsed=rehearsed, spreads=spreads[0])
+    def describe_logs(self) -> list[str]:
+        """Returns in words what the step of the last comparison returns that is not the same."""
+        if not self._runs.have_logs:
+            return []
+        return self._logs.describe(
+            self._num_replicas, self._tolerance, gradient_difference.ROUNDING
+        )
+
+    def describe(self, parts: _Parts, difference: GradientDifference | None) -> list[str]:
+        """Returns in words what is not the same of gradients, weights and states."""
+        spread = assignments.describe_spreads(
+            self._model, self._weights, self._states, parts.spreads, self._num_replicas
+        )
+        if difference is None:
+            return spread
+        return [gradient_difference.describe(difference, self._num_replicas), *spread]
 
 
 def _runs(model, step: Callable, batch, logs, *, are_few: bool) -> _Runs:
@@ -275,7 +298,7 @@ def _runs(model, step: Callable, batch, logs, *, are_few: bool) -> _Runs:
 
     def some(most: int):
         num_replicas = model.distribute_strategy.num_replicas_in_sync
-        return some_of(batch, most, num_replicas) if are_few else batch
+        return few_examples.some_of(batch, most, num_replicas) if are_few else batch
 
     examples = some(_EXAMPLES_OF_LOSS)
     predictions = _predict(model, examples) if keras_stock.is_loss_all_own(model) else None
@@ -284,7 +307,7 @@ def _runs(model, step: Callable, batch, logs, *, are_few: bool) -> _Runs:
         data = (examples, tf.range(batches.num_examples(examples)))
         return _Runs(whole=run, part=run, alone=run, batch=data, touched=data, have_logs=False)
     examples = some(_EXAMPLES)
-    nearly = touched(examples)
+    nearly = few_examples.touched(examples)
     return _Runs(
         whole=functools.partial(logs.run_whole, step, nearly),
         part=functools.partial(logs.run_part, step),
@@ -375,57 +398,6 @@ def try_parts(strategy, step: Callable, batch) -> None:
         replica_run.rehearse(strategy, step, batches.shares_of(batch, strategy), is_whole=True)
 
 
-def touched(batch):
-    """Returns a batch whose inputs differ in their last bits, where they are floats.
-
-    Not labels and weights, which may be inputs, too: what is compared with a whole number stays.
-    """
-
-    def touch(leaf):
-        if not tf.is_tensor(leaf) or leaf.dtype not in (tf.float32, tf.float64):
-            return leaf
-        is_exact = tf.equal(leaf, tf.round(leaf))
-        if tf.reduce_all(is_exact) and tf.size(tf.unique(tf.reshape(leaf, [-1])).y) > _CLASSES:
-            is_exact = False  # Pixels.
-        return tf.where(is_exact, leaf, leaf * (1.0 + _TOUCH))
-
-    def touch_all(data):  # Of ragged and sparse tensors, the parts.
-        return tf.nest.map_structure(touch, data, expand_composites=True)
-
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):  # Anchors, positives, ...
-        return touch_all(batch)
-    x, *others = batch
-    leaves = tf.nest.flatten((touch_all(x), *others))
-    return tf.nest.pack_sequence_as(batch, leaves)
-
-
-def some_of(batch, most: int, num_replicas: int):
-    """Returns the first examples of a batch, so many that the replicas' shares are not equal.
-
-    They are equal where each replica has one example. Two batches in one, such as 12 examples
-    without labels and 4 with, have their proportion on every replica as a whole only.
-
-    Args:
-        batch: Tensors [examples, ...].
-        most: Examples of each replica.
-        num_replicas: In all.
-    """
-    sizes = {
-        batches.num_examples(leaf)
-        for leaf in tf.nest.flatten(batch)
-        if batches.has_first_axis(leaf)
-    }
-    if len(sizes) > 1:
-        return batch
-    number = min(most * num_replicas, *sizes)
-    if number > num_replicas and number % num_replicas == 0:
-        number -= 1
-    return tf.nest.map_structure(
-        lambda leaf: batches.rows(leaf, 0, number) if batches.has_first_axis(leaf) else leaf,
-        batch,
-    )
-
-
 @contextlib.contextmanager
 def without_traces(model) -> Generator[None]:
     """Runs what is inside operation by operation, and leaves no trace of it."""
@@ -474,17 +446,13 @@ def _describe_not_finite(num_replicas: int) -> str:
     )
 
 
-def _describe_failed(error: Exception, strategy) -> str:
-    failure = graph_errors.describe_failure(error)
-    return f"{failure} {replica_run.describe_repeated(strategy)}"
-
-
-def finds_nothing(compare: Callable[[], tuple]) -> bool:
-    """Whether a comparison finds no difference, as its second result; it may fail."""
+def finds_nothing(strategy, compare: Callable[[], tuple]) -> bool:
+    """Whether a comparison finds no difference, its second result, on any worker; it may fail."""
     try:
-        return not compare()[1]
+        found = bool(compare()[1])
     except Exception:  # Of the program. What was found before is said.
-        return False
+        found = True
+    return not peers.any_of(strategy, found)
 
 
 def _describe_late(model) -> str:

@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Callable
 
 from kerasdist.private import keras_stock
-from kerasdist.training import traits
+from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     batch_statistics,
+    few_examples,
     gradient_difference,
     graph_errors,
     rehearsal,
@@ -63,7 +64,7 @@ def warn_of_differences(
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     rehearse = functools.partial(_rehearse, model, step, batch, may_repeat=may_repeat)
     try:
-        texts, is_repeated = rehearsal.with_enough(rehearse)
+        texts, is_repeated = few_examples.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         is_repeated = False
         texts = [
@@ -78,8 +79,8 @@ def warn_of_differences(
 def _rehearse(model, step, batch, *, may_repeat: bool, are_few: bool) -> tuple[list[str], bool]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    batch = rehearsal.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
-    nearly, tolerance = rehearsal.touched(batch), rehearsal.tolerance_of(model)
+    batch = few_examples.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
+    nearly, tolerance = few_examples.touched(batch), rehearsal.tolerance_of(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     step = functools.partial(_step_with_losses, step)
     with (
@@ -104,7 +105,8 @@ def _rehearse(model, step, batch, *, may_repeat: bool, are_few: bool) -> tuple[l
 
         _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
         compare_whole = functools.partial(compare, batches.whole_for_each)
-        is_repeated = may_repeat and bool(texts) and rehearsal.finds_nothing(compare_whole)
+        is_repeated = may_repeat and peers.any_of(strategy, bool(texts))
+        is_repeated = is_repeated and rehearsal.finds_nothing(strategy, compare_whole)
     if is_repeated:
         texts = [
             *texts[:-1],

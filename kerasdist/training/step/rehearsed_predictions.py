@@ -18,7 +18,13 @@ import tensorflow as tf
 from kerasdist.private import rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import gradient_difference, graph_errors, rehearsal, replica_run
+from kerasdist.training.step import (
+    few_examples,
+    gradient_difference,
+    graph_errors,
+    rehearsal,
+    replica_run,
+)
 from kerasdist.training.step.rehearsed_logs import differs
 
 # For each replica.
@@ -36,7 +42,7 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
         batch: The first batch, of two examples or more: tensors [examples, ...].
     """
     num_local = len(peers.local_replicas(model.distribute_strategy))
-    batch = rehearsal.some_of(batch, _EXAMPLES, num_local)
+    batch = few_examples.some_of(batch, _EXAMPLES, num_local)
     with rehearsal.without_traces(model):
         whole, nearly = _predict_whole(model.distribute_strategy, step, batch)
         try:
@@ -50,7 +56,7 @@ def _predict_whole(strategy, step, batch) -> tuple:
     """Returns what a replica gives for the whole batch, and for one that differs by rounding."""
     first, *others = peers.local_replicas(strategy)
     size = batches.num_examples(batch)
-    data = (batch, *[rehearsal.touched(batch)] * len(others))
+    data = (batch, *[few_examples.touched(batch)] * len(others))
     outputs = [None] * len(data)
     shares = batches.Shares(data=data, counts=[size] * len(data), total=size, may_be_empty=False)
 

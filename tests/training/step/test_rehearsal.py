@@ -12,7 +12,7 @@ from keras import layers
 
 import kerasdist
 from kerasdist.private import rehearsal_adapter
-from kerasdist.training.step import randomness, rehearsal, whole_losses
+from kerasdist.training.step import randomness, whole_losses
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import (
@@ -580,24 +580,6 @@ def test_labels_among_the_inputs_stay_exact(strategy):
     )
 
     assert any("not the one that the whole batch gives" in each for each in texts)
-
-
-def test_inputs_of_all_kinds_are_touched_but_for_whole_numbers():
-    ragged = tf.ragged.constant([[0.5, 1.0], [2.5]])
-    sparse = tf.sparse.from_dense([[0.0, 0.5], [3.0, 0.0]])
-    pixels = tf.range(64.0)
-    x = {"ragged": ragged, "sparse": sparse, "pixels": pixels, "ids": tf.constant([1, 2])}
-
-    moved, labels = rehearsal.touched((x, tf.constant([0.5])))
-
-    def are_moved(now, before):
-        return (now != before).numpy().tolist()
-
-    assert are_moved(moved["ragged"].flat_values, ragged.flat_values) == [True, False, True]
-    assert are_moved(moved["sparse"].values, sparse.values) == [True, False]
-    assert are_moved(moved["pixels"], pixels) == [False] + [True] * 63
-    assert are_moved(moved["ids"], x["ids"]) == [False, False]
-    assert labels.numpy().tolist() == [0.5]
 
 
 @on_two_replicas
