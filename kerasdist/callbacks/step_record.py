@@ -22,8 +22,8 @@ from kerasdist.training.step import (
     step_variables,
     tensor_statistics,
 )
-from kerasdist.training.step.gradient_aggregation import values_of
 from kerasdist.training.step.graph_function import rare_cond
+from kerasdist.training.step.sliced_gradients import values_of
 
 
 class StepRecord:

@@ -17,8 +17,8 @@ from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.report import report_file
 from kerasdist.training.step import layer_outputs, replica_step, step_variables, whole_step
-from kerasdist.training.step.gradient_aggregation import values_of
 from kerasdist.training.step.graph_function import rare_cond
+from kerasdist.training.step.sliced_gradients import values_of
 from kerasdist.training.step.update_callback import StepCallback
 
 # How many of the largest earlier gradients are named.
@@ -155,6 +155,14 @@ class StopOnNonFinite(StepCallback):
         is_news = self.step is None or self.action == "restore"
         if is_news and self._evidence[0].step >= 0:
             self._act()
+
+    def get_state(self) -> dict:
+        """Returns what a `Checkpoint` keeps: how many steps "restore" has left out."""
+        return {"num_restores": self._num_restores}
+
+    def set_state(self, state: dict) -> None:
+        """Goes on from what `get_state` has returned."""
+        self._num_restores = int(state["num_restores"])
 
     def describe(self):
         return f"leave out steps that are not finite ({self.action})"

@@ -9,13 +9,13 @@ communication and may stand inside a `tf.cond`.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
@@ -26,14 +26,13 @@ from kerasdist.training.step import (
     scope_checks,
     update_callback,
 )
+from kerasdist.training.step.sliced_gradients import Parcel, map_values, values_of
 
 _local = threading.local()
 # The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
 _scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
 # Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
 _LARGEST_REHEARSED_SCALE = 2.0**10
-# Operations of which no row comes twice in what they give.
-_KEEPING_ROWS = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
 
 
 def apply(stock, optimizer, gradients, trainable_variables=None):
@@ -125,21 +124,22 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
     present = [gradient for gradient in gradients if gradient is not None]
     if not present and not (set(step.riders) - set(step.sums)):
         return gradients
-    have_each_row_once = [_has_each_row_once(gradient) for gradient in present]
+    parcels = [Parcel(gradient, step.dependence) for gradient in present]
+    sent = [tensor for parcel in parcels for tensor in parcel.tensors]
     if not step.weighs_loss:
-        present = [_weigh(gradient, step, factor) for gradient in present]
+        sent = [_weigh(tensor, step, factor) for tensor in sent]
     riders = [name for name in step.riders if name not in step.sums]
     # Made on the replica's device: TensorFlow asks for one.
     values = [tf.identity(step.riders[name]) for name in riders]
-    summed = step.exchange(_sum_over_replicas, [*present, *values])
+    summed = step.exchange(_sum_over_replicas, [*sent, *values])
     if step.dependence:
         step.dependence.end_at(summed)
-    step.sums.update(zip(riders, summed[len(present) :], strict=True))
-    summed = iter(
-        added_up(gradient) if has_each_row_once else gradient
-        for gradient, has_each_row_once in zip(summed, have_each_row_once, strict=False)
+    step.sums.update(zip(riders, summed[len(sent) :], strict=True))
+    sums = iter(summed)
+    whole = iter(
+        [parcel.unpacked(itertools.islice(sums, len(parcel.tensors))) for parcel in parcels]
     )
-    return [None if gradient is None else next(summed) for gradient in gradients]
+    return [None if gradient is None else next(whole) for gradient in gradients]
 
 
 def _aggregate_of(variables, gradients: list, step, factor) -> list:
@@ -286,21 +286,6 @@ def num_replicas() -> int:
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def values_of(gradient):
-    """Returns the numbers of a gradient: itself, or the values of its slices."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def map_values(gradient, function):
-    """Returns `gradient` with `function` applied to its values; None and IndexedSlices stay."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = function(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return function(gradient)
-
-
 def all_reduce(stock, optimizer, gradients_and_variables):
     """Stands before Keras' all-reduce, which comes too late: the gradients are summed already."""
     if is_aggregated():
@@ -411,44 +396,6 @@ def _cast(tensor, dtype):
     if tensor.dtype == dtype:
         return tensor
     return map_values(tensor, lambda values: tf.cast(values, dtype))
-
-
-def _has_each_row_once(gradient) -> bool:
-    """Whether slices are of rows that were looked up once for all examples, and each of them once.
-
-    For sparse inputs TensorFlow does so, and positions of tokens are a range. Optimizers square
-    each slice by itself: on one device it is that of all examples.
-    """
-    if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
-        return False
-    operation = gradient.indices.op
-    while (source := _source_of(operation)) is not None:
-        operation = source
-    if operation.type == "Const":
-        rows = np.ravel(tf.get_static_value(operation.outputs[0]))
-        return len(np.unique(rows)) == len(rows)
-    return operation.type == "Range" or operation.type.startswith("Unique")
-
-
-def _source_of(operation):
-    """Returns what an operation takes rows from, none of them twice; None where it may change that.
-
-    Keras' `take` counts rows below 0 from the end.
-    """
-    if operation.type in _KEEPING_ROWS:
-        return operation.inputs[0].op
-    if operation.type == "SelectV2":
-        condition, _, rows = operation.inputs
-        is_below_0 = condition.op.type == "Less" and condition.op.inputs[0] is rows
-        return rows.op if is_below_0 else None
-    return None
-
-
-def added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns slices with one for each row, those of the same row added up."""
-    rows, positions = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(rows))
-    return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
 def _scaled(gradient, factor):

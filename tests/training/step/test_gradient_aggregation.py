@@ -64,16 +64,6 @@ def test_outside_of_steps_a_loss_stays_as_it_is():
     assert gradient_aggregation.scale_loss(lambda _, loss: loss, None, 3.0) == 3.0
 
 
-def test_values_are_mapped_where_a_gradient_has_some():
-    slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([0, 7]), [9, 1])
-
-    mapped = gradient_aggregation.map_values(slices, lambda values: values * 2)
-
-    assert mapped.values.numpy().tolist() == [[2.0], [4.0]]
-    assert mapped.indices is slices.indices
-    assert gradient_aggregation.map_values(None, lambda values: values * 2) is None
-
-
 @each_strategy
 @pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
 def test_rows_that_are_looked_up_once_are_squared_as_sums_over_all_examples(strategy, optimizer):
