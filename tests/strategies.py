@@ -71,7 +71,7 @@ on_workers = _each_cluster(["2 workers x 2 clones"])
 each_cluster = _each_cluster(["2 workers x 2 clones", *PARAMETER_SERVERS])
 
 
-def run_on_workers(function, workers: str, *, timeout_secs: float = 120) -> list:
+def run_on_workers(function, workers: str, *, timeout_secs: float = 240) -> list:
     """Returns what `function(strategy)` returns on each worker of a deployment, or on its chief.
 
     Args:

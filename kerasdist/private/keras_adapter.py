@@ -7,6 +7,7 @@ to 3.15; `names.KERAS` stands where they differ.
 import contextlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -30,6 +31,10 @@ from kerasdist.private import names, tensorflow_adapter
 EpochIterator = keras_epoch_iterator.EpochIterator
 # What Keras calls it in the state of a thread; there is no constant in 3.12.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
+# Where SwapEMAWeights keeps whether the model has the averages, and the optimizer the weights.
+ARE_AVERAGES_SWAPPED_IN = "_ema_weights_in_model"
+# The ids of the layers that no call of a model builds.
+_unused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def strategy_of(model_or_optimizer):
@@ -133,11 +138,21 @@ def masked_weights(sample_weight, mask):
 def is_built(model) -> bool:
     """Whether the layers of `model` have made their variables.
 
-    A model whose train_step calls its layers and never itself stays unbuilt.
+    A model whose train_step calls its layers and never itself stays unbuilt. So does a layer that
+    no step calls, such as the lookup inside of a TextVectorization that only the data uses.
     """
     layers = model._flatten_layers(include_self=False)
     has_none_of_its_own = bool(layers) and type(model).build is keras.Model.build
-    return (model.built or has_none_of_its_own) and all(layer.built for layer in layers)
+    unused = _unused.get(model, ())
+    return (model.built or has_none_of_its_own) and all(
+        layer.built or id(layer) in unused for layer in layers
+    )
+
+
+def note_unused_layers(model) -> None:
+    """Notes which layers are not built after all of `model` was called: nothing calls them."""
+    layers = model._flatten_layers(include_self=False)
+    _unused[model] = {id(layer) for layer in layers if not layer.built}
 
 
 @contextlib.contextmanager
@@ -163,6 +178,7 @@ def build_from_spec(model, spec) -> None:
         if is_hidden:
             optimizer.built = True
         model._symbolic_build(data_batch=spec)
+        note_unused_layers(model)
     finally:
         if is_hidden:
             optimizer.built = False

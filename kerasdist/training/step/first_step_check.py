@@ -47,8 +47,9 @@ class FirstStepCheck:
         return self._is_due() and not keras_adapter.is_built(self._model)
 
     def note_missed(self) -> None:
-        """Notes that a step was made that could not be checked."""
+        """Notes that a step was made that could not be checked, and has made all variables."""
         self._is_late = True
+        keras_adapter.note_unused_layers(self._model)
 
     def can_be_made(self) -> bool:
         """Whether the step that comes next is to be checked."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.step import whole_losses
+from kerasdist.training.step import rehearsal, whole_losses
 from tests.cases import exhaustive
 from tests.plain import check_as_plain, check_workers, outcome_of
 from tests.strategies import (
@@ -171,14 +171,31 @@ class InACondition(keras.Model):
         return tf.cond(tf.size(y) > 0, lambda: compute(x, y, y_pred), lambda: 0.0)
 
 
-@on_three_replicas
-def test_where_replicas_cannot_meet_a_warning_says_so(strategy):
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, "sigmoid")])
-        model = InACondition(model.inputs, model.outputs)
-        model.compile("sgd", keras.losses.Dice())
+def in_a_condition():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, "sigmoid")])
+    model = InACondition(model.inputs, model.outputs)
+    model.compile("sgd", keras.losses.Dice())
+    return model
 
-    checked, told, *_ = warned_by(lambda: model.evaluate(X, np.abs(X), verbose=0))
+
+def evaluate_all(model):
+    return model.evaluate(X, np.abs(X), verbose=0)
+
+
+@on_three_replicas
+def test_where_replicas_cannot_meet_each_has_the_whole_batch(strategy):
+    (told,) = warned_by(lambda: check_as_plain(strategy, in_a_condition, evaluate_all))
+
+    assert told.startswith("What `evaluate` gives as 'loss' is not what it is on one device")
+
+
+@on_three_replicas
+def test_where_they_cannot_have_it_either_a_warning_says_so(strategy, monkeypatch):
+    monkeypatch.setattr(rehearsal, "finds_nothing", lambda *_: False)  # As with data by file.
+    with strategy.scope():
+        model = in_a_condition()
+
+    checked, told, *_ = warned_by(lambda: evaluate_all(model))
 
     assert checked.startswith("What `evaluate` gives as 'loss' is not what it is on one device")
     assert told.startswith("The loss 'dice' is computed inside of a condition")
@@ -188,6 +205,28 @@ def contrast(y, predictions):
     """How much more like its own label than like the others' each prediction is."""
     similarities = keras.ops.matmul(predictions, keras.ops.transpose(y))
     return -keras.ops.diagonal(keras.ops.log_softmax(similarities))
+
+
+class WithUnused(keras.layers.Layer):
+    """Has a layer that nothing calls, so that Keras never builds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.unused = keras.layers.Dense(3, "sigmoid"), keras.layers.Dense(7)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*it looks like it has unbuilt state")
+@on_three_replicas
+def test_a_layer_that_nothing_calls_does_not_hide_the_loss(strategy):
+    def make():
+        model = keras.Sequential([keras.Input((3,)), WithUnused()])
+        model.compile("adam", contrast)
+        return model
+
+    check_as_plain(strategy, make, lambda model: model.fit(X, np.abs(X), **FIT).history)
 
 
 def masked_mean(y, predictions):
