@@ -162,6 +162,7 @@ class Checkpoint(UpdateCallback):
         self.weights_if_changed, self.on_error = weights_if_changed, on_error
         self.save_on_term = save_on_term
         self.resumed_from: str | None = None
+        self.resumed_time: float | None = None  # When it was written; None if nothing is left.
         self._last_model: weakref.ref | None = None  # Of a `fit` that has ended.
         self._termination = Termination()
         self._folder = Folder(self.directory)
@@ -183,6 +184,12 @@ class Checkpoint(UpdateCallback):
         if self._call is None:
             raise RuntimeError(
                 "Checkpoint takes part in `fit` alone. Give it to `model.fit(callbacks=[...])`."
+            )
+        if sum(isinstance(each, Checkpoint) for each in self._call.callbacks) > 1:
+            raise ValueError(
+                "`callbacks` has several Checkpoint, each of which would resume `fit` by itself. "
+                "Give one: `every_steps` or `every_secs` say when it saves, and `keep_best` keeps "
+                "the best."
             )
         self._call.keeps_data_state = True
         self._batch_size = self._call.batch_size  # Validation comes with one of its own.
@@ -208,7 +215,7 @@ class Checkpoint(UpdateCallback):
         self._first_epoch: int | None = None
         self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
         self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
-        self.resumed_from = None
+        self.resumed_from = self.resumed_time = None
 
     def _make_writer(self) -> Writer:
         return Writer(
@@ -296,7 +303,6 @@ class Checkpoint(UpdateCallback):
 
     def on_train_end(self, logs=None):
         keras_adapter.begin_at(self.model, None)
-        earlier_fits.note(self.model, self.directory)
         self._last_model = weakref.ref(self.model)
         if self._resumption is not None and not self._num_epochs_here:  # Nothing was left to train.
             self._resumption.end()
@@ -304,6 +310,7 @@ class Checkpoint(UpdateCallback):
             self._save(self._epoch, self._num_steps, is_finished=True)
         else:
             self._save(self._epoch + 1, 0, is_finished=True)
+        earlier_fits.note(self.model, self.directory, histories.read(self._history))
         self._resumption = None
 
     def _note_cut(self):
@@ -391,6 +398,7 @@ class Checkpoint(UpdateCallback):
         self.resumed_from, self._run = saved.path, saved.record["run"]
         self._monitored = saved.record.get("monitored", {}).get(self.monitor)
         if not resumed.is_over:
+            self.resumed_time = saved.record.get("time", 0.0)
             self._first_epoch, self._first_rates = resumed.first_epoch, resumed.first_rates
         return resumed
 
@@ -471,11 +479,13 @@ class Checkpoint(UpdateCallback):
             "updates": self._num_updates,
             "epochs": self._epochs(),
             "history": histories.read(self._history),
+            "earlier_histories": earlier_fits.histories(self.model, self.directory)[: self._fit],
             "variables": variables.signature_of(self.model),
             "metrics": variables.metrics_of(self.model),
             "other_optimizers": variables.other_optimizers_of(self.model),
             "batch_size": self._batch_size,
             "learning_rates": self._first_rates,
+            "time": time.time(),
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }

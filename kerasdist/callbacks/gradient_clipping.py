@@ -19,7 +19,7 @@ class GradientClipping(UpdateCallback):
 
     Args:
         norm: Largest L2 norm of each variable's gradient (slim.learning.clip_gradient_norms, Keras'
-            `clipnorm`).
+            `clipnorm`). Rows of an embedding that are looked up several times are added up before.
         global_norm: Largest L2 norm of all gradients together; they keep their direction (Keras'
             `global_clipnorm`).
         value: Largest absolute value of any element (Keras' `clipvalue`).

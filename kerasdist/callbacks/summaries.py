@@ -181,16 +181,17 @@ a step was computed; also of each worker |
             }
             for file in self._files.values():
                 running_call.at_end(self.model, file.close)  # Also after an error.
-            if self._is_resumed():  # The steps after the checkpoint are made again.
+            time = self._resumed_time()
+            if time is not None:  # The steps after the checkpoint are made again.
                 for file in self._files.values():
-                    file.forget_after(self._counter.step)
+                    file.forget_after(self._counter.step, since=time)
             self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
 
-    def _is_resumed(self) -> bool:
+    def _resumed_time(self) -> float | None:
         # A Checkpoint begins before all other callbacks.
         training = running_call.training_of(self.model)
         callbacks = training.callbacks if training else ()
-        return any(isinstance(each, Checkpoint) and each.resumed_from for each in callbacks)
+        return next((each.resumed_time for each in callbacks if isinstance(each, Checkpoint)), None)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._meter.begin_epoch()

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kerasdist.private import keras_adapter
 from kerasdist.training.report.wrapper import Wrapper
 
 # The attributes that Keras sets when `fit` begins and then changes.
@@ -22,6 +23,7 @@ _OF_KERAS = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
     keras.callbacks.ModelCheckpoint: ("best", "epochs_since_last_save"),
+    keras.callbacks.SwapEMAWeights: (keras_adapter.ARE_AVERAGES_SWAPPED_IN,),
 }
 # Numbers and text: what NumPy writes without pickle. Extensions such as bfloat16 are 2.
 _PLAIN_KINDS, _EXTENSION = "biufcSU", 2

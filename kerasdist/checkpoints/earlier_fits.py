@@ -6,21 +6,27 @@ import weakref
 
 from kerasdist.remote_path import is_remote
 
-# How many `fit` of a model have ended, by folder: a script that is started again makes the same
-# ones in the same order.
-_num_fits = weakref.WeakKeyDictionary()
+# What `histories.read` says of each `fit` of a model that has ended, by folder: a script that is
+# started again makes the same ones in the same order.
+_histories = weakref.WeakKeyDictionary()
 # The model of the last `fit` that has ended, by folder.
 _last_models: dict[str, weakref.ref] = {}
 
 
 def count(model, directory: str) -> int:
     """Returns how many `fit` of a model into a folder have ended."""
-    return _num_fits.get(model, {}).get(_key(directory), 0)
+    return len(histories(model, directory))
 
 
-def note(model, directory: str) -> None:
-    """Notes that a `fit` has ended."""
-    _num_fits.setdefault(model, collections.Counter())[_key(directory)] += 1
+def histories(model, directory: str) -> list[dict]:
+    """Returns the History of each `fit` of a model into a folder that has ended, in order."""
+    return list(_histories.get(model, {}).get(_key(directory), ()))
+
+
+def note(model, directory: str, history: dict) -> None:
+    """Notes that a `fit` has ended, with its History as `histories.read` gives it."""
+    of_model = _histories.setdefault(model, collections.defaultdict(list))
+    of_model[_key(directory)].append(history)
     _last_models[_key(directory)] = weakref.ref(model)
 
 

@@ -237,6 +237,8 @@ def read(path: str) -> Saved:
     except _DAMAGE as error:
         raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
     except (OSError, tf.errors.OpError) as error:
+        if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+            raise CorruptCheckpointError(f"{path} is a file, and no checkpoint") from error
         raise OSError(
             f"{path} cannot be read, but may be whole: {getattr(error, 'message', error)}. Let "
             "this process read it, use another folder, or remove this checkpoint."

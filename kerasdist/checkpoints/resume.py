@@ -72,6 +72,23 @@ def is_of_later_fit(record: dict, training: Training) -> bool:
     return record["fit"] > training.fit
 
 
+def has_later_weights(record: dict, training: Training) -> bool:
+    """Whether a checkpoint of a later `fit` has weights that the program adds before it."""
+    if not is_of_later_fit(record, training):
+        return False
+    then, now = map(variables.weights_in, (record["variables"], training.variables))
+    return bool(variables.differences(then, now))
+
+
+def history_of(record: dict, training: Training) -> dict:
+    """Returns the History of the `fit` that begins and is over; an empty one if it is unknown."""
+    if not is_of_later_fit(record, training):
+        return record["history"]
+    earlier = record.get("earlier_histories", ())
+    nothing = {"epoch": [], "history": {}}
+    return earlier[training.fit] if training.fit < len(earlier) else nothing
+
+
 def has_other_optimizer(record: dict, training: Training) -> bool:
     """Whether the optimizer of a checkpoint is not the one of the `fit` that begins.
 
@@ -107,6 +124,8 @@ def _has_more_data(record: dict, training: Training) -> bool:
 def differences(record: dict, training: Training) -> list[str]:
     """Returns in words why a checkpoint does not belong to the `fit` that begins."""
     then, now = record["variables"], training.variables
+    if has_later_weights(record, training):  # That `fit` compares them.
+        return []
     if has_other_optimizer(record, training):
         return variables.differences(variables.weights_in(then), variables.weights_in(now))
     found = variables.differences(then, now)
@@ -131,7 +150,10 @@ def describe_end(saved: Saved, training: Training, directory: str, *, is_of_anot
     """
     record = saved.record
     if is_of_later_fit(record, training):
-        return f"Nothing left to train in this `fit`: {saved.path} is of a later one."
+        later = f"Nothing left to train in this `fit`: {saved.path} is of a later one"
+        if has_later_weights(record, training):
+            return f"{later}, with other weights, which are restored when that one begins."
+        return f"{later}."
     num_epochs = record["epoch"] + (record["step"] > 0)
     return (
         f"The training in {directory} is finished: {saved.step} steps, {num_epochs} epochs. "

@@ -142,9 +142,12 @@ class Resumption:
         self._restore_weights()
         if not resume.is_of_later_fit(record, self._training):  # It had callbacks of its own.
             callback_states.write(self._call.callbacks, record["callbacks"], self.saved.arrays)
-        histories.extend(getattr(self._model, "history", None), record["history"])
+        history = resume.history_of(record, self._training)
+        histories.extend(getattr(self._model, "history", None), history)
 
     def _restore_weights(self):
+        if resume.has_later_weights(self.saved.record, self._training):
+            return
         # Of another optimizer, a later `fit` restores the rest when it begins.
         is_other = resume.has_other_optimizer(self.saved.record, self._training)
         model_state.restore(self._model, self.saved, with_optimizer=not is_other)

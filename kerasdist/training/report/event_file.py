@@ -18,7 +18,7 @@ from kerasdist.training.step.tensor_statistics import Statistics
 
 # Tells our files from those of other writers in the same folder.
 _SUFFIX = ".kerasdist.v2"
-# The last step that this process has written, by folder.
+# The last step in each folder that this process has looked through, or has written since.
 _last_steps: dict[str, int] = {}
 
 
@@ -56,23 +56,29 @@ class EventFile:
             *(_text(tag, value) for tag, value in (texts or {}).items()),
         ]
         if values:
-            _last_steps[self._folder] = max(step, _last_steps.get(self._folder, step))
+            if self._folder in _last_steps:
+                _last_steps[self._folder] = max(step, _last_steps[self._folder])
             event = tf.compat.v1.Summary(value=values).SerializeToString()
             write = functools.partial(tf.summary.experimental.write_raw_pb, event, step)
             self._try(lambda: self._write(write))
 
-    def forget_after(self, step: int) -> None:
+    def forget_after(self, step: int, *, since: float = 0.0) -> None:
         """Removes the events after a step from earlier files of ours: they are written again.
 
         TensorBoard would show both. A process that has written no later ones itself looks for them
         only once: it may call `fit` a thousand times.
+
+        Args:
+            step: The last one that stays.
+            since: Unix time in seconds. Events from before stay, too: they are of an earlier `fit`,
+                whose optimizer counted for itself.
         """
         if _last_steps.get(self._folder, step + 1) <= step:
             return
 
         def forget():
             for path in tf.io.gfile.glob(os.path.join(self._folder, f"*tfevents*{_SUFFIX}")):
-                _forget_after(step, path)
+                _forget_after(step, since, path)
             _last_steps[self._folder] = step
 
         self._try(forget)
@@ -128,13 +134,13 @@ class EventFile:
             )
 
 
-def _forget_after(step: int, path: str):
+def _forget_after(step: int, since: float, path: str):
     kept, num_all = [], 0
     with contextlib.suppress(tf.errors.DataLossError):  # The last one of a run that was killed.
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
             event = tf.compat.v1.Event.FromString(record)
             num_all += 1
-            if event.step <= step:
+            if event.step <= step or event.wall_time < since:
                 kept.append(record)
     if len(kept) == num_all:
         return

@@ -1,0 +1,174 @@
+"""A program of several `fit` into one folder, which is killed and started again."""
+
+import keras
+import numpy as np
+import pytest
+
+from kerasdist.callbacks import Checkpoint, Summaries
+from tests import event_files, strategies
+
+X = np.random.default_rng(2).normal(size=(12, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+FIT = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+
+
+class Killed(Exception):
+    """The program is killed."""
+
+
+class Kill(keras.callbacks.Callback):
+    """Ends `fit` with its `after`th step; 0 for never."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.left = after
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise Killed
+
+
+class Encoder(keras.layers.Layer):
+    """Has a layer that nothing calls, as published blocks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.unused = keras.layers.Dense(3, "tanh"), keras.layers.Dense(7)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def make(optimizer="adam", *more):
+    keras.utils.set_random_seed(4)
+    with strategies.get("one device").scope():
+        layers = [keras.Input((4,)), *more, keras.layers.Dense(1)]
+        model = keras.Sequential(layers, name="net")
+        model.compile(optimizer, "mse")
+    return model
+
+
+def train(folder, *, between, killed_after=0, summaries=None):
+    """Trains twice; returns the weights and both histories."""
+    model, histories = make(), []
+    for number in range(2):
+        if number:
+            between(model)
+        callbacks = [Checkpoint(folder, every_steps=2), Kill(killed_after if number else 0)]
+        if summaries:
+            callbacks.append(Summaries(summaries, every_steps=1, activations=False))
+        histories.append(model.fit(X, Y, callbacks=callbacks, **FIT).history)
+    return model.get_weights(), histories
+
+
+def nothing(model):
+    pass
+
+
+def compile_anew(model):
+    with strategies.get("one device").scope():
+        model.compile("adam", "mse")
+
+
+def add_weights(model):
+    with strategies.get("one device").scope():
+        model.layers[-1].enable_lora(2)
+        model.compile("adam", "mse")
+
+
+@pytest.mark.parametrize("between", [nothing, compile_anew, add_weights])
+@pytest.mark.parametrize("killed_after", [1, 5])
+def test_weights_and_histories_are_those_of_a_run_that_was_not_killed(
+    between, killed_after, tmp_path
+):
+    expected = train(tmp_path / "whole", between=between)
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", between=between, killed_after=killed_after)
+
+    weights, histories = train(tmp_path / "killed", between=between)
+
+    for ours, theirs in zip(weights, expected[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    for ours, theirs in zip(histories, expected[1], strict=True):
+        np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("between", [nothing, compile_anew])
+def test_the_summaries_of_a_fit_that_is_over_stay(between, tmp_path):
+    def run(folder, **arguments):
+        return train(folder, between=between, summaries=folder / "logs", **arguments)
+
+    run(tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", killed_after=5)
+    run(tmp_path / "killed")
+
+    found, expected = (
+        sorted(each for each in event_files.scalars(folder / "logs" / "train") if "loss" in each[0])
+        for folder in (tmp_path / "killed", tmp_path / "whole")
+    )
+    assert found == expected
+
+
+def check_resumed(tmp_path, run, *, after):
+    """Checks that a run ends with the weights of one that is not killed `after` so many steps.
+
+    Args:
+        tmp_path: Where both save.
+        run: Called with a folder and further callbacks; returns the weights.
+        after: Steps.
+    """
+    expected = run(tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", Kill(after))
+    for ours, theirs in zip(run(tmp_path / "killed"), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*it looks like it has unbuilt state")
+def test_a_model_with_a_layer_that_nothing_calls_is_resumed(tmp_path):
+    def run(folder, *callbacks):
+        model = make("adam", Encoder())
+        model.fit(X, Y, callbacks=[Checkpoint(folder, every_steps=2), *callbacks], **FIT)
+        return model.get_weights()
+
+    check_resumed(tmp_path, run, after=5)
+
+
+def test_averages_that_are_swapped_in_are_swapped_back(tmp_path):
+    def run(folder, *callbacks):
+        model = make(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        given = [Checkpoint(folder), swap, *callbacks]
+        model.fit(X, Y, callbacks=given, **(FIT | {"epochs": 4}))
+        return model.get_weights()
+
+    check_resumed(tmp_path, run, after=8)
+
+
+def test_two_checkpoints_would_resume_twice(tmp_path):
+    callbacks = [Checkpoint(tmp_path / "steps", every_steps=2), Checkpoint(tmp_path / "epochs")]
+
+    with pytest.raises(ValueError, match=r"several Checkpoint.* Give one: `every_steps`"):
+        make().fit(X, Y, callbacks=callbacks, **FIT)
+
+
+def test_outside_of_fit_there_is_nothing_to_save(tmp_path):
+    model = make()
+    model.fit(X, Y, **FIT)
+    callbacks = keras.callbacks.CallbackList([Checkpoint(tmp_path)], model=model)
+
+    with pytest.raises(RuntimeError, match=r"in `fit` alone. Give it to `model.fit\(callbacks="):
+        callbacks.on_train_begin()
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint of step")
+def test_a_file_in_the_place_of_a_checkpoint_is_none(tmp_path):
+    make().fit(X, Y, callbacks=[Checkpoint(tmp_path, every_steps=3)], **FIT)
+    (tmp_path / "step-00000009").write_text("of somebody")
+
+    checkpoint = Checkpoint(tmp_path, every_steps=3)
+    make().fit(X, Y, callbacks=[checkpoint], **(FIT | {"epochs": 3}))
+
+    assert checkpoint.resumed_from == str(tmp_path / "step-00000006")
