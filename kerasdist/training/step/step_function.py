@@ -178,6 +178,7 @@ class StepFunction:
         if key not in self._graphs:
             self._expect_long_call()
             self._graphs[key] = make()
+        self._is_tracing = False  # Whatever an earlier call has ended with.
         failure: Exception | None = None  # Of the step with parts of the batch.
         while True:
             try:
@@ -270,6 +271,14 @@ class StepFunction:
 
     def _run(self, data):
         self._may_repeat = self._is_alone or _has_batches_of_all(data)
+        if self.is_repeated and not self._may_repeat:
+            self._repeat(False)
+            warnings.warn(
+                "Each worker reads its own part of this data, so replicas no longer compute the "
+                "whole batch, which the step needs: the weights will be other ones than on one "
+                "device. Change the step as an earlier warning says, or give all workers the data.",
+                stacklevel=2,
+            )
         if not isinstance(data, GlobalBatches):
             for batch in map(batches.as_tensors, data):
                 self._check_batch(without_optionals(batch))

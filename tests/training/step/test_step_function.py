@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import replica_step, step_function
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.update_callback import StepCallback
 from tests import strategies
@@ -125,3 +125,28 @@ def test_steps_at_which_nobody_looks_have_a_graph_of_their_own(arguments, were_q
     model.fit(x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[callback])
 
     assert callback.were_quiet == were_quiet
+
+
+@strategies.on_two_replicas
+def test_data_that_workers_read_for_themselves_cannot_be_repeated(strategy, monkeypatch):
+    step = make_step(strategy, rehearse=lambda *_, **__: True)
+    step(iter([BATCH]))
+    assert step.is_repeated
+    step(iter([BATCH]))  # Without a word.
+
+    monkeypatch.setattr(step, "_is_alone", False)
+    monkeypatch.setattr(step_function, "_has_batches_of_all", lambda data: False)
+    with pytest.warns(UserWarning, match="Each worker reads its own part of this data"):
+        step(iter([BATCH]))
+    assert not step.is_repeated
+
+
+@strategies.on_two_replicas
+def test_a_step_that_fails_with_all_of_a_batch_is_divided_as_before(strategy):
+    step = make_step(strategy)
+    with pytest.raises(ValueError, match="incompatible"):
+        step(iter([(X[:, :1], X[:, :1])]))
+    assert not step.is_repeated
+
+    step(iter([BATCH]))
+    assert not step.is_repeated
