@@ -83,6 +83,7 @@ class FirstStepCheck:
                     *(self._model, self._step.step, batch),
                     is_late=self._is_late,
                     may_repeat=may_repeat,
+                    differing=self._step.first_axes.describe(),
                 )
             )
 

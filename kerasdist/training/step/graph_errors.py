@@ -58,10 +58,20 @@ def in_a_line(error: Exception) -> str:
     return ": ".join([type(error).__name__, *itertools.islice(telling, 1)])
 
 
-def describe_failure(error: Exception) -> str:
-    """Returns in words that a step fails with parts of a batch, and not with all of it."""
-    told = in_a_line(error).rstrip(".")
-    return f"The step fails with a part of the batch, and not with all of it: {told}."
+def describe_failure(error: Exception, model, step, differing: str | None = None) -> str:
+    """Returns in words that a step fails with parts of a batch, and not with all of it.
+
+    Args:
+        error: What it raised with a part.
+        model: See `of_parts`.
+        step: See `of_parts`.
+        differing: See `of_parts`.
+    """
+    told = of_parts(error, model, step, differing)
+    if told is not error:
+        return str(told)
+    line = in_a_line(error).rstrip(".")
+    return f"The step fails with a part of the batch, and not with all of it: {line}."
 
 
 def of_parts(error: Exception, model, step, differing: str | None = None) -> Exception:

@@ -112,7 +112,13 @@ def is_due(model) -> bool:
 
 
 def warn_of_differences(
-    model, step: Callable, batch, *, is_late: bool = False, may_repeat: bool = False
+    model,
+    step: Callable,
+    batch,
+    *,
+    is_late: bool = False,
+    may_repeat: bool = False,
+    differing: str | None = None,
 ) -> bool:
     """Rehearses a step and warns where its gradient is not that of the whole batch.
 
@@ -122,6 +128,7 @@ def warn_of_differences(
         batch: The first global batch: tensors [examples, ...].
         is_late: Whether steps were made before, without a rehearsal.
         may_repeat: Whether every replica can have the whole batch.
+        differing: How its tensors differ in the length of their first axis; None where they do not.
 
     Returns:
         Whether every replica is to have it, because only then the step does what it does on one
@@ -129,7 +136,9 @@ def warn_of_differences(
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     saw_one = whole_losses.may_see_all(model)
-    rehearse = functools.partial(_describe_differences, model, step, batch, may_repeat=may_repeat)
+    rehearse = functools.partial(
+        *(_describe_differences, model, step, batch), may_repeat=may_repeat, differing=differing
+    )
     try:
         texts, is_repeated = few_examples.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
@@ -156,7 +165,7 @@ def tolerance_of(model) -> float:
 
 
 def _describe_differences(
-    model, step: Callable, batch, *, may_repeat: bool, are_few: bool
+    model, step: Callable, batch, *, may_repeat: bool, differing: str | None, are_few: bool
 ) -> tuple[list[str], bool]:
     """Returns in words where a step over the replicas differs from that of the whole batch.
 
@@ -165,6 +174,7 @@ def _describe_differences(
         step: See `warn_of_differences`.
         batch: See `warn_of_differences`.
         may_repeat: See `warn_of_differences`.
+        differing: See `warn_of_differences`.
         are_few: Whether a few examples of the batch are enough.
 
     Returns:
@@ -186,7 +196,7 @@ def _describe_differences(
         except Exception as error:
             if are_few or not may_repeat or not comparison.finds_nothing_if_repeated():
                 raise
-            failure = graph_errors.describe_failure(error)
+            failure = graph_errors.describe_failure(error, model, step, differing)
             return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
         of_logs = [] if difference else comparison.describe_logs()  # What follows is no news.
         is_other = bool(difference) or assignments.are_different(parts.spreads)

@@ -41,7 +41,13 @@ def is_due(model) -> bool:
 
 
 def warn_of_differences(
-    model, step: Callable, batch, *, is_late: bool = False, may_repeat: bool = False
+    model,
+    step: Callable,
+    batch,
+    *,
+    is_late: bool = False,
+    may_repeat: bool = False,
+    differing: str | None = None,
 ) -> bool:
     """Rehearses a step and warns where it does not give what one device gives.
 
@@ -51,6 +57,7 @@ def warn_of_differences(
         batch: The first global batch: tensors [examples, ...].
         is_late: Whether steps were made before, without a rehearsal; makes no difference.
         may_repeat: Whether every replica can have the whole batch.
+        differing: How its tensors differ in the length of their first axis; None where they do not.
 
     Returns:
         Whether every replica is to have it, because only then the step gives what one device gives.
@@ -62,7 +69,9 @@ def warn_of_differences(
     if is_said and not training.is_repeated:
         return False
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    rehearse = functools.partial(_rehearse, model, step, batch, may_repeat=may_repeat)
+    rehearse = functools.partial(
+        *(_rehearse, model, step, batch), may_repeat=may_repeat, differing=differing
+    )
     try:
         texts, is_repeated = few_examples.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
@@ -76,42 +85,49 @@ def warn_of_differences(
     return is_repeated
 
 
-def _rehearse(model, step, batch, *, may_repeat: bool, are_few: bool) -> tuple[list[str], bool]:
+def _rehearse(
+    model, step, batch, *, may_repeat: bool, differing: str | None, are_few: bool
+) -> tuple[list[str], bool]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     batch = few_examples.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
     nearly, tolerance = few_examples.touched(batch), rehearsal.tolerance_of(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
-    step = functools.partial(_step_with_losses, step)
+    with_losses = functools.partial(_step_with_losses, step)
     with (
         rehearsal.without_traces(model),
         batch_statistics.synchronized(model),  # Of a layer that is told to train.
         whole_metrics.updated_with_all(model),
     ):
-        run_whole = functools.partial(logs.run_whole, step, nearly)
+        run_whole = functools.partial(logs.run_whole, with_losses, nearly)
         with rehearsal.failing_together(strategy):
             whole = rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
-            rehearsal.try_parts(strategy, step, batch)
 
         def compare(divide: Callable = batches.shares_of) -> tuple[None, list[str]]:
             with logs.watched():
                 replica_run.rehearse(
                     strategy,
-                    functools.partial(logs.run_part, step),
+                    functools.partial(logs.run_part, with_losses),
                     divide(batch, strategy),
                     is_whole=False,
                 )
             return None, logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
 
-        _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
         compare_whole = functools.partial(compare, batches.whole_for_each)
+        try:
+            with rehearsal.failing_together(strategy):
+                rehearsal.try_parts(strategy, with_losses, batch)
+            _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
+        except Exception as error:
+            may_repeat = may_repeat and not are_few
+            if not may_repeat or not rehearsal.finds_nothing(strategy, compare_whole):
+                raise
+            failure = graph_errors.describe_failure(error, model, step, differing)
+            return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
         is_repeated = may_repeat and peers.any_of(strategy, bool(texts))
         is_repeated = is_repeated and rehearsal.finds_nothing(strategy, compare_whole)
     if is_repeated:
-        texts = [
-            *texts[:-1],
-            f"{texts[-1]} {replica_run.describe_repeated(strategy)}",
-        ]
+        texts = [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"]
     return texts, is_repeated
 
 

@@ -209,10 +209,12 @@ class StepFunction:
         return self._is_tracing and self._is_alone and is_divided
 
     def _warn_of_failure(self, failure: Exception) -> None:
-        told, _ = self._explained(failure)
-        text = str(told)
-        if told is failure and not isinstance(failure, replica_run.OwnConditionError):
-            text = graph_errors.describe_failure(failure)
+        text = str(failure)
+        if not isinstance(failure, replica_run.OwnConditionError):
+            step = self._step
+            text = graph_errors.describe_failure(
+                graph_errors.explained(failure), self._model, step.step, step.first_axes.describe()
+            )
         warnings.warn(f"{text} {replica_run.describe_repeated(self._strategy)}", stacklevel=2)
 
     def _expect_long_call(self) -> None:
