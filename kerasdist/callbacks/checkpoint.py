@@ -1,24 +1,19 @@
 """Checkpoints, from which the same script goes on as if it had never been interrupted."""
 
-import functools
 import os
 import signal
 import sys
-import time
 import uuid
 import warnings
 import weakref
-from typing import Any
-
-import keras
-import tensorflow as tf
 
 from kerasdist.checkpoints import (
     Folder,
+    Preemption,
     Resumption,
     Saved,
+    Saving,
     Writer,
-    callback_states,
     earlier_fits,
     histories,
     model_state,
@@ -36,12 +31,11 @@ from kerasdist.checks import (
     checked_folder,
 )
 from kerasdist.exit_codes import SIGNALED
-from kerasdist.lifetime.termination import Termination
 from kerasdist.private import keras_adapter
 from kerasdist.remote_path import is_remote
 from kerasdist.short_list import short_list
 from kerasdist.terminal import say
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training import peers, running_call
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from kerasdist.training.step import slots
 from kerasdist.training.step.update_callback import UpdateCallback
@@ -164,9 +158,8 @@ class Checkpoint(UpdateCallback):
         self.resumed_from: str | None = None
         self.resumed_time: float | None = None  # When it was written; None if nothing is left.
         self._last_model: weakref.ref | None = None  # Of a `fit` that has ended.
-        self._termination = Termination()
+        self._preemption = Preemption()
         self._folder = Folder(self.directory)
-        self._monitored: float | None = None  # Of the epoch that has just ended.
         self._has_missed = False
         self._run = uuid.uuid4().hex[:12]
 
@@ -179,43 +172,43 @@ class Checkpoint(UpdateCallback):
         return ""
 
     def on_train_begin(self, logs=None):
-        self._fit = earlier_fits.count(self.model, self.directory)
-        self._call: Any = running_call.training_of(self.model)
-        if self._call is None:
+        call = self._checked_call()
+        call.keeps_data_state = True
+        self._is_due, self._num_epochs_here = False, 0
+        self.resumed_from = self.resumed_time = None
+        if self.save_on_term:
+            self._preemption.watch(self.model)
+        first_rates = model_state.learning_rates_of(self.model)
+        fit = earlier_fits.count(self.model, self.directory)
+        saved = self._agreed_newest()
+        updates_of(self.model)  # Optimizers of layers count from here, before they are restored.
+        # Until the epoch in which `fit` goes on is over.
+        self._resumption = self._begin(call, fit, saved)
+        self._writer = self._make_writer()
+        self._saving = Saving(
+            *(call, self._folder, self._writer),
+            fit=fit,
+            run=self._run,
+            epochs=self._epochs(),
+            first_rates=first_rates,
+            resumed=self._resumption,
+        )
+        running_call.at_end(self.model, self._end_writing)
+        self._counter = self._make_counter()
+
+    def _checked_call(self) -> running_call.RunningCall:
+        call = running_call.training_of(self.model)
+        if call is None:
             raise RuntimeError(
                 "Checkpoint takes part in `fit` alone. Give it to `model.fit(callbacks=[...])`."
             )
-        if sum(isinstance(each, Checkpoint) for each in self._call.callbacks) > 1:
+        if sum(isinstance(each, Checkpoint) for each in call.callbacks) > 1:
             raise ValueError(
                 "`callbacks` has several Checkpoint, each of which would resume `fit` by itself. "
                 "Give one: `every_steps` or `every_secs` say when it saves, and `keep_best` keeps "
                 "the best."
             )
-        self._call.keeps_data_state = True
-        self._batch_size = self._call.batch_size  # Validation comes with one of its own.
-        self._forget_last_fit()
-        if self.save_on_term:
-            self._termination.watch()
-            running_call.at_end(self.model, self._termination.unwatch)
-        self._first_rates = model_state.learning_rates_of(self.model)
-        saved = self._agreed_newest()
-        updates_of(self.model)  # Optimizers of layers count from here, before they are restored.
-        self._resumption = self._begin(saved)
-        self._num_before = self._num_left_behind()
-        self._num_updates = updates_of(self.model)
-        self._last_step_function: Any = self.model.train_function
-        running_call.at_end(self.model, lambda: setattr(self, "_last_step_function", None))
-        self._writer = self._make_writer()
-        running_call.at_end(self.model, self._end_writing)
-        self._counter = self._make_counter()
-
-    def _forget_last_fit(self):
-        # Until the epoch in which `fit` goes on is over.
-        self._resumption: Resumption | None = None
-        self._first_epoch: int | None = None
-        self._is_due, self._epoch, self._num_epochs_here = False, 0, 0
-        self._num_steps, self._cut = 0, None  # Of this epoch; see `_note_cut`.
-        self.resumed_from = self.resumed_time = None
+        return call
 
     def _make_writer(self) -> Writer:
         return Writer(
@@ -228,7 +221,7 @@ class Checkpoint(UpdateCallback):
         )
 
     def _end_writing(self):
-        self._writer.wait()
+        self._saving.end()
         if self._writer.has_failed:
             self._say(self._writer.describe_newest())
 
@@ -238,27 +231,26 @@ class Checkpoint(UpdateCallback):
         return UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
 
     def on_epoch_begin(self, epoch, logs=None):
-        if not self._num_epochs_here and peers.is_chief(self.model.distribute_strategy):
-            callback_states.read(self._call.callbacks)  # It warns now of what it will leave out.
-        if self._num_epochs_here:
+        is_first = not self._num_epochs_here
+        if is_first:
+            self._saving.warn_of_callbacks()
+        else:
             self._resumption = None
-        self._epoch, self._num_steps, self._cut = epoch, 0, None
-        if self._first_epoch is None:
-            self._first_epoch = epoch
+        self._saving.begin_epoch(epoch)
         is_saved = True
         if self._resumption is not None:
-            self._num_steps = self._resumption.num_steps
+            self._saving.num_steps = self._resumption.num_steps
             self._resumption.go_on()
-        elif self._is_due or (self._counter is None and self._num_epochs_here):
-            self._save(epoch, 0, beside=self.every_secs is not None)
+        elif self._is_due or (self._counter is None and not is_first):
+            self._save(0, beside=self.every_secs is not None)
         else:
             is_saved = False
         self._num_epochs_here += 1
-        self._num_logged = histories.lengths_of(self._history)
+        self._saving.note_history()
         # After the next step in the middle of an epoch: what is saved is of an epoch that begins.
-        if not self._num_steps and self._has_to_leave():
+        if not self._saving.num_steps and self._preemption.is_due(self.model):
             if not is_saved:
-                self._save(epoch, 0)
+                self._save(0)
             self._leave()
 
     def on_epoch_begun(self, epoch):
@@ -268,12 +260,12 @@ class Checkpoint(UpdateCallback):
 
     def on_test_begin(self, logs=None):
         super().on_test_begin(logs)
-        self._note_cut()
+        self._saving.note_cut(self._steps_of_epoch() or 0)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._note_cut()
+        self._saving.note_cut(self._steps_of_epoch() or 0)
         if logs is not None and self._resumption is not None:
-            self._resumption.complete(logs, self._num_steps)
+            self._resumption.complete(logs, self._saving.num_steps)
         if not self.keep_best:
             return
         self._is_due = True
@@ -285,20 +277,20 @@ class Checkpoint(UpdateCallback):
                 stacklevel=2,
             )
             self._has_missed = True
-        self._monitored = None if value is None else float(value)
+        self._saving.monitored = {self.monitor: None if value is None else float(value)}
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._is_due:
-            self._save(self._epoch, batch, beside=self.every_secs is not None)
+            self._save(batch, beside=self.every_secs is not None)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._num_steps = batch + 1
+        self._saving.num_steps = batch + 1
         # Written before the next step, when all callbacks have seen this one.
         if self._counter is not None and self._counter.advance(batch):
             self._is_due = True
-        is_last = batch + 1 == (self.params or {}).get("steps")
-        if not is_last and self._has_to_leave():
-            self._save(self._epoch, batch + 1)
+        is_last = batch + 1 == self._steps_of_epoch()
+        if not is_last and self._preemption.is_due(self.model):
+            self._save(batch + 1)
             self._leave()
 
     def on_train_end(self, logs=None):
@@ -306,47 +298,16 @@ class Checkpoint(UpdateCallback):
         self._last_model = weakref.ref(self.model)
         if self._resumption is not None and not self._num_epochs_here:  # Nothing was left to train.
             self._resumption.end()
-        elif self._cut is not None:
-            self._save(self._epoch, self._num_steps, is_finished=True)
         else:
-            self._save(self._epoch + 1, 0, is_finished=True)
-        earlier_fits.note(self.model, self.directory, histories.read(self._history))
+            self._is_due = False
+            self._saving.save_end()
+        history = getattr(self.model, "history", None)
+        earlier_fits.note(self.model, self.directory, histories.read(history))
         self._resumption = None
 
-    def _note_cut(self):
-        """Keeps what an epoch in which the data ran out needs to go on if there is more later.
-
-        The validation that follows resets the metrics.
-        """
-        strategy, num_expected = self.model.distribute_strategy, (self.params or {}).get("steps")
-        if traits.keeps_own_pace(strategy):
-            self._step_function.finish()
-            self._num_steps = self._step_function.num_steps_of_epoch
-        if self._cut is not None or self._num_steps >= (num_expected or 0):
-            return
-        if not peers.any_of(strategy, self.model.stop_training):
-            self._cut = variables.read(strategy, variables.variables_of(self.model))
-
-    @property
-    def _step_function(self):
-        """The one that runs, or the last one if a callback has compiled the model since."""
-        self._last_step_function = self.model.train_function or self._last_step_function
-        return self._last_step_function
-
-    # Leaving.
-
-    def _has_to_leave(self) -> bool:
-        """Whether a task has received SIGTERM; the same on all workers."""
-        strategy = self.model.distribute_strategy
-        if peers.count(strategy) == 1:
-            return self._termination.is_asked_for
-        if self.model.train_function is None:  # A callback has compiled it: no step follows.
-            return False
-        if self._termination.is_asked_for:
-            self._step_function.request_stop()
-        if not self._step_function.is_stop_requested:
-            return False
-        return peers.any_of(strategy, self._termination.is_asked_for)
+    def _save(self, step: int, *, beside=False):
+        if self._saving.save(step, beside=beside):
+            self._is_due = False
 
     def _leave(self):
         self._writer.wait()
@@ -355,8 +316,6 @@ class Checkpoint(UpdateCallback):
             saved = "its checkpoint could not be written."
         self._say(f"Received SIGTERM: {saved}")
         raise SystemExit(SIGNALED + signal.SIGTERM)
-
-    # Resuming.
 
     def _agreed_newest(self) -> Saved | None:
         """Returns the newest checkpoint that is whole, the same for all workers."""
@@ -368,17 +327,19 @@ class Checkpoint(UpdateCallback):
             )
         return saved
 
-    def _begin(self, saved: Saved | None) -> Resumption | None:
+    def _begin(
+        self, call: running_call.RunningCall, fit: int, saved: Saved | None
+    ) -> Resumption | None:
         """Resumes a checkpoint if it is one of this `fit`."""
         if saved is None:
             return None
         slots.make(self.model)
         training = resume.Training(
-            fit=self._fit,
+            fit=fit,
             epochs=self._epochs(),
-            batch_size=self._batch_size,
-            steps_per_epoch=(self.params or {}).get("steps"),
-            num_batches=self._call.num_batches,
+            batch_size=call.batch_size,
+            steps_per_epoch=self._steps_of_epoch(),
+            num_batches=call.num_batches,
             variables=variables.signature_of(self.model),
             other_optimizers=variables.other_optimizers_of(self.model),
         )
@@ -393,25 +354,12 @@ class Checkpoint(UpdateCallback):
         if differences := resume.differences(saved.record, training):
             self._refuse(saved, short_list(differences, 6, separator="; "))
             return None
-        resumed = Resumption(saved, training, self._call, self._say)
+        resumed = Resumption(saved, training, call, self._say)
         resumed.begin()
         self.resumed_from, self._run = saved.path, saved.record["run"]
-        self._monitored = saved.record.get("monitored", {}).get(self.monitor)
         if not resumed.is_over:
             self.resumed_time = saved.record.get("time", 0.0)
-            self._first_epoch, self._first_rates = resumed.first_epoch, resumed.first_rates
         return resumed
-
-    def _num_left_behind(self) -> int:
-        """Returns how many updates there were before those that the optimizer counts.
-
-        After another `compile` it counts from 0, but its checkpoints must be the newest.
-        """
-        if self._resumption is not None:
-            saved = self._resumption.saved
-            return saved.step - saved.record["updates"]
-        newest = max(self._folder.steps(), default=0)
-        return max(0, newest - updates_of(self.model))
 
     def _refuse(self, saved, differences: str):
         if not self.weights_if_changed:
@@ -425,74 +373,8 @@ class Checkpoint(UpdateCallback):
             f"Weights taken from {saved.path}; the rest is of another training: {differences}."
         )
 
-    # Saving.
-
-    def _save(self, epoch: int, step: int, *, is_finished=False, beside=False):
-        strategy = self.model.distribute_strategy
-        is_cut = is_finished and self._cut is not None
-        if traits.keeps_own_pace(strategy) and not is_cut:
-            num_done = self._step_function.finish()
-            if step and num_done is None:  # The epoch is over, which `fit` has not seen yet.
-                return
-            step = num_done if step else 0  # Workers are ahead of `fit`.
-        self._is_due = False
-        slots.make(self.model)  # Before the first step there are none.
-        arrays = model_state.read(self.model)
-        if is_cut:
-            arrays |= self._cut
-        self._note_updates()
-        state = self._call.data_state(begins_epoch=step == 0 and not is_finished)
-        if not peers.is_chief(strategy):
-            return
-        if state:
-            arrays |= resumption.array_of_data_state(state[1])
-        states, of_callbacks = callback_states.read(self._call.callbacks)
-        record = {
-            **self._record(epoch, step, is_finished=is_finished),
-            "num_iterators": state and state[0],
-            "callbacks": states,
-        }
-        write = self._writer.write_beside if beside else self._writer.write
-        number = self._num_before + self._num_updates
-        save_weights = functools.partial(model_state.save_weights, self.model)
-        write(number, record, arrays | of_callbacks, save_weights)
-
-    def _note_updates(self):
-        updates = updates_of(self.model)
-        if updates < self._num_updates:  # A callback has compiled the model within this `fit`.
-            self._num_before += self._num_updates
-        self._num_updates = updates
-
-    def _record(self, epoch: int, step: int, *, is_finished: bool) -> dict[str, Any]:
-        """Returns where the training is, and what it is."""
-        is_cut = is_finished and self._cut is not None
-        return {
-            "epoch": epoch,
-            "step": step,
-            "is_finished": is_finished,
-            # Those from before an epoch that goes on: its own come again.
-            "num_logged": self._num_logged if is_cut else None,
-            "monitored": {self.monitor: self._monitored} if step == 0 or is_finished else {},
-            "run": self._run,
-            "fit": self._fit,
-            "first_epoch": self._first_epoch,
-            "updates": self._num_updates,
-            "epochs": self._epochs(),
-            "history": histories.read(self._history),
-            "earlier_histories": earlier_fits.histories(self.model, self.directory)[: self._fit],
-            "variables": variables.signature_of(self.model),
-            "metrics": variables.metrics_of(self.model),
-            "other_optimizers": variables.other_optimizers_of(self.model),
-            "batch_size": self._batch_size,
-            "learning_rates": self._first_rates,
-            "time": time.time(),
-            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
-        }
-
-    @property
-    def _history(self):
-        return getattr(self.model, "history", None)  # A list of callbacks can be without.
+    def _steps_of_epoch(self) -> int | None:
+        return (self.params or {}).get("steps")
 
     def _epochs(self) -> int:
         return (self.params or {}).get("epochs", sys.maxsize)

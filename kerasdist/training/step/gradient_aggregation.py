@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import threading
-import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -21,7 +20,6 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training.step import (
     draws,
-    global_loss,
     replica_step,
     scope_checks,
     update_callback,
@@ -29,10 +27,6 @@ from kerasdist.training.step import (
 from kerasdist.training.step.sliced_gradients import Parcel, map_values, values_of
 
 _local = threading.local()
-# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
-_scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
-# Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
-_LARGEST_REHEARSED_SCALE = 2.0**10
 
 
 def apply(stock, optimizer, gradients, trainable_variables=None):
@@ -210,59 +204,6 @@ def _largest(value):
     """Returns the largest values over the replicas: of the same shape."""
     context: Any = tf.distribute.get_replica_context()
     return tf.reduce_max(context.all_gather(value[tf.newaxis], axis=0), axis=0)
-
-
-def scale_loss(stock, optimizer, loss):
-    """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
-
-    Keras' own train_step calls it right before the backward pass, where one multiplication does the
-    work of one per gradient. In another step, of which only the optimizer's own gradients are known
-    to come from this loss, a loss that is scaled is divided by the number of replicas meanwhile:
-    what an example adds to a float16 gradient is then what it adds on one device, and becomes
-    infinite with it.
-    """
-    step = replica_step.current()
-    if step is None or is_aggregated():
-        return stock(optimizer, loss)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
-        _scaled_unbuilt.add(optimizer)
-    if step.weighs_loss and not step.has_whole_batch:
-        loss = global_loss.weigh(loss, step)
-    elif _scale_of(optimizer) is not None and not step.has_whole_batch:
-        scaled = _scaled_loss(stock, optimizer, loss / num_replicas(), step)
-        step.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
-        return scaled
-    return _scaled_loss(stock, optimizer, loss, step)
-
-
-def _scaled_loss(stock, optimizer, loss, step):
-    if step.rehearsed is None or _scale_of(optimizer) is None:
-        return stock(optimizer, loss)
-    scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
-    return loss * scale
-
-
-@contextlib.contextmanager
-def scales_watched() -> Generator[list]:
-    """Yields a list that gets the optimizers which are built too late for what is traced inside.
-
-    Where a loss is scaled, a `LossScaleOptimizer` that is not built gives its first scale, as a
-    number that stays in the trace.
-    """
-    _scaled_unbuilt.clear()
-    late: list = []
-    try:
-        yield late
-    finally:
-        late.extend(each for each in _scaled_unbuilt if each.built)
-        _scaled_unbuilt.clear()
-
-
-def _scale_of(optimizer):
-    """Returns what an optimizer multiplies a loss with, or None."""
-    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return optimizer.loss_scale_factor
-    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
 
 
 def _division_of(optimizer, step) -> int:

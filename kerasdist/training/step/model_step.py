@@ -18,7 +18,7 @@ from kerasdist.training.data import data_checks
 from kerasdist.training.data.first_axes import FirstAxes
 from kerasdist.training.step import (
     batch_statistics,
-    gradient_aggregation,
+    loss_scale,
     own_apply,
     own_attributes,
     replica_run,
@@ -99,10 +99,11 @@ class ModelStep:
             self._has_infinite = tf.Variable([False, False], trainable=False)
         self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))
         self._is_stock = keras_stock.is_stock_step(step)
+        self._has_warned = False  # Of batch statistics.
         self._keep_own: Any = contextlib.nullcontext
         if not self._is_stock:
             self._keep_own = functools.partial(own_attributes.kept, model)
-        _warn_of_differences(model)
+        _warn_of_xla(model)
 
     def restart(self) -> None:
         """Counts examples from 0 again, and looks at the first batch again."""
@@ -133,10 +134,15 @@ class ModelStep:
             self.first_axes.see(batch, self._strategy.num_replicas_in_sync)
 
     def warn_of_batch(self, *, is_divided: bool) -> None:
-        """Warns of what `look_at` has found in a batch that may have been divided."""
+        """Warns of what `look_at` has found in a batch, and of what it means to divide it."""
         data_checks.warn_of_infinite(self._has_infinite)
-        if is_divided:
-            self.first_axes.warn()
+        if not is_divided:
+            return
+        self.first_axes.warn()
+        if not self._has_warned:
+            self._has_warned = True
+            num_replicas = self._strategy.num_replicas_in_sync
+            batch_statistics.warn_if_unsynchronized(self._model, num_replicas)
 
     def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_run.GlobalStep:
         """Traces a step.
@@ -191,7 +197,7 @@ class ModelStep:
             return
         num_weights = len(self._model.weights)
         error = None
-        with gradient_aggregation.scales_watched() as late_scales:
+        with loss_scale.scales_watched() as late_scales:
             try:
                 yield
             except Exception as raised:
@@ -268,10 +274,9 @@ class ModelStep:
         return run
 
 
-def _warn_of_differences(model):
+def _warn_of_xla(model):
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    batch_statistics.warn_if_unsynchronized(model, num_replicas)
     if model.jit_compile and traits.has_remote_variables(strategy):
         warnings.warn(
             "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "

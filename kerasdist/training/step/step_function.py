@@ -190,7 +190,7 @@ class StepFunction:
                 if failure is not None and self._is_tracing:  # Nor does it with the whole batch.
                     self._repeat(False)
                     raise failure from None
-                if failure is not None or not self._may_repeat_after_failure():
+                if failure is not None or not self._may_repeat_after(error):
                     raise
                 failure = error
                 self._repeat()
@@ -199,14 +199,16 @@ class StepFunction:
             self._warn_of_failure(failure)
         return result
 
-    def _may_repeat_after_failure(self) -> bool:
+    def _may_repeat_after(self, error: Exception) -> bool:
         """Whether a step that has failed may do with the whole batch what it does not with a part.
 
         Nothing of it has run where it is still being traced. One of several workers must not go
-        on in another way than the others.
+        on in another way than the others: they fail alike where it is the code that fails, and not
+        the number of examples that one of them has.
         """
         is_divided = self._strategy.num_replicas_in_sync > 1 and not self.is_repeated
-        return self._is_tracing and self._is_alone and is_divided
+        fails_everywhere = self._is_alone or isinstance(error, replica_run.OwnConditionError)
+        return self._is_tracing and is_divided and fails_everywhere and self._may_repeat
 
     def _warn_of_failure(self, failure: Exception) -> None:
         text = str(failure)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from kerasdist.callbacks import GradientClipping
 from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
-from kerasdist.training.step import gradient_aggregation, replica_run, replica_step
+from kerasdist.training.step import gradient_aggregation, loss_scale, replica_run, replica_step
 from tests import strategies
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_two_replicas
@@ -53,15 +53,11 @@ def test_what_a_replica_without_examples_computes_does_not_count():
 def test_a_loss_that_is_weighed_gives_the_same_gradient(strategy):
     def step(data, current):
         optimizer, loss = keras.optimizers.SGD(), tf.reduce_mean(data)
-        loss = gradient_aggregation.scale_loss(lambda _, loss: loss, optimizer, loss)
+        loss = loss_scale.scale_loss(lambda _, loss: loss, optimizer, loss)
         return aggregate(loss, current)[0]
 
     for mean in run(strategy, step, weighs_loss=True):
         np.testing.assert_allclose(mean, X.mean(), rtol=1e-6)
-
-
-def test_outside_of_steps_a_loss_stays_as_it_is():
-    assert gradient_aggregation.scale_loss(lambda _, loss: loss, None, 3.0) == 3.0
 
 
 @each_strategy

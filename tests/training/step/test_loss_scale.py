@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.step import loss_scale
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_three_replicas, run_on_workers
 
@@ -185,3 +186,7 @@ def test_gradients_that_are_scaled_by_hand_stay_as_they_are(strategy):
         return model.fit(X, Y, batch_size=8, shuffle=False, verbose=0).history
 
     check_as_plain(strategy, make, run, tolerance=TOLERANCE)
+
+
+def test_outside_of_steps_a_loss_stays_as_it_is():
+    assert loss_scale.scale_loss(lambda _, loss: loss, None, 3.0) == 3.0

@@ -240,13 +240,30 @@ def fit_on(strategy, name):
 def fit_all(strategy):
     return [
         fit_on(strategy, name)
-        for name in ("MoCo", "size of the batch", "mean over a mask", "attention between examples")
+        for name in (
+            *("MoCo", "size of the batch", "mean over a mask", "attention between examples"),
+            "update under a condition",
+        )
     ]
 
 
 @on_workers
 def test_so_do_the_replicas_of_several_workers(workers):
     check_workers(workers, fit_all)
+
+
+def normalized():
+    model = encoder(1, layers.BatchNormalization(), Attention())
+    model.compile("sgd", "mse")
+    return model
+
+
+@on_three_replicas
+def test_batches_are_normalized_as_on_one_device_and_nobody_is_warned_of_parts(strategy):
+    texts = warned_by(lambda: check_as_plain(strategy, normalized, fit_and_evaluate))
+
+    assert any(REPEATED in text for text in texts)
+    assert not any("Batch normalization" in text for text in texts)
 
 
 class Clipped(keras.callbacks.Callback):

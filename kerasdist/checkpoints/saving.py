@@ -1,0 +1,217 @@
+"""The checkpoints of one `fit`: where it is, what it is, and what of it is written."""
+
+import functools
+import time
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kerasdist.checkpoints import (
+    callback_states,
+    earlier_fits,
+    histories,
+    model_state,
+    resumption,
+    variables,
+)
+from kerasdist.checkpoints.folder import Folder
+from kerasdist.checkpoints.writer import Writer
+from kerasdist.training import peers, running_call, traits
+from kerasdist.training.report.update_counter import updates_of
+from kerasdist.training.step import slots
+
+
+class Saving:
+    """Saves a `fit`, and keeps what its checkpoints say of it.
+
+    It is made when the model has the weights and the optimizer with which `fit` begins, or goes on.
+
+    Args:
+        call: The running call of that `fit`.
+        folder: Where its checkpoints are.
+        writer: Writes them.
+        fit: How many `fit` of this model into this folder have ended in this process.
+        run: What all checkpoints of this training are named by.
+        epochs: The last epoch it is to train.
+        first_rates: The learning rates with which it begins, if it does not go on.
+        resumed: What it goes on from, of which nothing may be left to train; None if it begins.
+
+    Attributes:
+        num_steps: Steps of the present epoch that were trained.
+        is_cut: Whether the data ran out in the middle of an epoch.
+        monitored: The value that says how good the weights of the epoch before are, by its name.
+    """
+
+    def __init__(
+        self,
+        call: running_call.RunningCall,
+        folder: Folder,
+        writer: Writer,
+        *,
+        fit: int,
+        run: str,
+        epochs: int,
+        first_rates: list[float],
+        resumed: resumption.Resumption | None,
+    ):
+        self._call, self._folder, self._writer = call, folder, writer
+        self._model, self._strategy = call.model, call.model.distribute_strategy
+        self._batch_size = call.batch_size  # Validation comes with one of its own.
+        self._fit, self._run, self._epochs = fit, run, epochs
+        self._first_epoch: int | None = None
+        self._first_rates = first_rates
+        if resumed is not None and not resumed.is_over:
+            self._first_epoch, self._first_rates = resumed.first_epoch, resumed.first_rates
+        self._num_updates = updates_of(self._model)
+        self._num_before = self._num_left_behind(resumed)
+        self._epoch = self.num_steps = 0
+        self._cut: dict | None = None  # The arrays of an epoch in which the data ran out.
+        self._num_logged: Any = None  # Entries of the history before this epoch.
+        self._last_step_function: Any = self._model.train_function
+        # A checkpoint may be written again before its next step.
+        self.monitored: dict = resumed.saved.record.get("monitored", {}) if resumed else {}
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut is not None
+
+    @property
+    def _step_function(self):
+        """The one that runs, or the last one if a callback has compiled the model since."""
+        self._last_step_function = self._model.train_function or self._last_step_function
+        return self._last_step_function
+
+    def warn_of_callbacks(self) -> None:
+        """Warns of the callbacks whose state it will leave out."""
+        if peers.is_chief(self._strategy):
+            callback_states.read(self._call.callbacks)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Notes that an epoch begins, from 0."""
+        self._epoch, self.num_steps, self._cut = epoch, 0, None
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+
+    def note_history(self) -> None:
+        """Notes how long the history is before the present epoch."""
+        self._num_logged = histories.lengths_of(self._history)
+
+    def note_cut(self, num_expected: int) -> None:
+        """Keeps what an epoch in which the data ran out needs to go on if there is more later.
+
+        The validation that follows resets the metrics.
+
+        Args:
+            num_expected: Steps of an epoch; 0 if it is unknown.
+        """
+        if traits.keeps_own_pace(self._strategy):
+            self._step_function.finish()
+            self.num_steps = self._step_function.num_steps_of_epoch
+        if self.is_cut or self.num_steps >= num_expected:
+            return
+        if not peers.any_of(self._strategy, self._model.stop_training):
+            self._cut = variables.read(self._strategy, variables.variables_of(self._model))
+
+    def save(self, step: int, *, beside: bool = False) -> bool:
+        """Saves before a step of the present epoch, from 0.
+
+        Args:
+            step: How many steps of the epoch were trained.
+            beside: Whether the files are written while training goes on.
+
+        Returns:
+            False if there is nothing to save, because the epoch is over.
+        """
+        if traits.keeps_own_pace(self._strategy):  # Workers are ahead of `fit`.
+            num_done = self._step_function.finish()
+            if step and num_done is None:  # The epoch is over, which `fit` has not seen yet.
+                return False
+            step = num_done if step else 0
+        self._write({"epoch": self._epoch, "step": step, "is_finished": False}, beside=beside)
+        return True
+
+    def save_end(self) -> None:
+        """Saves when `fit` is over."""
+        if self.is_cut:
+            place = {"epoch": self._epoch, "step": self.num_steps}
+        else:
+            if traits.keeps_own_pace(self._strategy):
+                self._step_function.finish()
+            place = {"epoch": self._epoch + 1, "step": 0}
+        self._write({**place, "is_finished": True}, beside=False)
+
+    def end(self) -> None:
+        """Waits until everything is written, and lets go of what is traced."""
+        self._last_step_function = None
+        self._writer.wait()
+
+    def _write(self, place: dict[str, Any], *, beside: bool) -> None:
+        slots.make(self._model)  # Before the first step there are none.
+        arrays = model_state.read(self._model)
+        is_finished = place["is_finished"]
+        if is_finished and self._cut is not None:
+            arrays |= self._cut
+        self._note_updates()
+        state = self._call.data_state(begins_epoch=place["step"] == 0 and not is_finished)
+        if not peers.is_chief(self._strategy):
+            return
+        if state:
+            arrays |= resumption.array_of_data_state(state[1])
+        states, of_callbacks = callback_states.read(self._call.callbacks)
+        record = {
+            **place,
+            **self._record(is_finished=is_finished, is_epoch_over=is_finished or not place["step"]),
+            "num_iterators": state and state[0],
+            "callbacks": states,
+        }
+        write = self._writer.write_beside if beside else self._writer.write
+        number = self._num_before + self._num_updates
+        save_weights = functools.partial(model_state.save_weights, self._model)
+        write(number, record, arrays | of_callbacks, save_weights)
+
+    def _record(self, *, is_finished: bool, is_epoch_over: bool) -> dict[str, Any]:
+        """Returns what the training is, beside where it is."""
+        is_cut = is_finished and self.is_cut
+        return {
+            # Those from before an epoch that goes on: its own come again.
+            "num_logged": self._num_logged if is_cut else None,
+            "monitored": self.monitored if is_epoch_over else {},
+            "run": self._run,
+            "fit": self._fit,
+            "first_epoch": self._first_epoch,
+            "updates": self._num_updates,
+            "epochs": self._epochs,
+            "history": histories.read(self._history),
+            "earlier_histories": earlier_fits.histories(self._model, self._folder.path)[
+                : self._fit
+            ],
+            "variables": variables.signature_of(self._model),
+            "metrics": variables.metrics_of(self._model),
+            "other_optimizers": variables.other_optimizers_of(self._model),
+            "batch_size": self._batch_size,
+            "learning_rates": self._first_rates,
+            "time": time.time(),
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        }
+
+    @property
+    def _history(self):
+        return getattr(self._model, "history", None)  # A list of callbacks can be without.
+
+    def _note_updates(self) -> None:
+        updates = updates_of(self._model)
+        if updates < self._num_updates:  # A callback has compiled the model within this `fit`.
+            self._num_before += self._num_updates
+        self._num_updates = updates
+
+    def _num_left_behind(self, resumed: resumption.Resumption | None) -> int:
+        """Returns how many updates there were before those that the optimizer counts.
+
+        After another `compile` it counts from 0, but its checkpoints must be the newest.
+        """
+        if resumed is not None:
+            return resumed.saved.step - resumed.saved.record["updates"]
+        newest = max(self._folder.steps(), default=0)
+        return max(0, newest - self._num_updates)

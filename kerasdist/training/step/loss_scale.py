@@ -1,0 +1,68 @@
+"""The scale of a loss: what its optimizer multiplies it with, and the share of this replica."""
+
+import contextlib
+import weakref
+from collections.abc import Generator
+
+import keras
+import tensorflow as tf
+
+from kerasdist.training.step import global_loss, gradient_aggregation, replica_step
+
+# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
+_scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
+# Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
+_LARGEST_REHEARSED_SCALE = 2.0**10
+
+
+def scale_loss(stock, optimizer, loss):
+    """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
+
+    Keras' own train_step calls it right before the backward pass, where one multiplication does the
+    work of one per gradient. In another step, of which only the optimizer's own gradients are known
+    to come from this loss, a loss that is scaled is divided by the number of replicas meanwhile:
+    what an example adds to a float16 gradient is then what it adds on one device, and becomes
+    infinite with it.
+    """
+    step = replica_step.current()
+    if step is None or gradient_aggregation.is_aggregated():
+        return stock(optimizer, loss)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
+        _scaled_unbuilt.add(optimizer)
+    if step.weighs_loss and not step.has_whole_batch:
+        loss = global_loss.weigh(loss, step)
+    elif _scale_of(optimizer) is not None and not step.has_whole_batch:
+        scaled = _scaled_loss(stock, optimizer, loss / gradient_aggregation.num_replicas(), step)
+        step.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
+        return scaled
+    return _scaled_loss(stock, optimizer, loss, step)
+
+
+def _scaled_loss(stock, optimizer, loss, step):
+    if step.rehearsed is None or _scale_of(optimizer) is None:
+        return stock(optimizer, loss)
+    scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
+    return loss * scale
+
+
+@contextlib.contextmanager
+def scales_watched() -> Generator[list]:
+    """Yields a list that gets the optimizers which are built too late for what is traced inside.
+
+    Where a loss is scaled, a `LossScaleOptimizer` that is not built gives its first scale, as a
+    number that stays in the trace.
+    """
+    _scaled_unbuilt.clear()
+    late: list = []
+    try:
+        yield late
+    finally:
+        late.extend(each for each in _scaled_unbuilt if each.built)
+        _scaled_unbuilt.clear()
+
+
+def _scale_of(optimizer):
+    """Returns what an optimizer multiplies a loss with, or None."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.loss_scale_factor
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
