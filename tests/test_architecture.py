@@ -67,7 +67,7 @@ MAY_IMPORT = {
     },
     "show": {"training", "usage_error"},
     "callbacks": {
-        *("checkpoints", "checks", "doctor", "exit_codes", "lifetime", "patterns", "plan"),
+        *("checkpoints", "checks", "comparison", "exit_codes", "lifetime", "patterns", "plan"),
         *("private", "remote_path", "short_list", "tasks", "terminal", "trace", "training"),
         *("unique",),
     },
@@ -79,10 +79,10 @@ MAY_IMPORT = {
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "training"},
-    "differences": set(),
-    "parity": {"differences"},
+    "comparison": {"strategies"},
+    "parity": {"comparison"},
     "doctor": {
-        *("__init__", "checks", "config", "cluster", "differences", "launcher", "parity", "plan"),
+        *("__init__", "checks", "config", "cluster", "comparison", "launcher", "parity", "plan"),
         *("private", "strategies", "training", "usage_error"),
     },
     "__init__": {

@@ -5,9 +5,9 @@ import time
 
 import keras
 
-from kerasdist.doctor.comparison import Comparison, compare
-from kerasdist.doctor.reasons import reasons
-from kerasdist.doctor.recording import OneStep, Start, Step
+from kerasdist.comparison.comparison import Comparison, compare
+from kerasdist.comparison.reasons import reasons
+from kerasdist.comparison.recording import OneStep, Start, Step
 from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.data import batches

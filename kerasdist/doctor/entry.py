@@ -2,7 +2,7 @@
 
     python -m kerasdist.doctor.entry '{"folder": ...}' train.py --epochs 3
 
-The settings are those of `recording.Settings`. As with Python, a module (`-m`) and code (`-c`) run,
+The settings are those of `doctor.settings`. As with Python, a module (`-m`) and code (`-c`) run,
 too.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 
 from kerasdist.doctor.probe import Probe
-from kerasdist.doctor.recording import Settings
+from kerasdist.doctor.settings import Settings
 
 _SEED = 1
 

@@ -18,10 +18,11 @@ import tensorflow as tf
 import kerasdist
 from kerasdist import strategies
 from kerasdist.cluster import Cluster
+from kerasdist.comparison import recording
+from kerasdist.comparison.recording import Recording, Start, Step
 from kerasdist.config import DeploymentConfig
-from kerasdist.doctor import recording
 from kerasdist.doctor.fingerprints import fingerprints
-from kerasdist.doctor.recording import Recording, Settings, Start, Step
+from kerasdist.doctor.settings import Settings
 from kerasdist.plan import Plan
 from kerasdist.private import keras_routes, keras_stock, tensorflow_adapter
 from kerasdist.strategies.choice import choose

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from kerasdist import launcher
 from kerasdist.checks import check_int
-from kerasdist.doctor.comparison import Comparison, compare
-from kerasdist.doctor.reasons import may_be_natural, reasons
-from kerasdist.doctor.recording import Recording, Settings
+from kerasdist.comparison.comparison import Comparison, compare
+from kerasdist.comparison.reasons import may_be_natural, reasons
+from kerasdist.comparison.recording import Recording
+from kerasdist.doctor.settings import Settings
 from kerasdist.launcher import task_log, tracebacks
 from kerasdist.launcher.command import split_python
 from kerasdist.strategies import Choice

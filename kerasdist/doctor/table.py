@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from kerasdist import parity
 from kerasdist.cluster import Cluster
+from kerasdist.comparison.differences import TOLERANCES
 from kerasdist.config import DeploymentConfig
-from kerasdist.differences import TOLERANCES
 from kerasdist.parity.data import EVEN
 from kerasdist.strategies.make_strategy import count_gpus, make_strategy
 from kerasdist.usage_error import UsageError

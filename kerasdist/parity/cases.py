@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.differences import TOLERANCES
+from kerasdist.comparison.differences import TOLERANCES
 from kerasdist.parity import models, own_parts
 from kerasdist.parity.data import EVEN, ODD, Data
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.differences import absolute_differences
+from kerasdist.comparison.differences import absolute_differences
 from kerasdist.parity.cases import Case
 from kerasdist.parity.data import ODD, Data
 

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kerasdist.doctor import recording
-from kerasdist.doctor.comparison import compare
-from kerasdist.doctor.reasons import may_be_natural, reasons
-from kerasdist.doctor.recording import Recording, Start, Step
+from kerasdist.comparison import recording
+from kerasdist.comparison.comparison import compare
+from kerasdist.comparison.reasons import may_be_natural, reasons
+from kerasdist.comparison.recording import Recording, Start, Step
 
 START = np.array([1.0, 2.0, 3.0], "float32")
 CHANGE = np.array([0.1, -0.2, 0.3], "float32")

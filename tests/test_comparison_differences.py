@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kerasdist import differences
+from kerasdist.comparison import differences
 
 
 def test_the_size_of_a_difference_has_no_sign():

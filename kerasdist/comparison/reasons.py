@@ -2,7 +2,7 @@
 
 import statistics
 
-from kerasdist.doctor.comparison import Comparison
+from kerasdist.comparison.comparison import Comparison
 
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
 _MOST_CHANGE = 0.05  # Relative, of a change in which only rounding differs.

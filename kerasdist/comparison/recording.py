@@ -17,32 +17,6 @@ from kerasdist.strategies import Choice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a program is run.
-
-    Attributes:
-        folder: Where to record.
-        strategy: "none" for plain Keras, "one device" for ours, "deployment" for the one asked for.
-        num_steps: Training steps after which the program is ended.
-        num_clones: Replicas per worker, in place of the program's own; None keeps those.
-        num_workers: Workers, in place of the program's own; None keeps those.
-        is_alike: Whether all examples draw the same random numbers, and batch statistics are those
-            of the global batch.
-        is_launched: Whether this is a process of a launched cluster.
-        truth: Folder of the recording whose initial weights are taken.
-    """
-
-    folder: str
-    strategy: str
-    num_steps: int
-    num_clones: int | None = None
-    num_workers: int | None = None
-    is_alike: bool = False
-    is_launched: bool = False
-    truth: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Start:
     """A model before its first step.
 

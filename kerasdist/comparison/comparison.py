@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kerasdist.differences import TOLERANCES, absolute_differences
-from kerasdist.doctor.recording import OneStep, Recording, Step
+from kerasdist.comparison.differences import TOLERANCES, absolute_differences
+from kerasdist.comparison.recording import OneStep, Recording, Step
 
 _KINDS = ("weight", "optimizer", "log")
 _MOST_ROWS = 3  # Shown of what differs.
