@@ -27,7 +27,6 @@ from kerasdist.callbacks import (
 )
 from kerasdist.checkpoints import Folder
 from kerasdist.parity.data import examples
-from kerasdist.training import peers
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import event_files, permissions, strategies
 from tests.callbacks import hand_loop
@@ -999,14 +998,3 @@ def test_a_model_that_is_saved_into_the_same_folder_is_left_alone(tmp_path):
     model.save(tmp_path / "model.keras")
 
     assert os.listdir(tmp_path) == ["model.keras"]
-
-
-def test_workers_whose_callback_compiles_the_model_have_no_step_to_stop(monkeypatch, tmp_path):
-    model, checkpoint = hand_loop.make_model(strategies.get("one device")), Checkpoint(tmp_path)
-    checkpoint.set_model(model)
-    checkpoint._counter = None  # As in `fit`.
-    monkeypatch.setattr(peers, "count", lambda strategy: 2)
-
-    checkpoint.on_train_batch_end(0)
-
-    assert model.train_function is None

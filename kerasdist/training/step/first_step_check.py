@@ -73,7 +73,7 @@ class FirstStepCheck:
                 self._rehearse = None
             return False
         self.is_made = True
-        self._step.see(batch)
+        differing = self._step.see(batch)
         self._before()
         if self._is_late:  # Steps before may have let the replicas drift apart.
             assignments.share_first(self._model)
@@ -83,7 +83,7 @@ class FirstStepCheck:
                     *(self._model, self._step.step, batch),
                     is_late=self._is_late,
                     may_repeat=may_repeat,
-                    differing=self._step.first_axes.describe(),
+                    differing=differing,
                 )
             )
 

@@ -128,10 +128,16 @@ class ModelStep:
         noted = data_checks.note_infinite(self._has_infinite, self._model, batch, is_first=is_first)
         return [*noted, *self.first_axes.note(batch, num_parts, is_first=is_first)]
 
-    def see(self, batch) -> None:
-        """Looks at a first batch that is there before the step is traced, which may fail."""
-        if self._is_stock:
-            self.first_axes.see(batch, self._strategy.num_replicas_in_sync)
+    def see(self, batch) -> str | None:
+        """Looks at a first batch that is there before the step is traced, which may fail.
+
+        Returns:
+            What `FirstAxes.describe` does; None for a step of the user's own.
+        """
+        if not self._is_stock:
+            return None
+        self.first_axes.see(batch, self._strategy.num_replicas_in_sync)
+        return self.first_axes.describe()
 
     def warn_of_batch(self, *, is_divided: bool) -> None:
         """Warns of what `look_at` has found in a batch, and of what it means to divide it."""

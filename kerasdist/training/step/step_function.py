@@ -22,6 +22,7 @@ from kerasdist.training.step import (
     draws,
     graph_errors,
     replica_run,
+    step_loops,
     update_callback,
     whole_metrics,
 )
@@ -374,14 +375,14 @@ class StepFunction:
         result = self._run_shares(batch, divide(batch, self._strategy), checks=checks)
         return _News(result.num_examples, result.sums.get(_STOP), result.is_discarded)
 
-    def _one_own_step(self, batch, own_size, size, next_size):
+    def _one_own_step(self, batch, own_size, next_size, *, size):
         """Runs a step with a batch of this worker's own; returns the size of the next global one.
 
         Args:
             batch: The examples of this worker.
             own_size: int64 scalar, how many they are.
-            size: int64 scalar, the examples of all workers.
             next_size: int64 scalar, the examples of this worker in the next step.
+            size: int64 scalar, the examples of all workers.
         """
         shares = batches.shares_of_own(batch, self._strategy, own_size, size)
         is_first = tf.equal(self.num_examples, 0)
@@ -419,51 +420,28 @@ class StepFunction:
                 self._num_read.assign_add(1)
         return batch
 
-    # Functions that return something are compiled as Keras' are: TensorFlow leaves what is of no
-    # use in those without outputs, and then writes sums in another order.
-
     def _next_step(self, iterator):
         return self._one_step(self._next_of(lambda: next(iterator)))
 
     def _exact_steps(self, iterator, num_steps):
-        def body(step):
-            self._one_step(self._next_of(lambda: next(iterator)))
-            return step + 1
-
-        return tf.while_loop(lambda step: step < num_steps, body, [0], parallel_iterations=1)
+        read = functools.partial(self._next_of, lambda: next(iterator))
+        return step_loops.exactly(num_steps, next_batch=read, run_step=self._one_step)
 
     def _steps_while_data(self, iterator, num_steps):
         def read():
             batch = iterator.get_next_as_optional()
             return batch, batch.has_value()
 
-        def body(step, _):
-            batch, has_value = self._next_of(read)
-            tf.cond(
-                has_value,
-                lambda: tf.cast(self._one_step(batch.get_value()).num_examples, tf.int32),
-                lambda: 0,
-            )
-            return step + tf.cast(has_value, tf.int32), has_value
-
-        num_taken, _ = tf.while_loop(
-            lambda step, has_value: has_value & (step < num_steps),
-            body,
-            [0, True],
-            parallel_iterations=1,
+        return step_loops.while_there_is_data(
+            num_steps,
+            next_batch=functools.partial(self._next_of, read),
+            run_step=lambda batch: tf.cast(self._one_step(batch).num_examples, tf.int32),
         )
-        return num_taken
 
     def _own_steps(self, iterator, num_steps, size):
-        def body(step, size):
-            batch, own_size, next_size = self._next_of(lambda: next(iterator))
-            return step + 1, self._one_own_step(batch, own_size, size, next_size)
-
-        return tf.while_loop(
-            lambda step, size: (step < num_steps) & (size > 0),
-            body,
-            [0, size],
-            parallel_iterations=1,
+        read = functools.partial(self._next_of, lambda: next(iterator))
+        return step_loops.of_own_batches(
+            num_steps, size, next_batch=read, run_step=self._one_own_step
         )
 
     def _steps_in_python(self, iterator, num_steps: int) -> int:

@@ -57,7 +57,7 @@ def test_it_is_made_once_and_says_what_the_rehearsal_says(answer):
     assert ours.check.of_batch(batch_of(5), may_repeat=True) == bool(answer)
     assert not ours.check.can_be_made()
     assert not ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
-    assert ours.asked == ["before", {"is_late": False, "may_repeat": True}]
+    assert ours.asked == ["before", {"is_late": False, "may_repeat": True, "differing": None}]
 
 
 def test_the_step_that_makes_the_variables_is_missed():
@@ -70,7 +70,7 @@ def test_the_step_that_makes_the_variables_is_missed():
 
     assert not ours.check.is_missed()
     ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
-    assert ours.asked == ["before", {"is_late": True, "may_repeat": False}]
+    assert ours.asked == ["before", {"is_late": True, "may_repeat": False, "differing": None}]
 
 
 def test_replicas_that_have_drifted_apart_begin_the_check_with_one_weight():

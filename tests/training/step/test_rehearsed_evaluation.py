@@ -1,5 +1,7 @@
 """What `evaluate` gives and is not what one device gives is named, before its first step."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -177,21 +179,31 @@ def failing_on_three(errors):
     return {"gap": ops.mean(ops.abs(errors))}
 
 
+def failing_if_eager(errors):
+    if tf.executing_eagerly():
+        raise ValueError("no examples by themselves")
+    return {"gap": ops.mean(ops.abs(errors))}
+
+
 @on_workers
 def test_all_workers_find_the_same(workers):
     outcomes = run_on_workers(find_on_workers, workers)
 
     assert len(outcomes) == 2
-    for (named,), (not_checked,) in outcomes:
+    for (named,), (repeated,), (not_checked,) in outcomes:
         assert "`evaluate` gives as 'max', 'rmse', 'size' is not" in named
+        assert "fails with a part of the batch, and not with all of it" in repeated
         assert "Could not check that" in not_checked
 
 
 def find_on_workers(strategy):
-    """Returns the warnings where a log is no mean, and where one replica cannot be rehearsed."""
+    """Returns the warnings where a log is no mean, and where a part or all cannot be rehearsed."""
     named = warnings_of(strategy, lambda: make_returns(no_means), evaluate)
 
     def run(model):
         model.evaluate(X[:24], Y[:24], batch_size=24, verbose=0)
 
-    return named, warnings_of(strategy, lambda: make_returns(failing_on_three), run)
+    failing = (failing_on_three, failing_if_eager)
+    return named, *(
+        warnings_of(strategy, functools.partial(make_returns, each), run) for each in failing
+    )

@@ -70,7 +70,7 @@ def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monk
     watch, were_late = Watch(), []
     monkeypatch.setattr(strategy, "step_watch", watch, raising=False)
 
-    def rehearse(model, step, batch, *, is_late, may_repeat):
+    def rehearse(model, step, batch, *, is_late, may_repeat, differing):
         were_late.append(is_late)
 
     step = make_step(strategy, is_built=False, rehearse=rehearse)
