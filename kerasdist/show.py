@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from kerasdist.short_list import short_list
 from kerasdist.training.report import worker_share
 from kerasdist.training.report.limit import limit_of
 from kerasdist.usage_error import UsageError, arguments_checked
@@ -31,7 +32,8 @@ def show(runs: Sequence[Path], output: Path) -> str:
         UsageError: A folder has no numbers in it, no run has any that are drawn, or matplotlib is
             missing.
     """
-    curves = {_name_of(run, runs): read(run) for run in runs}
+    unreadable: list[Path] = []
+    curves = {_name_of(run, runs): read(run, unreadable) for run in runs}
     panels = _panels(curves)
     if not panels:
         raise UsageError(
@@ -39,43 +41,68 @@ def show(runs: Sequence[Path], output: Path) -> str:
             "Name the log_dir of callbacks.Summaries or TensorBoard."
         )
     _draw(panels, output)
-    return "\n".join(
-        [*(sentence_on(name, each) for name, each in curves.items()), f"Written: {output}"]
-    )
+    told = [sentence_on(name, each) for name, each in curves.items()]
+    return "\n".join([*told, *_note_on(unreadable), f"Written: {output}"])
 
 
-def read(run: Path) -> Curves:
+def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
     """Returns the numbers in the event files of a run: by role and tag, the value of each step.
+
+    Args:
+        run: A folder.
+        unreadable: Gets the files that cannot be read, or not to their ends.
 
     Raises:
         UsageError: There are none.
     """
     curves: Curves = collections.defaultdict(dict)
+    damaged: list[Path] = []
     for path in sorted(run.rglob("events.out.tfevents.*")) if run.is_dir() else []:
         role = path.parent.relative_to(run).as_posix()
-        for tag, step, value in _numbers(path):
-            curves[tag if role == "." else f"{role}/{tag}"][step] = value
+        try:
+            for tag, step, value in _numbers(path):
+                curves[tag if role == "." else f"{role}/{tag}"][step] = value
+        except (
+            Exception
+        ):  # TensorFlow's, protobuf's: whatever a file brings that is none of events.
+            damaged.append(path)
     if not curves:
         raise UsageError(
-            f"There are no numbers in {run}. Name the folder that event files are written to, such "
-            "as the log_dir of callbacks.Summaries."
+            " ".join(
+                [
+                    f"There are no numbers in {run}.",
+                    *_note_on(damaged),
+                    "Name the folder that event files are written to, such as the log_dir of "
+                    "callbacks.Summaries.",
+                ]
+            )
         )
+    if unreadable is not None:
+        unreadable += damaged
     return dict(curves)
+
+
+def _note_on(unreadable: list[Path]) -> list[str]:
+    if not unreadable:
+        return []
+    return [f"Not read, or not to the end: {short_list(map(str, unreadable), 3)}."]
 
 
 def sentence_on(name: str, curves: Curves) -> str:
     """Returns in a sentence how far a run got, how fast it was, and what limited it."""
     parts = []
-    for title in ("train/loss", "train/epoch_loss", "validation/epoch_loss"):
+    # A folder of event files itself, or one with a folder for each role.
+    train = "train/" if any(tag.startswith("train/") for tag in curves) else ""
+    for title in (f"{train}loss", f"{train}epoch_loss", "validation/epoch_loss"):
         if title in curves:
             step, value = max(curves[title].items())
             # Keras' TensorBoard counts epochs there, from 0.
-            when = "in the last epoch" if "/epoch_" in title else f"at step {step}"
+            when = "in the last epoch" if "epoch_" in title else f"at step {step}"
             parts.append(f"{title} {value:.4g} {when}")
     means = {
-        tag.removeprefix("train/"): _mean(line)
+        tag.removeprefix(train): _mean(line)
         for tag, line in curves.items()
-        if tag.startswith("train/")
+        if tag.startswith(train)
     }
     if "examples_per_second" in means:
         parts.append(f"{means['examples_per_second']:.0f} examples/s")
@@ -101,9 +128,12 @@ def _numbers(path):
                 if value.HasField("simple_value"):
                     yield value.tag, event.step, value.simple_value
                 elif value.metadata.plugin_data.plugin_name == "scalars":
-                    yield value.tag, event.step, float(tf.make_ndarray(value.tensor))
-    except tf.errors.DataLossError:  # The last event of a run that was killed.
-        return
+                    number = tf.make_ndarray(value.tensor)
+                    if number.size == 1:  # Others write several under this name.
+                        yield value.tag, event.step, number.item()
+    except tf.errors.DataLossError as error:
+        if "truncated" not in str(error):  # The last event of a run that was killed.
+            raise
 
 
 def _panels(curves: dict[str, Curves]) -> list[tuple[str, dict]]:
@@ -125,14 +155,27 @@ def _draw(panels: list[tuple[str, dict]], output: Path):
         for label, line in lines.items():
             steps = sorted(line)
             style = "o-" if len(steps) < _FEW_POINTS else "-"
-            axis.plot(steps, [line[step] for step in steps], style, label=label, markersize=3)
-        axis.set_title(title, loc="left")
+            values = [line[step] for step in steps]
+            axis.plot(steps, values, style, label=_as_plain_text(label), markersize=3)
+        axis.set_title(_as_plain_text(title), loc="left")
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
     axes[-1].set_xlabel("step, as in TensorBoard")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with arguments_checked():  # The suffix names the format.
-        figure.savefig(output, dpi=120)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with arguments_checked():  # The suffix names the format.
+            figure.savefig(output, dpi=120)
+    except OSError as error:
+        raise UsageError(
+            f"`output` cannot be written. Received: output='{output}' ({error.strerror}). Name "
+            "another file."
+        ) from error
+
+
+def _as_plain_text(label: str) -> str:
+    """Returns a label that matplotlib shows as it is: no formula, and not left out."""
+    text = label.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _of_panel(curves, tags) -> dict:

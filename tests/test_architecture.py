@@ -65,7 +65,7 @@ MAY_IMPORT = {
         *("checkpoints", "patterns", "private", "remote_path", "short_list", "terminal"),
         *("training",),
     },
-    "show": {"training", "usage_error"},
+    "show": {"short_list", "training", "usage_error"},
     "callbacks": {
         *("checkpoints", "checks", "comparison", "exit_codes", "lifetime", "patterns", "plan"),
         *("private", "remote_path", "short_list", "tasks", "terminal", "trace", "training"),

@@ -1,5 +1,7 @@
 """`python -m kerasdist show`: runs as a picture, and what limited them."""
 
+from typing import Any
+
 import pytest
 import tensorflow as tf
 from matplotlib import image
@@ -95,3 +97,76 @@ def test_an_unknown_kind_of_picture_is_one_line(tmp_path, capsys):
 
     assert main(["show", str(tmp_path), f"--output={tmp_path / 'run.picture'}"]) == 2
     assert capsys.readouterr().err.startswith("error: Format 'picture' is not supported")
+
+
+def write_scalars(folder, tag="loss"):
+    with tf.summary.create_file_writer(str(folder)).as_default():
+        for step in range(3):
+            tf.summary.scalar(tag, 3.0 - step, step=step)
+
+
+def test_a_folder_of_event_files_itself_is_a_run(tmp_path):
+    write_scalars(tmp_path)
+
+    assert show.sentence_on("run", show.read(tmp_path)) == "run: loss 1 at step 2."
+
+
+def damaged(path):
+    content = bytearray(path.read_bytes())
+    content[-30] ^= 255
+    return bytes(content)
+
+
+def test_files_that_cannot_be_read_are_named_and_others_are_drawn(tmp_path, capsys):
+    write_scalars(tmp_path / "train")
+    (written,) = (tmp_path / "train").iterdir()
+    (tmp_path / "events.out.tfevents.1").write_bytes(damaged(written))
+    (tmp_path / "events.out.tfevents.2").symlink_to(tmp_path / "gone")
+    (tmp_path / "events.out.tfevents.3").mkdir()
+    writer: Any = tf.io.TFRecordWriter(str(tmp_path / "events.out.tfevents.4"))
+    writer.write(b"\xff no event")
+    writer.close()
+    # Of a run that was killed: no news.
+    (tmp_path / "events.out.tfevents.5").write_bytes(written.read_bytes()[:-3])
+
+    assert main(["show", str(tmp_path), f"--output={tmp_path / 'run.png'}"]) == 0
+
+    _, told, _ = capsys.readouterr().out.splitlines()
+    assert told.startswith("Not read, or not to the end: ")
+    assert all(f"events.out.tfevents.{number}" in told for number in (1, 2, 3))
+    assert told.endswith(", ....")
+
+
+def test_a_run_of_damaged_files_says_so(tmp_path):
+    (tmp_path / "events.out.tfevents.1").write_bytes(bytes(range(100)))
+
+    with pytest.raises(show.UsageError, match=r"no numbers in .*Not read, .*tfevents\.1\. Name "):
+        show.read(tmp_path)
+
+
+def test_several_numbers_under_one_name_are_left_out(tmp_path):
+    write_scalars(tmp_path)
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        metadata = tf.compat.v1.SummaryMetadata(
+            plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
+        )
+        tf.summary.write("pair", tf.constant([1.0, 2.0]), step=0, metadata=metadata)
+
+    assert list(show.read(tmp_path)) == ["loss"]
+
+
+@pytest.mark.parametrize("name", ["cost in $, or $x^{", "_hidden"])
+def test_names_are_no_formulas(name, tmp_path):
+    write_scalars(tmp_path / name / "train", "epoch_$x^{")
+
+    show.show([tmp_path / name], tmp_path / "run.png")
+
+    assert (tmp_path / "run.png").exists()
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    write_scalars(tmp_path)
+    (tmp_path / "file").write_text("")
+
+    assert main(["show", str(tmp_path), f"--output={tmp_path / 'file/run.png'}"]) == 2
+    assert "`output` cannot be written" in capsys.readouterr().err

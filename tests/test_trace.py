@@ -75,6 +75,8 @@ def test_how_many_operations_of_a_kind_ran_where(chrome, capsys):
         (b"text", "Expecting value"),
         (b"[3]", "'int' object"),
         (b"{}", "there is no 'traceEvents' in it."),
+        (b"[" * 100_000, "it is nested too deeply."),
+        (b'[{"ph": "X", "pid": 1, "name": "a", "ts": 0, "dur": NaN}]', "an event has the time nan"),
     ],
 )
 def test_what_is_no_trace_is_one_line(content, reason, tmp_path, capsys):
@@ -83,6 +85,28 @@ def test_what_is_no_trace_is_one_line(content, reason, tmp_path, capsys):
 
     assert main(["trace", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {path} is not a trace: {reason}")
+
+
+def test_a_damaged_profile_is_one_line(tmp_path, capsys):
+    path = tmp_path / "worker-0.xplane.pb"
+    path.write_bytes(bytes(range(255, 0, -1)))
+
+    assert main(["trace", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {path} is not a trace: it cannot be parsed")
+
+
+def test_begins_and_ends_of_other_programs_are_spans(tmp_path):
+    events = [("E", 0), ("B", 10, "outer"), ("B", 20, 7), ("E", 50), ("E", 60), ("B", 70, "cut")]
+    keys = ("ph", "ts", "name")
+    path = tmp_path / "trace.json"
+    path.write_text(
+        json.dumps([{"pid": 1, **dict(zip(keys, event, strict=False))} for event in events])
+    )
+
+    assert [(each.name, each.start_us, each.us) for each in trace.read(path)] == [
+        ("7", 20.0, 30.0),
+        ("outer", 10.0, 50.0),
+    ]
 
 
 def test_what_is_not_there_is_one_line(tmp_path, capsys):

@@ -1,7 +1,9 @@
 """The screen: lines with their task in front, and the chief's progress bar below them."""
 
+import io
 import os
-from collections.abc import Sequence
+import select
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from kerasdist.cluster import Task
@@ -77,12 +79,41 @@ class Console:
         # A terminal that cannot show a character must not end the training.
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
-            self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
-            self._stream.flush()
+            _write_all(self._stream, text.encode(encoding, errors="replace"), encoding)
         except OSError:
             # Nobody reads this any more: a closed terminal, or `| head`. The logs have everything.
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
+
+
+def _write_all(stream: TextIO, content: bytes, encoding: str) -> None:
+    """Writes to a stream, however long its reader takes.
+
+    Whoever shares the pipe or terminal may have made it non-blocking. Python's own streams then
+    raise an error when it is full, or leave out the rest.
+    """
+    try:
+        # A notebook's stream has a file, too, which nobody there reads.
+        descriptor = stream.fileno() if isinstance(stream, io.TextIOWrapper) else None
+    except io.UnsupportedOperation:
+        descriptor = None
+    if descriptor is None:
+        stream.write(content.decode(encoding))
+        stream.flush()
+        return
+    _when_writable(descriptor, stream.flush)
+    rest = memoryview(content)
+    while rest:
+        num_written = _when_writable(descriptor, lambda rest=rest: os.write(descriptor, rest))
+        rest = rest[num_written:]
+
+
+def _when_writable(descriptor: int, write: Callable):
+    while True:
+        try:
+            return write()
+        except BlockingIOError:
+            select.select([], [descriptor], [])
 
 
 def _prefixes(tasks, *, in_color):

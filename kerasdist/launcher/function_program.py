@@ -23,6 +23,10 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
     """
     import cloudpickle  # Here: only functions need it.
 
+    # The script of a process that `multiprocessing` has started, which no other process can import.
+    main = sys.modules.get("__mp_main__")
+    if main is not None:
+        cloudpickle.register_pickle_by_value(main)
     try:
         carried = cloudpickle.dumps(function)
     except Exception as error:  # Whatever an object's own pickling raises.
@@ -30,6 +34,9 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
             f"`program` cannot be sent to other processes. Received: program={function!r} "
             f"({error}). Create models, datasets, locks and open files inside the function."
         ) from error
+    finally:
+        if main is not None:
+            cloudpickle.unregister_pickle_by_value(main)
     # Modules are imported there by name, from where they are found here.
     (folder / _PROGRAM).write_bytes(pickle.dumps({"path": sys.path, "function": carried}))
     return [sys.executable, "-P", __file__, str(folder)]

@@ -1,5 +1,6 @@
 """The course of a launch: the plan, the attempts, and what is reported about each."""
 
+import contextlib
 import itertools
 import math
 import re
@@ -77,13 +78,17 @@ class Supervisor:
         self._tasks = tasks_of(settings)
         self._console = Console(stream, self._tasks)
         self._log_dir = Path(settings.log_dir or f"kerasdist_logs/{guard.run_id}")
-        self._logs = _make_logs(self._log_dir, self._tasks, guard.run_id)
+        self._logs, self._log_lock = _make_logs(self._log_dir, self._tasks, guard.run_id)
         self._notes = {task: guard.folder / f"{log.stem}.note" for task, log in self._logs.items()}
         self._start = time.monotonic()
         self._is_isolated = False
 
     def run(self) -> LaunchResult:
         """Runs the cluster until it is done, fails for good, or reaches the timeout."""
+        with self._log_lock:
+            return self._run()
+
+    def _run(self) -> LaunchResult:
         network = self._guard.network()
         addresses = addresses_of(self._tasks)
         self._console.say(self._plan(addresses, network))
@@ -239,16 +244,19 @@ def _describe_log(log: Path) -> str:
     return "\n".join(f"  {line}" for line in [*last_lines(log), f"({log})"])
 
 
-def _make_logs(log_dir: Path, tasks: Sequence[Task], run_id: str) -> dict[Task, Path]:
+def _make_logs(
+    log_dir: Path, tasks: Sequence[Task], run_id: str
+) -> tuple[dict[Task, Path], contextlib.ExitStack]:
+    """Returns the logs, and what keeps other launches out of them until it is closed."""
     logs = {task: log_dir / f"{task.job}-{task.index}.log" for task in tasks}
     try:
-        task_log.make_all(log_dir, logs.values(), run_id=run_id)
+        lock = task_log.make_all(log_dir, logs.values(), run_id=run_id)
     except OSError as error:
         raise UsageError(
             f"`log_dir` cannot be written. Received: log_dir='{log_dir}' ({error.strerror}). "
             "Name another directory."
         ) from error
-    return logs
+    return logs, lock
 
 
 def _error_of(result: LaunchResult) -> str | None:

@@ -5,7 +5,9 @@ happens to the launcher. Progress bars are drawn over and over in one line, afte
 what is shown of such a line is its last state.
 """
 
+import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -27,7 +29,7 @@ RESTART_MARK = "--- restart"  # Between what two attempts have written.
 LAUNCH_MARK = "--- launch"  # Before what a later launch has written to the same file.
 
 
-def make_all(log_dir: Path, paths: Iterable[Path], *, run_id: str) -> None:
+def make_all(log_dir: Path, paths: Iterable[Path], *, run_id: str) -> contextlib.ExitStack:
     """Makes the logs of a launch, readable only by the user; earlier content stays.
 
     Args:
@@ -35,11 +37,39 @@ def make_all(log_dir: Path, paths: Iterable[Path], *, run_id: str) -> None:
         paths: The logs, in `log_dir`.
         run_id: Written before the lines of this launch if the log has earlier ones.
 
+    Returns:
+        What keeps other launches out of the directory until it is closed.
+
     Raises:
-        OSError: The directory cannot be written, or a log is a link or a file of somebody else.
+        OSError: The directory cannot be written, another launch writes to it, or a log is a link or
+            a file of somebody else.
     """
     log_dir.parent.mkdir(parents=True, exist_ok=True)
     log_dir.mkdir(mode=0o700, exist_ok=True)
+    lock = _locked(log_dir)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(lock)
+        _begin_all(paths, run_id)
+        undo.pop_all()
+    return lock
+
+
+def _locked(log_dir: Path) -> contextlib.ExitStack:
+    """Keeps other launches out: each would take the lines of the other's tasks for its own."""
+    lock = contextlib.ExitStack()
+    descriptor = os.open(log_dir, os.O_RDONLY | os.O_CLOEXEC)
+    lock.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise OSError(error.errno, "another launch that is running writes there") from error
+    except OSError:  # Of a file system without locks.
+        pass
+    return lock
+
+
+def _begin_all(paths: Iterable[Path], run_id: str) -> None:
     for path in paths:
         with open_to_append(path) as file:
             os.fchmod(file.fileno(), 0o600)

@@ -103,10 +103,16 @@ def parsed_profile(content: bytes):
     """Returns the profile of `tf.profiler.experimental.stop`, an XSpace message.
 
     TensorFlow writes it, and has no public class to read it.
+
+    Raises:
+        ValueError: It is no such profile.
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    return xplane_pb2.XSpace.FromString(content)  # ty: ignore[missing-attribute]
+    try:
+        return xplane_pb2.XSpace.FromString(content)  # ty: ignore[missing-attribute]
+    except Exception as error:  # Protobuf's own, which TensorFlow brings with it.
+        raise ValueError("it cannot be parsed") from error
 
 
 def adapt_parameter_servers(

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,8 @@ def read(path: Path) -> list[Span]:
         raise UsageError(f"There is no file {path}.") from None
     except KeyError as error:
         raise UsageError(f"{path} is not a trace: there is no {error} in it.") from error
+    except RecursionError:
+        raise UsageError(f"{path} is not a trace: it is nested too deeply.") from None
     except (OSError, EOFError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a trace: {error}.") from error
 
@@ -137,16 +140,34 @@ def _of_chrome(trace) -> Iterator[Span]:
     for event in events:
         if event.get("ph") == "M" and event["name"] in ("process_name", "thread_name"):
             named[event["name"], event["pid"], event.get("tid", 0)] = event["args"]["name"]
+    open_spans: dict = collections.defaultdict(list)  # Begun on a line, and not ended yet.
     for event in events:
-        if event.get("ph") == "X":
-            pid, tid = event["pid"], event.get("tid", 0)
-            yield Span(
-                device=named.get(("process_name", pid, 0), str(pid)),
-                line=named.get(("thread_name", pid, tid), str(tid)),
-                name=event["name"],
-                start_us=float(event["ts"]),
-                us=float(event.get("dur", 0)),
-            )
+        if event.get("ph") not in ("X", "B", "E"):
+            continue
+        pid, tid = event["pid"], event.get("tid", 0)
+        if event["ph"] == "B":
+            open_spans[pid, tid].append(event)
+            continue
+        if event["ph"] == "X":
+            begin, us = event, _finite(event.get("dur", 0))
+        elif open_spans[pid, tid]:
+            begin = open_spans[pid, tid].pop()
+            us = _finite(event["ts"]) - _finite(begin["ts"])
+        else:  # Its begin was not recorded.
+            continue
+        yield Span(
+            device=named.get(("process_name", pid, 0), str(pid)),
+            line=named.get(("thread_name", pid, tid), str(tid)),
+            name=str(begin["name"]),
+            start_us=_finite(begin["ts"]),
+            us=us,
+        )
+
+
+def _finite(microsecs) -> float:
+    if not math.isfinite(float(microsecs)):
+        raise ValueError(f"an event has the time {microsecs}")
+    return float(microsecs)
 
 
 def _age(path: Path):

@@ -1,7 +1,10 @@
 """What a launch shows: the lines of its tasks, the plan, the progress bar of the chief."""
 
 import io
+import os
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +133,29 @@ E0000 00:00:1795350326.319154    7804 ring_alg.cc:291] Aborting RingReduce with 
 Additional GRPC error information from remote target /job:worker/replica:0/task:1
 :UNKNOWN:Error received from peer  {grpc_message:"Connection reset by peer", grpc_status:14}
 """
+
+
+def test_a_reader_may_take_its_time_with_a_pipe_that_does_not_block():
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    read = bytearray()
+
+    def read_slowly():
+        time.sleep(0.2)  # Longer than it takes to fill the pipe.
+        with open(read_end, "rb") as pipe:
+            while piece := pipe.read(1 << 16):
+                read.extend(piece)
+
+    reader = threading.Thread(target=read_slowly)
+    reader.start()
+    lines = [f"{number} {'x' * 1000}" for number in range(500)]
+    with open(write_end, "w") as stream:
+        console = Console(stream, [Task("worker", 0)])
+        for line in lines:
+            console.say(line)
+    reader.join()
+
+    assert read.decode().splitlines() == lines
 
 
 def test_notes_of_tensorflow_are_in_the_log_alone(capsys):

@@ -124,6 +124,33 @@ def test_function_of_a_main_module_works(tmp_path):
     assert printed.stdout.endswith("""['T"cluster"', 'T"cluster"']\n""")
 
 
+def test_function_of_a_spawned_process_works(tmp_path):
+    (tmp_path / "spawns.py").write_text(
+        textwrap.dedent("""
+            import multiprocessing
+            import kerasdist
+
+            class Five:
+                number = 5
+
+            def five():
+                return Five.number
+
+            def launch():
+                print(kerasdist.launch(five, num_workers=2))
+
+            if __name__ == "__main__":
+                process = multiprocessing.get_context("spawn").Process(target=launch)
+                process.start()
+                process.join()
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "spawns.py")], capture_output=True, text=True, check=True
+    )
+    assert "[5, 5]" in done.stdout, done.stderr
+
+
 def test_function_is_carried_in_a_private_folder():
     with Guard(isolate=False) as guard:
         function_program.pack(task_and_pid, guard.folder)

@@ -56,6 +56,24 @@ def test_logs_that_exist_are_continued_and_errors_are_those_of_the_last_launch()
     assert error_of(log) == ""
 
 
+def test_logs_of_a_launch_that_runs_are_for_no_other():
+    source = """
+        from kerasdist.launcher import LaunchError
+        import kerasdist
+        try:
+            kerasdist.launch(["true"], num_workers=1, log_dir="logs")
+        except ValueError as error:
+            print(error)
+    """
+    result = kerasdist.launch(python(source), num_workers=1, log_dir="logs")
+
+    assert re.search(
+        r"`log_dir` cannot be written\. Received: log_dir='logs' \(another launch that is running",
+        logs_of(result)["worker 0"],
+    )
+    kerasdist.launch(python("print('later')"), num_workers=1, log_dir="logs")
+
+
 def test_what_a_program_prints_after_an_error_of_ours_is_not_its_error():
     error = "error: worker 0 (a:1) ends because no step has ended for 30 s."
     program = f"print({error!r}); print('saved'); sys.exit(1)"
