@@ -154,7 +154,7 @@ def test_a_step_that_fails_on_a_part_of_a_later_batch_is_that_of_one_device(stra
     check_as_plain(strategy, make, fit)
 
 
-@pytest.mark.filterwarnings("ignore:The step fails with a part of the batch")
+@pytest.mark.filterwarnings("ignore:The tensors of a batch differ")
 @on_two_replicas
 def test_a_layer_that_fails_on_a_part_of_the_batch_is_that_of_one_device(strategy):
     def make():
