@@ -94,15 +94,17 @@ def _chain(dataset):
 def portable_state(iterator) -> bytes | None:
     """Returns what tf.data needs to make an iterator of a dataset of its kind go on here.
 
-    None where that says not all: for Python generators and random operations, and for what is no
-    iterator of tf.data alone. TensorFlow makes it public through files only.
+    None where that says not all: for Python generators and random operations, for a cache that is
+    read, which another process has to fill, and for what is no iterator of tf.data alone.
+    TensorFlow makes it public through files only.
     """
     if not isinstance(iterator, iterator_ops.OwnedIterator):
         return None
     try:
-        return _serialized(iterator, tf.data.experimental.ExternalStatePolicy.FAIL).numpy()
+        state = _serialized(iterator, tf.data.experimental.ExternalStatePolicy.FAIL).numpy()
     except tf.errors.OpError:
         return None
+    return None if b"::MemoryCache" in state else state
 
 
 def set_portable_state(iterator, state: bytes) -> bool:

@@ -105,6 +105,8 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._calls_python = dataset_adapter.calls_python(self._dataset)
         num_shuffled = dataset_adapter.num_shuffled(self._dataset)
         self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
+        # Of a file that may have been completed since.
+        self._has_small_state &= not dataset_adapter.cache_files(self._dataset)
         is_read_by_all = peers.count(self._strategy) > 1 and self._own_data is None
         if is_read_by_all and isinstance(self._dataset, tf.data.Dataset):
             self._dataset = element_order.in_order(self._dataset)
@@ -172,6 +174,8 @@ class EpochIterator(keras_adapter.EpochIterator):
                 "goes on at the same place, perhaps with other batches.",
                 stacklevel=2,
             )
+            # Nothing has been read from it: it is the first one.
+            self._num_iterators, self._next_iterator = 1, self._source_of(iterator)
             return 0
         self._state = content
         # At the end of an epoch of known length Keras makes another one.

@@ -20,5 +20,7 @@ def rare_cond(is_due, act, otherwise=lambda: None):
     For what a step does only now and then: TensorFlow visits every operation behind a condition
     also where it is false, and takes longer for many of them than a small network for its step.
     """
+    if tf.executing_eagerly():  # It would be traced anew each time.
+        return tf.cond(is_due, act, otherwise)
     call = tf.function(act, autograph=False, experimental_attributes={"_noinline": True})
     return tf.cond(is_due, call, otherwise)

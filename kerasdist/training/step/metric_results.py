@@ -22,6 +22,7 @@ import tensorflow as tf
 from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers, traits
+from kerasdist.training.step import replica_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +123,7 @@ class MetricResults:
                     stack.enter_context(
                         method_replaced(metric, name, self._forget, metric, results)
                     )
+                stack.enter_context(method_replaced(metric, "reset_state", _note_reset, metric))
             yield
 
     def _note_of_model(self, method) -> dict:
@@ -238,6 +240,15 @@ class MetricResults:
                 "it is; compute with it in a callback, or in a metric of your own.",
                 stacklevel=2,
             )
+
+
+def _note_reset(method, metric) -> None:
+    """Lets the step know what a replica without examples is to leave: not what was there before."""
+    method()
+    step = replica_step.current()
+    if step is not None and tf.compat.v1.get_default_graph() is step.graph:
+        for variable in metric.variables:
+            step.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)
 
 
 def _is_of_all_examples(metric) -> bool:

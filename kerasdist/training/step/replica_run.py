@@ -174,7 +174,7 @@ def run(
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
             seeds_of_first=None if is_first else iter(update_seeds),
         )
-        with entered(step), after(data, checks), _put_back(kept[position], step):
+        with entered(step), after(data, checks), _put_back(states, kept[position], step):
             outputs = step_function(data)
         _check_applied(step)
         return outputs, step.sums, _is_discarded(step)
@@ -305,26 +305,38 @@ def after(data, checks=()):
 
 
 @contextlib.contextmanager
-def _put_back(states: States, step: ReplicaStep) -> Generator[None]:
-    """Lets what is traced inside leave states as they are where the step counts for nothing."""
-    of_examples, others = states.of_examples, states.others
+def _put_back(states: States, copies: States, step: ReplicaStep) -> Generator[None]:
+    """Lets what is traced inside leave states as they are where the step counts for nothing.
+
+    Args:
+        states: The states.
+        copies: Those of this replica, in the same order.
+        step: The step that is traced.
+    """
+    of_examples, others = copies.of_examples, copies.others
     before = {id(state): state.read_value() for state in (*of_examples, *others)}
     yield
 
-    def put_back_if(reason, touched):
+    def put_back_if(reason, touched, values):
         def put_back():
             for state in touched:
-                state.assign(before[id(state)])
+                state.assign(values[id(state)])
 
         if touched:
             rare_cond(reason, put_back)
 
     if step.discards:
-        put_back_if(tf.reduce_any(step.discards), [*of_examples, *others])
+        put_back_if(tf.reduce_any(step.discards), [*of_examples, *others], before)
     if step.may_be_empty and not step.has_whole_batch:
         is_empty = tf.equal(step.num_examples, 0)
         own = aggregated_states.without_aggregated(others)
-        put_back_if(is_empty, [*of_examples, *step.dependence.among(own)])
+        resets = {
+            id(copy): step.resets[id(state)]
+            for state, copy in zip(states.of_examples, of_examples, strict=True)
+            if id(state) in step.resets
+        }
+        touched = [*of_examples, *step.dependence.among(own)]
+        put_back_if(is_empty, touched, before | resets)
 
 
 def _check_applied(step: ReplicaStep):

@@ -110,6 +110,7 @@ class ReplicaStep:
         of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
         discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
             in metrics, no moving statistics. They are the same on all replicas.
+        resets: The values, by the ids of their variables, that metrics have been reset to.
         rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
             is then not made; None in a step that counts.
         own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
@@ -147,6 +148,7 @@ class ReplicaStep:
     sums: dict = dataclasses.field(default_factory=dict)
     of_all: dict = dataclasses.field(default_factory=dict)
     discards: list = dataclasses.field(default_factory=list)
+    resets: dict = dataclasses.field(default_factory=dict)
     rehearsed: Any = None
     own_losses: list = dataclasses.field(default_factory=list)
     is_first: bool = False

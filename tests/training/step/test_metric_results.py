@@ -276,3 +276,52 @@ def test_a_step_may_add_to_the_logs_of_keras(strategy):
         return model
 
     check_as_plain(strategy, make, fit)
+
+
+class OfThisBatch(Tracked):
+    """Logs results of the last batch alone, beside those of all batches."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.counts = keras.metrics.Sum(name="counts")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = tf.square(self(x) - y)
+            loss = tf.reduce_mean(losses)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return self.update(losses)
+
+    def test_step(self, data):
+        x, y = data
+        return self.update(tf.square(self(x) - y))
+
+    def update(self, losses):
+        self.tracker.reset_state()
+        self.tracker.update_state(losses)
+        self.counts.update_state(tf.ones_like(losses))
+        return {"tracker": self.tracker.result(), "counts": self.counts.result()}
+
+
+def compiled_of_this_batch(**arguments):
+    def make():
+        model = OfThisBatch()
+        model.compile("sgd", **arguments)
+        return model
+
+    return make
+
+
+@on_three_replicas
+@pytest.mark.parametrize("run", [fit, evaluate])
+@pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+def test_a_metric_that_the_step_resets_is_that_of_the_last_batch(strategy, run, arguments):
+    # Which has one example, or none for two replicas.
+    def run_with_rest(model):
+        results = [run(model)]
+        for size in (19, 20):
+            results.append(model.evaluate(X[:size], Y[:size], batch_size=6, verbose=0))
+        return results
+
+    check_as_plain(strategy, compiled_of_this_batch(**arguments), run_with_rest)
