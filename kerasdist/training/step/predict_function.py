@@ -23,7 +23,8 @@ class PredictFunction:
     no floating point number is that of the first replica.
 
     Where a model is not of Keras' parts alone, the first batch shows whether the replicas' outputs
-    are those of one device (`rehearsed_predictions`). If not, a replica predicts whole batches.
+    are those of one device (`rehearsed_predictions`). If not, or if one fails with its part of a
+    batch, a replica predicts whole batches.
 
     Args:
         model: A model of one of our strategies.
@@ -50,7 +51,31 @@ class PredictFunction:
     def _run_batch(self, batch):
         if self._is_check_due:
             self._check(batches.in_one_piece(batch, self._strategy))
-        return self._run(batch)
+        try:
+            return self._run(batch)
+        except Exception as error:
+            if not self._is_divided:
+                raise
+            return self._run_whole(batch, error)
+
+    def _run_whole(self, batch, error: Exception):
+        """Lets one replica predict whole batches, after an error with the parts of one.
+
+        Where the whole batch ends with an error as well, it is the program's.
+        """
+        self._divide(False)
+        try:
+            outputs = self._run(batch)
+        except Exception:
+            self._divide(True)
+            raise error from None
+        difference = rehearsed_predictions.describe_error(error)
+        warnings.warn(self._describe(difference), stacklevel=2)
+        return outputs
+
+    def _divide(self, is_divided: bool) -> None:
+        self._is_divided = is_divided
+        self._run = self._compiled(self._predict)
 
     def _check(self, batch):
         """Looks whether the replicas can divide batches; they cannot divide one example."""
@@ -68,8 +93,7 @@ class PredictFunction:
             )
             return
         if difference:
-            self._is_divided = False
-            self._run = self._compiled(self._predict)
+            self._divide(False)
             warnings.warn(self._describe(difference), stacklevel=2)
 
     def _make_variables(self, batch) -> bool:

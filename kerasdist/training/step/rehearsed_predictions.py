@@ -48,8 +48,13 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
         try:
             joined = _predict_divided(step, predict_parts, batch)
         except Exception as error:  # The whole batch may be right for what a part is not.
-            return f"it ends with {graph_errors.in_a_line(error)}"
+            return describe_error(error)
     return _describe(*map(_arrays_of, (whole, nearly, joined)), rehearsal.tolerance_of(model))
+
+
+def describe_error(error: Exception) -> str:
+    """Returns in words what a part of a batch has ended with, and the whole batch has not."""
+    return f"it ends with {graph_errors.in_a_line(error)}"
 
 
 def _predict_whole(strategy, step, batch) -> tuple:

@@ -8,7 +8,8 @@ import tensorflow as tf
 from kerasdist.training.step.predict_function import PredictFunction, joined
 from tests import strategies
 from tests.plain import check_as_plain
-from tests.strategies import each_strategy, each_with_parameter_servers
+from tests.strategies import each_strategy, each_with_parameter_servers, on_two_replicas
+from tests.warned import warned_by
 
 
 class Doubled(keras.Model):
@@ -60,6 +61,48 @@ def predict_scalars(model) -> dict:
         "more replicas than examples": model.predict(x[:1], verbose=0),
         "on batch": model.predict_on_batch(x),
     }
+
+
+SEQUENCES = np.random.default_rng(0).normal(size=(20, 4, 2)).astype("float32")
+
+
+def stateful():
+    return keras.Sequential(
+        [
+            keras.Input(batch_shape=(5, 4, 2)),
+            keras.layers.LSTM(4, stateful=True),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def paired():
+    inputs = keras.Input(batch_shape=(5, 4, 2))
+    pairs = keras.ops.reshape(keras.layers.Dense(2)(inputs), (5, 2, 4))
+    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(pairs)))
+
+
+@each_strategy
+@pytest.mark.parametrize("make", [stateful, paired])
+def test_a_model_for_one_batch_size_predicts_whole_batches(strategy, make):
+    def run(model):
+        outputs = [model.predict(SEQUENCES, batch_size=5, verbose=0) for _ in range(2)]
+        return [*outputs, model.predict_on_batch(SEQUENCES[:5])]
+
+    texts = warned_by(lambda: check_as_plain(strategy, make, run))
+
+    is_divided = strategy.num_replicas_in_sync > 1
+    assert ["one replica predicts each batch" in text for text in texts] == [True] * is_divided
+
+
+@on_two_replicas
+def test_a_program_that_fails_with_the_whole_batch_too_ends_with_its_own_error(strategy):
+    with strategy.scope():
+        model = stateful()
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Received batch size: 3"):
+            model.predict(SEQUENCES[:6], batch_size=6, verbose=0)
 
 
 @each_strategy
