@@ -58,7 +58,9 @@ MAY_IMPORT = {
         *("lifetime", "preflight", "private", "tasks", "training", "version"),
     },
     "trace": {"private", "usage_error"},
-    "checkpoints": {"files", "lifetime", "private", "remote_path", "training", "unique"},
+    "checkpoints": {
+        *("files", "lifetime", "private", "remote_path", "short_list", "training", "unique"),
+    },
     "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": set(),
     "weights": {

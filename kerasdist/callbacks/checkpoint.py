@@ -56,14 +56,16 @@ class Checkpoint(UpdateCallback):
     (`keras.utils.set_random_seed`), so that what comes next is drawn as it would have been.
 
     To get to its place, `fit` reads the data of the epoch again up to there. It also reads the
-    earlier epochs again, unless the dataset has no Python code, no random operation except a
-    `shuffle` of at most 200,000 elements, and is read once per epoch, without `steps_per_epoch`.
+    earlier epochs again, unless the dataset has no Python code, no `cache`, no random operation
+    except a `shuffle` of at most 200,000 elements, and is read once per epoch, without
+    `steps_per_epoch`.
 
     If a model is trained by several `fit` in a row, give each of them the same folder: those that
-    are over train nothing. The numbers of the checkpoints keep rising even if the model is compiled
-    in between and the optimizer counts from 0. If the training is finished, a line says so, and
-    model, history and callbacks are as it left them. With more `epochs` or data it goes on, also in
-    an epoch in which the data ran out.
+    are over train nothing, and leave the model and their callbacks as they left them before. The
+    numbers of the checkpoints keep rising even if the model is compiled in between and the
+    optimizer counts from 0. If the training is finished, a line says so, and model, history and
+    callbacks are as it left them. With more `epochs` or data it goes on, also in an epoch in which
+    the data ran out.
 
     The chief writes. A checkpoint is complete or absent, whenever its writer is killed. A damaged
     one is skipped with a warning; one that cannot be read for another reason, such as its
@@ -77,7 +79,7 @@ class Checkpoint(UpdateCallback):
         every_secs: Seconds between two checkpoints instead; workers agree on the step. The files
             are written while training goes on; it stops only to copy weights and optimizer in
             memory. A kill during the writing costs the steps since the checkpoint before.
-        keep: How many to keep, the newest.
+        keep: How many to keep, the newest; and those with which the last ten `fit` ended.
         keep_best: How many checkpoints to keep in addition: those of the epochs with the best
             `monitor`. There is then a checkpoint after each epoch.
         monitor: The log of an epoch that says which are best, such as "val_loss".
@@ -230,6 +232,11 @@ class Checkpoint(UpdateCallback):
             return None
         return UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
 
+    def on_train_begun(self):
+        """Is called after `on_train_begin` of all callbacks."""
+        if self._resumption is not None:
+            self._resumption.set_first_epoch()
+
     def on_epoch_begin(self, epoch, logs=None):
         is_first = not self._num_epochs_here
         if is_first:
@@ -301,8 +308,8 @@ class Checkpoint(UpdateCallback):
         else:
             self._is_due = False
             self._saving.save_end()
-        history = getattr(self.model, "history", None)
-        earlier_fits.note(self.model, self.directory, histories.read(history))
+        history = histories.read(getattr(self.model, "history", None))
+        earlier_fits.note(self.model, self.directory, history, self._saving.last_step)
         self._resumption = None
 
     def _save(self, step: int, *, beside=False):
@@ -351,10 +358,13 @@ class Checkpoint(UpdateCallback):
                 "process. Give each model, such as that of a fold, a Checkpoint and a folder of "
                 "its own."
             )
+        strategy = self.model.distribute_strategy
+        end = resumption.agreed_end(self._folder, saved, training, strategy)
+        saved = end or saved
         if differences := resume.differences(saved.record, training):
             self._refuse(saved, short_list(differences, 6, separator="; "))
             return None
-        resumed = Resumption(saved, training, call, self._say)
+        resumed = Resumption(saved, training, call, self._say, is_passed_over=end is not None)
         resumed.begin()
         self.resumed_from, self._run = saved.path, saved.record["run"]
         if not resumed.is_over:

@@ -72,6 +72,13 @@ def is_of_later_fit(record: dict, training: Training) -> bool:
     return record["fit"] > training.fit
 
 
+def end_of_fit(record: dict, training: Training) -> int | None:
+    """Returns the step of the last checkpoint of the `fit` that begins, if it was over before."""
+    ends = record.get("ends", ())
+    is_known = is_of_later_fit(record, training) and training.fit < len(ends)
+    return ends[training.fit] if is_known else None
+
+
 def has_later_weights(record: dict, training: Training) -> bool:
     """Whether a checkpoint of a later `fit` has weights that the program adds before it."""
     if not is_of_later_fit(record, training):
@@ -100,8 +107,8 @@ def has_other_optimizer(record: dict, training: Training) -> bool:
 
 
 def is_over(record: dict, training: Training) -> bool:
-    """Whether nothing is left for the `fit` that begins."""
-    if is_of_later_fit(record, training):
+    """Whether nothing is left for the `fit` that begins, or less than nothing."""
+    if is_of_later_fit(record, training) or record["epoch"] >= training.epochs:
         return True
     has_more_epochs = training.epochs > max(record["epochs"], record["epoch"])
     return record["is_finished"] and not has_more_epochs and not _has_more_data(record, training)
@@ -153,7 +160,7 @@ def describe_end(saved: Saved, training: Training, directory: str, *, is_of_anot
         later = f"Nothing left to train in this `fit`: {saved.path} is of a later one"
         if has_later_weights(record, training):
             return f"{later}, with other weights, which are restored when that one begins."
-        return f"{later}."
+        return f"{later}. Until then the model has its weights, and not those of this one."
     num_epochs = record["epoch"] + (record["step"] > 0)
     return (
         f"The training in {directory} is finished: {saved.step} steps, {num_epochs} epochs. "

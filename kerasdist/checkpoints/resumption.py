@@ -4,6 +4,7 @@ The callbacks of a program change model and optimizer as a training and its epoc
 done so before the checkpoint was written. So it is restored in the midst of them.
 """
 
+import contextlib
 import os
 import zlib
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from kerasdist.checkpoints import (
     resume,
     variables,
 )
-from kerasdist.checkpoints.folder import Folder, Saved
+from kerasdist.checkpoints.folder import CorruptCheckpointError, Folder, Saved
 from kerasdist.private import keras_adapter, keras_optimizers
 from kerasdist.training import peers, running_call
 
@@ -51,6 +52,27 @@ def array_of_data_state(state: bytes) -> dict[str, np.ndarray]:
     return {_DATA_STATE: np.frombuffer(zlib.compress(state, level=1), np.uint8)}
 
 
+def agreed_end(folder: Folder, newest: Saved, training: resume.Training, strategy) -> Saved | None:
+    """Returns the last checkpoint of a `fit` that was over, if a later one has been trained since.
+
+    None where that is not so, or where the checkpoint is no longer there; the same on all workers.
+
+    Args:
+        folder: Where the checkpoints are.
+        newest: The newest of them.
+        training: The `fit` that begins.
+        strategy: That of its model.
+    """
+    step, saved = resume.end_of_fit(newest.record, training), None
+    if step is None:
+        return None
+    with contextlib.suppress(CorruptCheckpointError, OSError):
+        saved = folder.read(step)
+    is_there = saved is not None and saved.record["is_finished"]
+    is_there = is_there and saved.record["fit"] == training.fit
+    return None if peers.any_of(strategy, not is_there) else saved
+
+
 class Resumption:
     """A `fit` that goes on from a checkpoint.
 
@@ -59,6 +81,7 @@ class Resumption:
         training: What is known of the `fit` that begins.
         call: The running call of that `fit`.
         say: Is called with each line for the person at the terminal.
+        is_passed_over: Whether a later `fit` has been trained since: nothing is left of this one.
 
     Attributes:
         saved: The checkpoint.
@@ -74,9 +97,12 @@ class Resumption:
         training: resume.Training,
         call: running_call.RunningCall,
         say: Callable[[str], None],
+        *,
+        is_passed_over: bool = False,
     ):
         self.saved = saved
-        self.is_over = resume.is_over(saved.record, training)
+        self._is_passed_over = is_passed_over
+        self.is_over = is_passed_over or resume.is_over(saved.record, training)
         self.num_steps: int = saved.record["step"]
         self.first_epoch: int = saved.record.get("first_epoch", 0)
         rates = model_state.learning_rates_of(call.model)
@@ -89,11 +115,10 @@ class Resumption:
         """Restores weights and optimizer, and says where epochs and data begin."""
         rates = model_state.learning_rates_of(self._model)
         self._restore_weights()
+        self.set_first_epoch()
         if self.is_over:
-            keras_adapter.begin_at(self._model, self._training.epochs)
             self._say_end()
             return
-        keras_adapter.begin_at(self._model, self.saved.record["epoch"])
         self._place_data()
         # In a later `fit` it is what the callbacks of an earlier one have left.
         if not self._training.fit and resume.are_other_rates(self.first_rates, rates):
@@ -105,6 +130,11 @@ class Resumption:
             variable.assign(rate)
         if missing := variables.missing_in(self.saved.arrays, self._model):
             self._say(f"{self.saved.path} does not hold {', '.join(missing)}, which begin anew.")
+
+    def set_first_epoch(self) -> None:
+        """Lets `fit` begin where it is to; BackupAndRestore, for one, may have said otherwise."""
+        epoch = self._training.epochs if self.is_over else self.saved.record["epoch"]
+        keras_adapter.begin_at(self._model, epoch)
 
     def go_on(self) -> None:
         """Restores everything as its epoch begins, before other callbacks hear of it."""
@@ -170,6 +200,9 @@ class Resumption:
         self._say(resume.describe_resume(self.saved, self._training, has_data_state=has_state))
 
     def _say_end(self):
+        if self._is_passed_over:
+            self._say(f"Nothing left to train in this `fit`, which ended with {self.saved.path}.")
+            return
         directory = os.path.dirname(self.saved.path)
         is_of_another = earlier_fits.is_last_of_another(self._model, directory)
         self._say(

@@ -2,6 +2,7 @@
 
 import functools
 import time
+import warnings
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from kerasdist.checkpoints import (
 )
 from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.writer import Writer
+from kerasdist.short_list import short_list
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import slots
@@ -38,6 +40,8 @@ class Saving:
         resumed: What it goes on from, of which nothing may be left to train; None if it begins.
 
     Attributes:
+        last_step: That of the last checkpoint that was asked for; of the one that it goes on from,
+            or 0, before.
         num_steps: Steps of the present epoch that were trained.
         is_cut: Whether the data ran out in the middle of an epoch.
         monitored: The value that says how good the weights of the epoch before are, by its name.
@@ -63,6 +67,10 @@ class Saving:
         self._first_rates = first_rates
         if resumed is not None and not resumed.is_over:
             self._first_epoch, self._first_rates = resumed.first_epoch, resumed.first_rates
+        self.last_step = resumed.saved.step if resumed else 0
+        # A program may have called one before that it uses no more.
+        self._lost_before = _counts_of_lost_optimizers(self._model)
+        self._has_warned = False
         self._num_updates = updates_of(self._model)
         self._num_before = self._num_left_behind(resumed)
         self._epoch = self.num_steps = 0
@@ -153,11 +161,13 @@ class Saving:
         if is_finished and self._cut is not None:
             arrays |= self._cut
         self._note_updates()
+        self.last_step = self._num_before + self._num_updates
         state = self._call.data_state(begins_epoch=place["step"] == 0 and not is_finished)
         if not peers.is_chief(self._strategy):
             return
         if state:
             arrays |= resumption.array_of_data_state(state[1])
+        self._warn_of_lost_optimizers()
         states, of_callbacks = callback_states.read(self._call.callbacks)
         record = {
             **place,
@@ -166,9 +176,23 @@ class Saving:
             "callbacks": states,
         }
         write = self._writer.write_beside if beside else self._writer.write
-        number = self._num_before + self._num_updates
         save_weights = functools.partial(model_state.save_weights, self._model)
-        write(number, record, arrays | of_callbacks, save_weights)
+        write(self.last_step, record, arrays | of_callbacks, save_weights)
+
+    def _warn_of_lost_optimizers(self) -> None:
+        if self._has_warned:
+            return
+        counts = _counts_of_lost_optimizers(self._model)
+        used = [name for name, count in counts.items() if count > self._lost_before.get(name, 0)]
+        if used:
+            self._has_warned = True
+            names = short_list(map(repr, used), 3)
+            warnings.warn(
+                f"The train_step of '{self._model.name}' calls an optimizer that the model does "
+                f"not hold ({names}): a checkpoint does not have its state, and a training that "
+                "is resumed begins with a new one. Make it an attribute of the model.",
+                stacklevel=2,
+            )
 
     def _record(self, *, is_finished: bool, is_epoch_over: bool) -> dict[str, Any]:
         """Returns what the training is, beside where it is."""
@@ -186,6 +210,7 @@ class Saving:
             "earlier_histories": earlier_fits.histories(self._model, self._folder.path)[
                 : self._fit
             ],
+            "ends": earlier_fits.ends(self._model, self._folder.path)[: self._fit],
             "variables": variables.signature_of(self._model),
             "metrics": variables.metrics_of(self._model),
             "other_optimizers": variables.other_optimizers_of(self._model),
@@ -215,3 +240,9 @@ class Saving:
             return resumed.saved.step - resumed.saved.record["updates"]
         newest = max(self._folder.steps(), default=0)
         return max(0, newest - self._num_updates)
+
+
+def _counts_of_lost_optimizers(model) -> dict[str, int]:
+    """Returns by name how many updates those have made that no checkpoint has."""
+    lost = variables.lost_optimizers_of(model)
+    return {each.name: int(tf.convert_to_tensor(each.iterations)) for each in lost}

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
-from kerasdist.training.step import own_attributes
+from kerasdist.training.step import called_optimizers, own_attributes
 from kerasdist.unique import unique
 
 # Ends the name of an array with a value for each replica: [replicas, ...].
@@ -45,6 +45,22 @@ def variables_of(model) -> dict[str, tf.Variable]:
             named[f"{group}/{index}"] = variable.value  # Keras numbers names in each process.
     own = own_attributes.variables_of(model)
     return named | {f"own/{name}": variable for name, variable in own.items()}
+
+
+def lost_optimizers_of(model) -> list:
+    """Returns the optimizers that a train_step has taken from elsewhere: no checkpoint has them."""
+    held = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
+    held = {id(each) for optimizer in held for each in (optimizer, _inner_of(optimizer))}
+    own = {id(each) for each in own_attributes.variables_of(model).values()}
+    return [
+        each
+        for each in called_optimizers.of(model)
+        if id(each) not in held and id(each.iterations.value) not in own
+    ]
+
+
+def _inner_of(optimizer):
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def metrics_of(model) -> list[str]:

@@ -11,6 +11,9 @@ import tensorflow as tf
 
 from kerasdist.checkpoints.folder import Folder, saver_of_copy
 
+# A program may call `fit` in a loop.
+_MOST_ENDS = 10
+
 
 class Writer:
     """Writes one checkpoint at a time, and removes those that are not to be kept.
@@ -48,7 +51,11 @@ class Writer:
     def write(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
     ) -> None:
-        """Writes a checkpoint; the arguments are those of `Folder.write`."""
+        """Writes a checkpoint; the arguments are those of `Folder.write`.
+
+        Those that `record["ends"]` names are kept, too: with them a program of several `fit` has
+        what it had between them when it is started again.
+        """
         self.wait()
         self._try(step, lambda: self._write(step, record, arrays, save_weights))
 
@@ -92,7 +99,7 @@ class Writer:
         if self._keep_best:  # Every record is read for it.
             ranked = self._folder.ranked(self._monitor, self._mode)
             best = [each for each in ranked if each <= step][: self._keep_best]
-        self._folder.keep({*newest, *later, *best})
+        self._folder.keep({*newest, *later, *best, *record.get("ends", ())[-_MOST_ENDS:]})
 
     def _try(self, step: int, write: Callable[[], None]):
         try:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from kerasdist.callbacks import Checkpoint
 from tests import strategies
 from tests.strategies import each_kind_of_strategy
+from tests.warned import warned_by
 
 
 class Autoencoder(keras.Model):
@@ -97,3 +98,50 @@ def test_metrics_are_found_by_their_names(tmp_path, capsys):
     for name in ("loss", "mae", "mape"):
         np.testing.assert_allclose(found[name], truth[name], rtol=1e-5)
     assert "does not hold the metrics msle: in this epoch" in "".join(capsys.readouterr())
+
+
+OF_SCRIPT = {}
+
+
+class TakesOptimizers(keras.Model):
+    """Trains one layer with its own optimizer, and the other with one of the script."""
+
+    def __init__(self, held=None):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(3), keras.layers.Dense(1)
+        self.held = held
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        weights = self.trainable_weights
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.apply(gradients[:2], weights[:2])
+        OF_SCRIPT["optimizer"].apply(gradients[2:], weights[2:])
+        return {"loss": loss}
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+
+@pytest.mark.parametrize(("hold", "num_told"), [(None, 1), (list, 0), (Holder, 1)])
+def test_an_optimizer_that_keras_does_not_save_is_told_once(hold, num_told, tmp_path):
+    with strategies.get("one device").scope():
+        optimizer = OF_SCRIPT["optimizer"] = keras.optimizers.Adam(name="of_script")
+        model = TakesOptimizers(held=hold and hold([optimizer]))
+        model.compile("adam", "mse")
+    x = np.ones((8, 2), "float32")
+
+    callbacks = [Checkpoint(tmp_path, every_steps=1)]
+    fit = {"batch_size": 2, "shuffle": False, "epochs": 2, "verbose": 0, "callbacks": callbacks}
+
+    texts = warned_by(lambda: model.fit(x, x[:, :1], **fit))
+
+    told = "an optimizer that the model does not hold ('of_script')"
+    assert sum(told in text for text in texts) == num_told

@@ -9,9 +9,9 @@ def test_fits_are_counted_for_each_model_and_folder(monkeypatch, tmp_path):
     first, second = keras.Model(), keras.Model()
     run, other = str(tmp_path / "run"), str(tmp_path / "other")
     assert earlier_fits.count(first, run) == 0
-    earlier_fits.note(first, run, {})
-    earlier_fits.note(first, run, {})
-    earlier_fits.note(first, other, {})
+    earlier_fits.note(first, run, {}, 0)
+    earlier_fits.note(first, run, {}, 0)
+    earlier_fits.note(first, other, {}, 0)
     assert earlier_fits.count(first, run) == 2
     assert earlier_fits.count(first, other) == 1
     assert earlier_fits.count(second, run) == 0
@@ -22,8 +22,8 @@ def test_fits_are_counted_for_each_model_and_folder(monkeypatch, tmp_path):
 def test_the_last_model_of_a_folder_is_remembered(tmp_path):
     first, second, run = keras.Model(), keras.Model(), str(tmp_path)
     assert not earlier_fits.is_last_of_another(first, run)
-    earlier_fits.note(first, run, {})
+    earlier_fits.note(first, run, {}, 0)
     assert not earlier_fits.is_last_of_another(first, run)
     assert earlier_fits.is_last_of_another(second, run)
-    earlier_fits.note(second, run, {})
+    earlier_fits.note(second, run, {}, 0)
     assert earlier_fits.is_last_of_another(first, run)

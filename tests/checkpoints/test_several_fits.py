@@ -1,8 +1,12 @@
 """A program of several `fit` into one folder, which is killed and started again."""
 
+import shutil
+import warnings
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasdist.callbacks import Checkpoint, Summaries
 from tests import event_files, strategies
@@ -129,6 +133,7 @@ def check_resumed(tmp_path, run, *, after):
 @pytest.mark.filterwarnings("ignore:.*it looks like it has unbuilt state")
 def test_a_model_with_a_layer_that_nothing_calls_is_resumed(tmp_path):
     def run(folder, *callbacks):
+        keras.utils.set_random_seed(5)
         model = make("adam", Encoder())
         model.fit(X, Y, callbacks=[Checkpoint(folder, every_steps=2), *callbacks], **FIT)
         return model.get_weights()
@@ -172,3 +177,116 @@ def test_a_file_in_the_place_of_a_checkpoint_is_none(tmp_path):
     make().fit(X, Y, callbacks=[checkpoint], **(FIT | {"epochs": 3}))
 
     assert checkpoint.resumed_from == str(tmp_path / "step-00000006")
+
+
+def outcome_between(model, history, stopping):
+    """What a program sees, and saves, after a `fit`."""
+    return [
+        model.evaluate(X, Y, verbose=0),
+        float(model.optimizer.iterations),
+        stopping.best,
+        *history["loss"],
+        *model.get_weights(),
+    ]
+
+
+def fit_three_times(folder, *callbacks, loops=3):
+    """Trains `loops` times; returns what there is after each `fit`."""
+    model, outcomes = make(), []
+    for number in range(loops):
+        if number == 1:
+            compile_anew(model)
+        stopping = keras.callbacks.EarlyStopping("loss", patience=9)
+        own = [Checkpoint(folder, every_steps=2, keep=1), stopping, *callbacks]
+        history = model.fit(X, Y, callbacks=own, **FIT).history
+        outcomes.append(outcome_between(model, history, stopping))
+    return outcomes
+
+
+def check_outcomes(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        for value, expected in zip(one, other, strict=True):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("killed_after", [3, 8, 15])
+def test_between_them_a_program_has_what_it_had(killed_after, tmp_path):
+    expected = fit_three_times(tmp_path / "whole")
+    with pytest.raises(Killed):
+        fit_three_times(tmp_path / "killed", Kill(killed_after))
+
+    check_outcomes(fit_three_times(tmp_path / "killed"), expected)
+    check_outcomes(fit_three_times(tmp_path / "killed"), expected)  # All of it is over.
+
+
+def test_where_the_end_of_a_fit_is_gone_that_is_said(capsys, tmp_path):
+    fit_three_times(tmp_path, loops=2)
+    shutil.rmtree(tmp_path / "step-00000006")
+
+    fit_three_times(tmp_path, loops=1)
+
+    said = capsys.readouterr().err
+    assert "Until then the model has its weights, and not those of this one" in said
+
+
+def test_the_ends_of_the_last_ten_are_kept(tmp_path):
+    fit_three_times(tmp_path, loops=13)
+
+    # The second `fit` compiles: the optimizer counts from 0, and the checkpoints do not.
+    assert sorted(int(each.name[5:]) for each in tmp_path.iterdir()) == list(range(18, 79, 6))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("killed_after", [2, 8, 16])
+def test_backups_of_keras_beside_it_change_nothing(killed_after, is_first, tmp_path):
+    def run(folder, *callbacks):
+        model = make()
+        own = [
+            Checkpoint(folder, every_steps=7),
+            keras.callbacks.BackupAndRestore(folder / "backup"),
+        ]
+        own = own if is_first else own[::-1]
+        model.fit(X, Y, callbacks=[*own, *callbacks], **(FIT | {"epochs": 6}))
+        return model.get_weights()
+
+    check_resumed(tmp_path, run, after=killed_after)
+
+
+def test_fewer_epochs_than_were_trained_are_over(capsys, tmp_path):
+    def run(epochs, *callbacks):
+        model = make()
+        own = [Checkpoint(tmp_path, every_steps=2), *callbacks]
+        return model.fit(X, Y, callbacks=own, **(FIT | {"epochs": epochs})).history
+
+    with pytest.raises(Killed):
+        run(5, Kill(11))
+
+    assert len(run(2)["loss"]) == 3
+    assert "is finished: 10 steps, 4 epochs." in capsys.readouterr().err
+
+
+def caches(kind, folder):
+    order = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(12, seed=3)
+    return {
+        "in memory": lambda: order.cache().batch(4),
+        "and shuffled again": lambda: order.cache().shuffle(12, seed=4).batch(4),
+        "of batches": lambda: order.batch(4).cache(),
+        "in a file": lambda: order.cache(str(folder / "cache")).batch(4).prefetch(2),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["in memory", "and shuffled again", "of batches", "in a file"])
+@pytest.mark.parametrize("killed_after", [2, 5, 8])
+def test_data_that_is_cached_comes_in_the_same_order(kind, killed_after, tmp_path):
+    def run(folder, *callbacks):
+        model = make()
+        folder.mkdir(exist_ok=True)
+        arguments = {"epochs": 4, "shuffle": False, "verbose": 0}
+        data = caches(kind, folder)
+        own = [Checkpoint(folder / "checkpoints", every_steps=2), *callbacks]
+        model.fit(data, callbacks=own, **arguments)
+        return model.get_weights()
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The dataset has other transformations")
+        check_resumed(tmp_path, run, after=killed_after)

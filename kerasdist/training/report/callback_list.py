@@ -46,6 +46,9 @@ class CallbackList(keras.callbacks.CallbackList):
         self._may_drift = _may_drift(self.model, self._strategy)
         with self._sorted(_is_inner):
             super().on_train_begin(logs)
+        for callback in self.callbacks:
+            if hasattr(callback, "on_train_begun"):  # Of ours: Keras has no such hook.
+                callback.on_train_begun()
         self._find_listeners()
 
     def on_train_end(self, logs=None):

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training.step import (
+    called_optimizers,
     draws,
     replica_step,
     scope_checks,
@@ -47,6 +48,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
         return stock(optimizer, gradients, trainable_variables)
+    called_optimizers.note(optimizer)
     if step.rehearsed is not None:
         return _rehearse_update(optimizer, gradients, trainable_variables, step)
     if not optimizer.built:
