@@ -242,13 +242,14 @@ class MetricResults:
             )
 
 
-def _note_reset(method, metric) -> None:
+def _note_reset(method, metric, *args, **kwargs) -> Any:
     """Lets the step know what a replica without examples is to leave: not what was there before."""
-    method()
+    result = method(*args, **kwargs)
     step = replica_step.current()
     if step is not None and tf.compat.v1.get_default_graph() is step.graph:
         for variable in metric.variables:
             step.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)
+    return result
 
 
 def _is_of_all_examples(metric) -> bool:
