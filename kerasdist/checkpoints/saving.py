@@ -1,6 +1,7 @@
 """The checkpoints of one `fit`: where it is, what it is, and what of it is written."""
 
 import functools
+import math
 import time
 import warnings
 from typing import Any
@@ -18,6 +19,7 @@ from kerasdist.checkpoints import (
 )
 from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.writer import Writer
+from kerasdist.private import keras_optimizers
 from kerasdist.short_list import short_list
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import updates_of
@@ -69,7 +71,10 @@ class Saving:
             self._first_epoch, self._first_rates = resumed.first_epoch, resumed.first_rates
         self.last_step = resumed.saved.step if resumed else 0
         # A program may have called one before that it uses no more.
-        self._lost_before = _counts_of_lost_optimizers(self._model)
+        self._lost_before: dict = _counts_of_lost_optimizers(self._model)
+        # A callback may compile the model anew.
+        for optimizer in keras_optimizers.optimizers_of(self._model):
+            self._lost_before[optimizer.name] = math.inf
         self._has_warned = False
         self._num_updates = updates_of(self._model)
         self._num_before = self._num_left_behind(resumed)

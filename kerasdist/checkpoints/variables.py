@@ -49,6 +49,8 @@ def variables_of(model) -> dict[str, tf.Variable]:
 
 def lost_optimizers_of(model) -> list:
     """Returns the optimizers that a train_step has taken from elsewhere: no checkpoint has them."""
+    if keras_stock.is_stock_step(model.train_step):
+        return []
     held = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
     held = {id(each) for optimizer in held for each in (optimizer, _inner_of(optimizer))}
     own = {id(each) for each in own_attributes.variables_of(model).values()}

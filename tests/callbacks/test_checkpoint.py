@@ -489,11 +489,13 @@ def test_a_later_fit_with_another_optimizer_is_resumed(tmp_path, capsys):
     expected = fine_tune(tmp_path / "whole")
     with pytest.raises(Interrupted):
         fine_tune(tmp_path / "parts", Interrupt(8))
-    assert names(tmp_path / "parts") == ["step-00000015", "step-00000018"]  # After 12 of the first.
+    # The first one ended with step 12.
+    steps = ["step-00000012", "step-00000015", "step-00000018"]
+    assert names(tmp_path / "parts") == steps
 
     assert_equal(fine_tune(tmp_path / "parts"), expected, strategies.get("one device"))
     said = capsys.readouterr().err
-    assert "Nothing left to train in this `fit`: " in said
+    assert "Nothing left to train in this `fit`, which ended with " in said
     assert "step-00000018: step 18, epoch 1 of 2, after 6 of its steps." in said
 
 
