@@ -62,9 +62,7 @@ def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
         try:
             for tag, step, value in _numbers(path):
                 curves[tag if role == "." else f"{role}/{tag}"][step] = value
-        except (
-            Exception
-        ):  # TensorFlow's, protobuf's: whatever a file brings that is none of events.
+        except Exception:  # TensorFlow's or protobuf's, of what is no event.
             damaged.append(path)
     if not curves:
         raise UsageError(
