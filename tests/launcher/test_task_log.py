@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -58,14 +59,13 @@ def test_logs_that_exist_are_continued_and_errors_are_those_of_the_last_launch()
 
 def test_logs_of_a_launch_that_runs_are_for_no_other():
     source = """
-        from kerasdist.launcher import LaunchError
-        import kerasdist
-        try:
-            kerasdist.launch(["true"], num_workers=1, log_dir="logs")
-        except ValueError as error:
-            print(error)
-    """
-    result = kerasdist.launch(python(source), num_workers=1, log_dir="logs")
+import kerasdist
+try:
+    kerasdist.launch(["true"], num_workers=1, log_dir="logs")
+except ValueError as error:
+    print(error)
+"""
+    result = kerasdist.launch([sys.executable, "-c", source], num_workers=1, log_dir="logs")
 
     assert re.search(
         r"`log_dir` cannot be written\. Received: log_dir='logs' \(another launch that is running",
