@@ -249,7 +249,7 @@ def collectives_of_a_step(strategy) -> int:
     with strategy.scope():
         model = models.regression()
     model.fit(*data(), batch_size=8, epochs=1, verbose=0)
-    return count_collectives(model.train_function._graphs["_next_step", False])
+    return count_collectives(model.train_function._graphs._graphs["_next_step", False, False])
 
 
 def count_collectives(function) -> int:
@@ -555,12 +555,13 @@ def fit_files_in_executions_of(steps_per_execution, paths, strategy) -> dict:
     history = model.fit(
         dataset, epochs=2, shuffle=False, verbose=0, validation_data=dataset
     ).history
+    graphs = model.train_function._graphs._graphs
     return {
         "weights": [np.array(weight) for weight in model.get_weights()],
         "history": history,
         "iterations": int(model.optimizer.iterations.numpy()),
         "predictions": model.predict(dataset, verbose=0).shape,
-        "collectives": count_collectives(model.train_function._graphs["_own_steps", False]),
+        "collectives": count_collectives(graphs["_own_steps", False, False]),
     }
 
 

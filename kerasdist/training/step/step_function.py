@@ -7,7 +7,6 @@ returns logs that nobody has computed yet. `steps_per_execution` steps run insid
 import functools
 import time
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,18 +17,12 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import (
-    draws,
-    graph_errors,
-    replica_run,
-    step_loops,
-    update_callback,
-    whole_metrics,
-)
+from kerasdist.training.step import draws, graph_errors, replica_run, step_loops, update_callback
 from kerasdist.training.step.first_step_check import FirstStepCheck
-from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs
-from kerasdist.training.step.model_step import ModelStep, TraceAgainError
+from kerasdist.training.step.model_step import ModelStep
+from kerasdist.training.step.repeated_batches import RepeatedBatches
+from kerasdist.training.step.step_graphs import StepGraphs
 
 _STOP = "stop requests"
 _NEXT_SIZE = "examples of the next batch"
@@ -59,10 +52,6 @@ class StepFunction:
         rehearse: Looks at the first step before it runs, and says whether every replica is to have
             the whole batch, as `rehearsal.warn_of_differences` does; or None.
         **arguments: Further ones of `ModelStep`.
-
-    Attributes:
-        is_repeated: Whether every replica has the whole batch, because nothing else gives what one
-            device gives.
     """
 
     def __init__(self, model, step, *, rehearse: Callable | None = None, **arguments):
@@ -81,15 +70,18 @@ class StepFunction:
         self._watch = peers.step_watch(self._strategy)
         self._is_alone = peers.count(self._strategy) == 1
         self._lookers = update_callback.overriding("looks_within", self.callbacks)
-        self._graphs: dict = {}  # By the method, and whether its steps are quiet.
+        self._repeated = RepeatedBatches(model, self._step)
+        self._graphs = StepGraphs(model, self._repeated, expect_trace=self._expect_long_call)
         self._ran: set[bool] = set()  # Whether these were quiet.
         self._is_never_quiet = not self._lookers
         self._news: _News | None = None  # Of a call of one step.
         self._is_first_call = self._is_comparison_due = True
         self._check = FirstStepCheck(model, self._step, rehearse, before=self._begin_check)
-        self.is_repeated = False
-        self._is_tracing = False  # Still, where a trace has failed.
-        self._may_repeat = False  # Whether every replica can have the whole batch.
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether every replica has the whole batch: else it is not what one device gives."""
+        return self._repeated.are_on
 
     @property
     def was_rehearsed(self) -> bool:
@@ -167,70 +159,20 @@ class StepFunction:
         self._ran.add(self._step.is_quiet)
         return is_first
 
-    def _compiled(self, method: types.MethodType, **arguments) -> Callable:
-        """Returns a method as a graph for steps like those of this call, or eager as it is."""
-        if self._model.run_eagerly:
-            return method
-        key = method.__name__, self._step.is_quiet
-        make = functools.partial(graph_function, method, **arguments)
-        return functools.partial(self._run_graph, key, make)
-
-    def _run_graph(self, key, make: Callable, *inputs):
-        if key not in self._graphs:
-            self._expect_long_call()
-            self._graphs[key] = make()
-        self._is_tracing = False  # Whatever an earlier call has ended with.
-        failure: Exception | None = None  # Of the step with parts of the batch.
-        while True:
-            try:
-                result = self._graphs[key](*inputs)
-                break
-            except TraceAgainError:
-                pass
-            except Exception as error:
-                if failure is not None and self._is_tracing:  # Nor does it with the whole batch.
-                    self._repeat(False)
-                    raise failure from None
-                if failure is not None or not self._may_repeat_after(error):
-                    raise
-                failure = error
-                self._repeat()
-            self._graphs[key] = make()
-        if failure is not None:
-            self._warn_of_failure(failure)
-        return result
-
-    def _may_repeat_after(self, error: Exception) -> bool:
-        """Whether a step that has failed may do with the whole batch what it does not with a part.
-
-        Nothing of it has run where it is still being traced. One of several workers must not go
-        on in another way than the others: they fail alike where it is the code that fails, and not
-        the number of examples that one of them has.
-        """
-        is_divided = self._strategy.num_replicas_in_sync > 1 and not self.is_repeated
-        fails_everywhere = self._is_alone or isinstance(error, replica_run.OwnConditionError)
-        return self._is_tracing and is_divided and fails_everywhere and self._may_repeat
-
-    def _warn_of_failure(self, failure: Exception) -> None:
-        text = str(failure)
-        if not isinstance(failure, replica_run.OwnConditionError):
-            step = self._step
-            text = graph_errors.describe_failure(
-                graph_errors.explained(failure), self._model, step.step, step.first_axes.describe()
-            )
-        warnings.warn(f"{text} {replica_run.describe_repeated(self._strategy)}", stacklevel=2)
+    def _run_method(self, method: types.MethodType, *inputs, **arguments):
+        return self._graphs.run(method, *inputs, is_quiet=self._step.is_quiet, **arguments)
 
     def _expect_long_call(self) -> None:
         if self._watch is not None:
             self._watch.expect_trace()
 
     def _run_batch(self, batch) -> None:
-        self._compiled(self._one_step, reduce_retracing=True)(batch)
+        self._run_method(self._one_step, batch, reduce_retracing=True)
 
     def _call(self, data) -> dict:
         start = time.perf_counter()
         self._news = None
-        whole_metrics.read_as_counted(self._model, are_whole=self.is_repeated)
+        self._repeated.read_metrics()
         is_unchecked = self._check.is_missed()
         try:
             self._run(data)
@@ -275,15 +217,7 @@ class StepFunction:
         )
 
     def _run(self, data):
-        self._may_repeat = self._is_alone or _has_batches_of_all(data)
-        if self.is_repeated and not self._may_repeat:
-            self._repeat(False)
-            warnings.warn(
-                "Each worker reads its own part of this data, so replicas no longer compute the "
-                "whole batch, which the step needs: the weights will be other ones than on one "
-                "device. Change the step as an earlier warning says, or give all workers the data.",
-                stacklevel=2,
-            )
+        self._repeated.see(data)
         if not isinstance(data, GlobalBatches):
             for batch in map(batches.as_tensors, data):
                 self._check_batch(without_optionals(batch))
@@ -319,36 +253,29 @@ class StepFunction:
         if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
             return self._steps_in_python(iterator, num_steps)
         if data.num_steps == 1:
-            self._news = self._compiled(self._next_step)(iterator)
+            self._news = self._run_method(self._next_step, iterator)
             return 1
         if data.is_exact:
-            self._compiled(self._exact_steps)(iterator, tf.constant(num_steps))
+            self._run_method(self._exact_steps, iterator, tf.constant(num_steps))
             return num_steps
-        run = self._compiled(self._steps_while_data)
-        return int(run(iterator, tf.constant(num_steps)))
+        return int(self._run_method(self._steps_while_data, iterator, tf.constant(num_steps)))
 
     def _check_batch(self, batch) -> None:
-        if self._check.of_batch(batch, may_repeat=self._may_repeat):
-            self._repeat()
+        if self._check.of_batch(batch, may_repeat=self._repeated.are_possible):
+            self._repeated.switch(on=True)
 
     def _check_own_batch(self, batch, num_examples) -> None:
-        if self._check.of_own_batch(batch, num_examples, may_repeat=self._may_repeat):
-            self._repeat()
+        if self._check.of_own_batch(batch, num_examples, may_repeat=self._repeated.are_possible):
+            self._repeated.switch(on=True)
 
     def _begin_check(self) -> None:
         self._expect_long_call()
         if not self._is_first_call:
             running_call.leave_out_of_rates(self._model)
 
-    def _repeat(self, is_repeated: bool = True) -> None:
-        """Lets every replica have the whole batch from now on, or no longer."""
-        self.is_repeated = is_repeated
-        whole_metrics.read_as_counted(self._model, are_whole=is_repeated)
-        self.trace_again()
-
     def _take_own_steps(self, data):
         iterator, num_taken, next_size = data.iterator, 0, data.next_size
-        run = self._compiled(self._own_steps)
+        run = functools.partial(self._run_method, self._own_steps)
         if self._check.can_be_made() and next_size > 0:
             element = batch, num_examples, _ = next(iterator)
             self._check_own_batch(without_optionals(batch), num_examples)
@@ -371,8 +298,7 @@ class StepFunction:
             digest = tf.cond(is_due, lambda: data_checks.digest(batch), self._digest.read_value)
             with tf.control_dependencies([self._digest.assign(digest)]):
                 checks = [*checks, self._is_digest_due.assign(False)]
-        divide = batches.whole_for_each if self.is_repeated else batches.shares_of
-        result = self._run_shares(batch, divide(batch, self._strategy), checks=checks)
+        result = self._run_shares(batch, self._repeated.shares_of(batch), checks=checks)
         return _News(result.num_examples, result.sums.get(_STOP), result.is_discarded)
 
     def _one_own_step(self, batch, own_size, next_size, *, size):
@@ -396,9 +322,8 @@ class StepFunction:
 
     def _run_shares(self, batch, shares, *, checks, riders=()):
         riders = (*self._riders(), *riders)
-        self._is_tracing = not tf.executing_eagerly()
-        result = self._step.run(batch, shares, checks=checks, riders=riders)
-        self._is_tracing = False
+        with self._graphs.tracing():
+            result = self._step.run(batch, shares, checks=checks, riders=riders)
         if self._lookers and not tf.executing_eagerly() and not self._step.is_quiet:
             # Two graphs would draw other numbers than one, and end with other weights.
             self._is_never_quiet |= draws.has_state_in(tf.compat.v1.get_default_graph())
@@ -451,11 +376,3 @@ class StepFunction:
                 return num_taken
             self._run_batch(batch)
         return num_steps
-
-
-def _has_batches_of_all(data) -> bool:
-    """Whether each worker has the batches of all workers, and not its own part of them."""
-    if not isinstance(data, GlobalBatches):
-        return True
-    is_distributed = isinstance(data.iterator, tf.distribute.DistributedIterator)
-    return data.next_size is None and not is_distributed

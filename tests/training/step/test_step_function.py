@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.training.step import replica_step, step_function
+from kerasdist.training.step import repeated_batches, replica_step
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.update_callback import StepCallback
 from tests import strategies
@@ -134,8 +134,8 @@ def test_data_that_workers_read_for_themselves_cannot_be_repeated(strategy, monk
     assert step.is_repeated
     step(iter([BATCH]))  # Without a word.
 
-    monkeypatch.setattr(step, "_is_alone", False)
-    monkeypatch.setattr(step_function, "_has_batches_of_all", lambda data: False)
+    monkeypatch.setattr(step._repeated, "_is_alone", False)
+    monkeypatch.setattr(repeated_batches, "_are_of_all_workers", lambda data: False)
     with pytest.warns(UserWarning, match="Each worker reads its own part of this data"):
         step(iter([BATCH]))
     assert not step.is_repeated

@@ -1,0 +1,82 @@
+"""The graphs of a step function: traced when they are first run, and again where a step asks."""
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.step.model_step import TraceAgainError
+from kerasdist.training.step.repeated_batches import RepeatedBatches
+
+
+class StepGraphs:
+    """Runs the methods of a step function as graphs, or eagerly in an eager model.
+
+    A step that cannot be traced with a part of the batch is traced with the whole of it.
+
+    Args:
+        model: The model of the steps.
+        repeated: What the replicas have of a batch; changed after such a failure.
+        expect_trace: Called before a graph is made, which takes long.
+    """
+
+    def __init__(self, model, repeated: RepeatedBatches, *, expect_trace: Callable[[], None]):
+        self._model = model
+        self._repeated = repeated
+        self._expect_trace = expect_trace
+        # By the method, whether its steps are quiet, and whether they have whole batches.
+        self._graphs: dict = {}
+        self._is_tracing = False  # Still, where a trace has failed.
+
+    def clear(self) -> None:
+        """Forgets what has been traced: the steps are computed in another way."""
+        self._graphs.clear()
+
+    def run(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments):
+        """Calls a method with some inputs, as a graph if the model is not eager.
+
+        Args:
+            method: What to run, with tensors, iterators and structures of them.
+            *inputs: Its arguments.
+            is_quiet: Whether its steps are; such have graphs of their own.
+            **arguments: Further ones of `tf.function`.
+        """
+        if self._model.run_eagerly:
+            return method(*inputs)
+        make = functools.partial(graph_function, method, **arguments)
+        self._is_tracing = False  # Whatever an earlier call has ended with.
+        failure: Exception | None = None  # Of the step with parts of the batch.
+        is_again = False
+        while True:
+            key = method.__name__, is_quiet, self._repeated.are_on
+            if is_again or key not in self._graphs:
+                self._expect_trace()
+                self._graphs[key] = make()
+            try:
+                result = self._graphs[key](*inputs)
+                break
+            except TraceAgainError:
+                is_again = True
+            except Exception as error:
+                if failure is not None and self._is_tracing:  # Nor does it with the whole batch.
+                    self._repeated.switch(on=False)
+                    raise failure from None
+                # Nothing of a step has run where it is still being traced.
+                is_hopeless = not self._is_tracing or not self._repeated.may_help_after(error)
+                if failure is not None or is_hopeless:
+                    raise
+                failure = error
+                self._repeated.switch(on=True)
+        if failure is not None:
+            self._repeated.warn_of(failure)
+        return result
+
+    @contextlib.contextmanager
+    def tracing(self):
+        """Notes that a step is traced inside, and that it failed there if it does."""
+        self._is_tracing = not tf.executing_eagerly()
+        yield
+        self._is_tracing = False
