@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import FirstStepProof, LossAverages
-from kerasdist.training.step import rehearsal
+from kerasdist.training.step import dry_runs
 from tests import strategies
 from tests.cases import exhaustive
 
@@ -85,7 +85,7 @@ def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments,
 @pytest.mark.parametrize("is_mended", [True, False])
 def test_a_sum_over_examples_is_found(is_mended, monkeypatch, capsys):
     if not is_mended:  # As with data by file, where replicas cannot have the whole batch.
-        monkeypatch.setattr(rehearsal, "finds_nothing", lambda *_: False)
+        monkeypatch.setattr(dry_runs, "finds_nothing", lambda *_: False)
     proof = FirstStepProof()
 
     # Adam's steps are as large for half of the gradient.

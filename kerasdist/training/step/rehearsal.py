@@ -23,66 +23,32 @@ What a program assigns by itself, to weights or to a state such as a running mea
 the other replicas assign: where that is not the same on all of them, another warning says so.
 """
 
-import contextlib
 import dataclasses
 import functools
-import io
-import logging
 import warnings
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.private import keras_stock
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     assignments,
     batch_statistics,
+    dry_runs,
     few_examples,
-    global_loss,
-    gradient_aggregation,
     gradient_difference,
     graph_errors,
     own_attributes,
-    randomness,
     rehearsed_logs,
+    rehearsed_step,
     replica_run,
-    replica_step,
     whole_losses,
     whole_metrics,
 )
 from kerasdist.training.step.gradient_difference import GradientDifference
-
-# Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
-# many predictions do, where those are enough.
-_EXAMPLES, _EXAMPLES_OF_LOSS = 4, 8
-# Of a gradient's norm: far above rounding, far below what a wrong divisor makes.
-_TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Runs:
-    """What is rehearsed.
-
-    Attributes:
-        whole: Called with all of `batch`, and with all of `touched`.
-        part: Called with the share of a replica.
-        alone: The same without a message to the other replicas.
-        batch: Some of the examples.
-        touched: The same, different by rounding.
-        have_logs: Whether these run the step, with what it returns.
-    """
-
-    whole: Callable
-    part: Callable
-    alone: Callable
-    batch: Any
-    touched: Any
-    have_logs: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,12 +124,6 @@ def warn_of_differences(
     return is_repeated
 
 
-def tolerance_of(model) -> float:
-    """Returns how much of the largest number may be rounding, by the dtype of `model`."""
-    is_short = model.compute_dtype in ("float16", "bfloat16")
-    return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
-
-
 def _describe_differences(
     model, step: Callable, batch, *, may_repeat: bool, differing: str | None, are_few: bool
 ) -> tuple[list[str], bool]:
@@ -185,7 +145,7 @@ def _describe_differences(
     """
     strategy = model.distribute_strategy
     with (
-        without_traces(model),
+        dry_runs.without_traces(model),
         batch_statistics.synchronized(model),  # A difference that has a warning of its own.
         whole_metrics.updated_with_all(model),
     ):
@@ -224,16 +184,20 @@ class _Comparison:
     def __init__(self, model, step: Callable, batch, *, are_few: bool):
         self._model, self._strategy = model, model.distribute_strategy
         self._num_replicas = self._strategy.num_replicas_in_sync
-        self._tolerance = tolerance_of(model)
+        self._tolerance = dry_runs.tolerance_of(model)
         # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
         self._weighs_loss = keras_stock.is_stock_step(step)
         self._logs = rehearsed_logs.RehearsedLogs(model)
         self._states = own_attributes.states_of(model)
         if not peers.are_alike(self._strategy, str([name for name, _ in self._states])):
             self._states = []  # A worker may keep something for itself.
-        with failing_together(self._strategy):
-            self._runs = runs = _runs(model, step, batch, self._logs, are_few=are_few)
-            self._whole = rehearse_whole(self._strategy, runs.whole, runs.batch, runs.touched)
+        with dry_runs.failing_together(self._strategy):
+            self._step = rehearsed = rehearsed_step.of(
+                model, step, batch, self._logs, are_few=are_few
+            )
+            self._whole = dry_runs.rehearse_whole(
+                self._strategy, rehearsed.whole, rehearsed.batch, rehearsed.touched
+            )
             if are_few and not _says_something(self._whole):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
         # The step may have made some.
@@ -241,8 +205,8 @@ class _Comparison:
 
     def try_parts(self) -> None:
         """Runs the step with the parts of this worker alone; fails on all workers where it does."""
-        with failing_together(self._strategy):
-            try_parts(self._strategy, self._runs.alone, self._runs.batch)
+        with dry_runs.failing_together(self._strategy):
+            dry_runs.try_parts(self._strategy, self._step.alone, self._step.batch)
 
     def of_parts_or_whole_losses(self) -> tuple[_Parts, GradientDifference | None]:
         """Compares with the examples divided, and with compiled losses of all; see `compared`."""
@@ -256,7 +220,7 @@ class _Comparison:
             parts, difference = self._compare(batches.whole_for_each)
             return parts, bool(difference) or assignments.are_different(parts.spreads)
 
-        return finds_nothing(self._strategy, compare)
+        return dry_runs.finds_nothing(self._strategy, compare)
 
     def _compare(
         self, divide: Callable = batches.shares_of
@@ -266,8 +230,8 @@ class _Comparison:
         with self._logs.watched():
             rehearsed = replica_run.rehearse(
                 self._strategy,
-                functools.partial(assignments.note_spreads, self._runs.part, noted, spreads),
-                divide(self._runs.batch, self._strategy),
+                functools.partial(assignments.note_spreads, self._step.part, noted, spreads),
+                divide(self._step.batch, self._strategy),
                 is_whole=False,
                 weighs_loss=self._weighs_loss,
                 keep_own=functools.partial(own_attributes.kept, self._model),
@@ -279,7 +243,7 @@ class _Comparison:
 
     def describe_logs(self) -> list[str]:
         """Returns in words what the step of the last comparison returns that is not the same."""
-        if not self._runs.have_logs:
+        if not self._step.has_logs:
             return []
         return self._logs.describe(
             self._num_replicas, self._tolerance, gradient_difference.ROUNDING
@@ -293,142 +257,6 @@ class _Comparison:
         if difference is None:
             return spread
         return [gradient_difference.describe(difference, self._num_replicas), *spread]
-
-
-def _runs(model, step: Callable, batch, logs, *, are_few: bool) -> _Runs:
-    """Returns what to rehearse: a step, or its loss where nothing else can differ.
-
-    Args:
-        model: See `warn_of_differences`.
-        step: See `warn_of_differences`.
-        batch: See `warn_of_differences`.
-        logs: `RehearsedLogs` of the model.
-        are_few: Whether a few examples of the batch are enough.
-    """
-
-    def some(most: int):
-        num_replicas = model.distribute_strategy.num_replicas_in_sync
-        return few_examples.some_of(batch, most, num_replicas) if are_few else batch
-
-    examples = some(_EXAMPLES_OF_LOSS)
-    predictions = _predict(model, examples) if keras_stock.is_loss_all_own(model) else None
-    if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
-        run = functools.partial(_differentiate_loss, model, predictions)
-        data = (examples, tf.range(batches.num_examples(examples)))
-        return _Runs(whole=run, part=run, alone=run, batch=data, touched=data, have_logs=False)
-    examples = some(_EXAMPLES)
-    nearly = few_examples.touched(examples)
-    return _Runs(
-        whole=functools.partial(logs.run_whole, step, nearly),
-        part=functools.partial(logs.run_part, step),
-        alone=step,
-        batch=examples,
-        touched=nearly,
-        have_logs=True,
-    )
-
-
-def _predict(model, batch):
-    """Returns what `model` makes of the inputs; None where its examples cannot be taken apart."""
-    x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
-    with keras.StatelessScope():  # Nothing assigned stays.
-        predictions = model(x, training=False)
-    is_divisible = all(
-        tf.is_tensor(each)
-        and each.dtype.is_floating
-        and each.shape.rank
-        and each.shape[0] == batches.num_examples(batch)
-        and keras_adapter.mask_of(each) is None
-        for each in tf.nest.flatten(predictions)
-    )
-    return predictions if is_divisible else None
-
-
-def _differentiate_loss(model, predictions, data):
-    """Stands for Keras' train_step where only the loss can differ: the gradient by predictions.
-
-    Args:
-        model: A model of which the loss alone is not Keras'.
-        predictions: Of the whole batch.
-        data: The share of a replica, and its positions in the whole batch [examples].
-    """
-    (x, y, sample_weight), positions = keras.utils.unpack_x_y_sample_weight(data[0]), data[1]
-    replica: Any = replica_step.current()
-    variables = model.trainable_variables
-    with tf.GradientTape() as tape:
-        tape.watch(predictions)
-        own = tf.nest.map_structure(lambda each: tf.gather(each, positions), predictions)
-        loss = keras_adapter.compute_loss(model, x, y, own, sample_weight)
-        loss = global_loss.weigh(loss, replica)  # As `scale_loss` does.
-    leaves = tf.nest.flatten(predictions)
-    paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
-    gradients = tape.gradient(loss, [*leaves, *variables])
-    gradient_aggregation.keep_rehearsed(paths, gradients, replica)
-
-
-def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
-    """Returns what a whole batch does, and what one does that differs from it by rounding."""
-    size = batches.num_examples(batch)
-    copies = [batch, touched] * len(peers.local_replicas(strategy))
-
-    def run(data):
-        shares = batches.Shares(
-            data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
-        )
-        return replica_run.rehearse(strategy, step, shares, is_whole=True)
-
-    count = len(copies) // 2
-    # On workers of one replica each in two runs, which all of them make.
-    runs = [run(copies[:count])] if count > 1 else [run(copies[:1]), run(copies[1:])]
-    updates = [each for run_ in runs for each in run_.updates]
-    return dataclasses.replace(runs[0], updates=updates[:2])
-
-
-@contextlib.contextmanager
-def failing_together(strategy) -> Generator[None]:
-    """Lets all workers fail where one does: none goes on to messages that it would wait for.
-
-    What is inside sends no message.
-
-    Raises:
-        Exception: What was raised inside, on this worker or another one.
-    """
-    failure = None
-    try:
-        yield
-    except Exception as error:  # Of the program.
-        failure = error
-    if peers.any_of(strategy, failure is not None):
-        raise failure or RuntimeError("The step fails on another worker.")
-
-
-def try_parts(strategy, step: Callable, batch) -> None:
-    """Runs a step with this worker's parts of a batch alone, to see whether it fails with them."""
-    if peers.count(strategy) > 1:
-        replica_run.rehearse(strategy, step, batches.shares_of(batch, strategy), is_whole=True)
-
-
-@contextlib.contextmanager
-def without_traces(model) -> Generator[None]:
-    """Runs what is inside operation by operation, and leaves no trace of it."""
-    logger = tf.get_logger()
-    level, runs_eagerly = logger.level, tf.config.functions_run_eagerly()
-    logger.setLevel(logging.ERROR)  # "Using MirroredStrategy eagerly has significant overhead".
-    # What is traced here would be found again in the steps that count.
-    tf.config.run_functions_eagerly(True)
-    try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            tf.summary.record_if(False),
-            own_attributes.kept(model),
-            randomness.generators_kept(),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        tf.config.run_functions_eagerly(runs_eagerly)
-        logger.setLevel(level)
 
 
 def _says_something(whole: replica_run.Rehearsed) -> bool:
@@ -454,15 +282,6 @@ def _describe_not_finite(num_replicas: int) -> str:
         "that has none of them; `kerasdist.global_mean(values, weights=mask)` does not. Call the "
         "model with a batch before `fit`, as in `model(x[:1])`, to have it checked."
     )
-
-
-def finds_nothing(strategy, compare: Callable[[], tuple]) -> bool:
-    """Whether a comparison finds no difference, its second result, on any worker; it may fail."""
-    try:
-        found = bool(compare()[1])
-    except Exception:  # Of the program. What was found before is said.
-        found = True
-    return not peers.any_of(strategy, found)
 
 
 def _describe_late(model) -> str:

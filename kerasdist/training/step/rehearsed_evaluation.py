@@ -17,10 +17,10 @@ from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     batch_statistics,
+    dry_runs,
     few_examples,
     gradient_difference,
     graph_errors,
-    rehearsal,
     rehearsed_logs,
     replica_run,
     replica_step,
@@ -91,17 +91,17 @@ def _rehearse(
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     batch = few_examples.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
-    nearly, tolerance = few_examples.touched(batch), rehearsal.tolerance_of(model)
+    nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     with_losses = functools.partial(_step_with_losses, step)
     with (
-        rehearsal.without_traces(model),
+        dry_runs.without_traces(model),
         batch_statistics.synchronized(model),  # Of a layer that is told to train.
         whole_metrics.updated_with_all(model),
     ):
         run_whole = functools.partial(logs.run_whole, with_losses, nearly)
-        with rehearsal.failing_together(strategy):
-            whole = rehearsal.rehearse_whole(strategy, run_whole, batch, nearly)
+        with dry_runs.failing_together(strategy):
+            whole = dry_runs.rehearse_whole(strategy, run_whole, batch, nearly)
 
         def compare(divide: Callable = batches.shares_of) -> tuple[None, list[str]]:
             with logs.watched():
@@ -115,17 +115,17 @@ def _rehearse(
 
         compare_whole = functools.partial(compare, batches.whole_for_each)
         try:
-            with rehearsal.failing_together(strategy):
-                rehearsal.try_parts(strategy, with_losses, batch)
+            with dry_runs.failing_together(strategy):
+                dry_runs.try_parts(strategy, with_losses, batch)
             _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
         except Exception as error:
             may_repeat = may_repeat and not are_few
-            if not may_repeat or not rehearsal.finds_nothing(strategy, compare_whole):
+            if not may_repeat or not dry_runs.finds_nothing(strategy, compare_whole):
                 raise
             failure = graph_errors.describe_failure(error, model, step, differing)
             return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
         is_repeated = may_repeat and peers.any_of(strategy, bool(texts))
-        is_repeated = is_repeated and rehearsal.finds_nothing(strategy, compare_whole)
+        is_repeated = is_repeated and dry_runs.finds_nothing(strategy, compare_whole)
     if is_repeated:
         texts = [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"]
     return texts, is_repeated

@@ -19,10 +19,10 @@ from kerasdist.private import rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
+    dry_runs,
     few_examples,
     gradient_difference,
     graph_errors,
-    rehearsal,
     replica_run,
 )
 from kerasdist.training.step.rehearsed_logs import differs
@@ -43,13 +43,13 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
     """
     num_local = len(peers.local_replicas(model.distribute_strategy))
     batch = few_examples.some_of(batch, _EXAMPLES, num_local)
-    with rehearsal.without_traces(model):
+    with dry_runs.without_traces(model):
         whole, nearly = _predict_whole(model.distribute_strategy, step, batch)
         try:
             joined = _predict_divided(step, predict_parts, batch)
         except Exception as error:  # The whole batch may be right for what a part is not.
             return describe_error(error)
-    return _describe(*map(_arrays_of, (whole, nearly, joined)), rehearsal.tolerance_of(model))
+    return _describe(*map(_arrays_of, (whole, nearly, joined)), dry_runs.tolerance_of(model))
 
 
 def describe_error(error: Exception) -> str:

@@ -1,7 +1,5 @@
-"""A step whose gradient is not that of the whole batch is named; the rehearsal leaves no trace."""
+"""A step whose gradient is not that of the whole batch is named."""
 
-import random
-import re
 from typing import Any
 
 import keras
@@ -11,49 +9,20 @@ import tensorflow as tf
 from keras import layers
 
 import kerasdist
-from kerasdist.private import rehearsal_adapter
-from kerasdist.training.step import randomness, whole_losses
-from tests.cases import exhaustive
+from kerasdist.training.step import whole_losses
 from tests.plain import check_as_plain
-from tests.strategies import (
-    on_three_replicas,
-    on_two_replicas,
-    on_workers,
-    run_on_workers,
+from tests.strategies import on_three_replicas, on_two_replicas
+from tests.training.step.reductions import (
+    X,
+    Y,
+    contrast,
+    global_masked_mean,
+    masked_mean,
+    mean,
+    warnings_of_fit,
+    whole_sum,
 )
 from tests.warned import warned_by
-
-RNG = np.random.default_rng(3)
-X = RNG.normal(size=(64, 3)).astype("float32")
-Y = RNG.normal(size=(64, 2)).astype("float32")
-
-
-def mean(losses, outputs, x):
-    return tf.reduce_mean(losses)
-
-
-def whole_sum(losses, outputs, x):
-    return tf.reduce_sum(losses)
-
-
-def masked_mean(losses, outputs, x):
-    mask = tf.cast(x[:, 0] > 0, losses.dtype)
-    return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-
-
-def global_masked_mean(losses, outputs, x):
-    return kerasdist.global_mean(losses, weights=x[:, 0] > 0)
-
-
-def contrast(losses, outputs, x):
-    similarities = tf.matmul(outputs, outputs, transpose_b=True)
-    return -tf.reduce_mean(tf.linalg.diag_part(tf.nn.log_softmax(similarities)))
-
-
-def contrast_with_all(losses, outputs, x):
-    context: Any = tf.distribute.get_replica_context()
-    others = context.all_gather(outputs, axis=0)
-    return tf.reduce_mean(tf.square(outputs[:, tf.newaxis] - others))
 
 
 class OwnStep(keras.Model):
@@ -83,13 +52,6 @@ def make_own_step(reduce):
     model = OwnStep(inputs, layers.Dense(2)(hidden), reduce=reduce)
     model.compile("sgd")
     return model
-
-
-def warnings_of_fit(model, **arguments) -> list[str]:
-    # Shuffled, the replicas' shares could have masks of equal size.
-    options = {"batch_size": 16, "shuffle": False, "verbose": 0, **arguments}
-    texts = warned_by(lambda: model.fit(X, Y, **options))
-    return [each for each in texts if "whole batch" in each or "Could not check" in each]
 
 
 @on_two_replicas
@@ -488,34 +450,6 @@ def test_an_optimizer_that_changes_the_gradient_changes_that_of_one_device(strat
     assert fit(Normalizes) == fit(DecaysBySign) == []
 
 
-def fit_with_a_loss_that_fails_on_one_worker(strategy):
-    """Returns the warnings of a model whose loss is the user's, and of one with a layer of it."""
-
-    def warn(sizes_that_fail, *own_layers):
-        def loss(y, predictions):
-            if tf.executing_eagerly() and y.shape[0] in sizes_that_fail:
-                raise ValueError("no such part")
-            return keras.ops.mean(keras.ops.square(y - predictions), axis=-1)
-
-        with strategy.scope():
-            model = keras.Sequential([keras.Input((3,)), *own_layers, layers.Dense(2)])
-            model.compile("sgd", loss)
-        return warnings_of_fit(model, batch_size=32)
-
-    # The share of the last replica, with 8 examples for each but one, or 4; then all of the batch.
-    return warn([7, 8]), warn([3, 8], layers.Lambda(lambda x: 2 * x))
-
-
-@on_workers
-def test_a_step_that_fails_on_one_worker_keeps_no_other_waiting(workers):
-    outcomes = run_on_workers(fit_with_a_loss_that_fails_on_one_worker, workers, timeout_secs=60)
-
-    for (of_loss,), (of_step,) in outcomes:
-        for text in (of_loss, of_step):
-            assert text.startswith("The step fails with a part of the batch, and not with all of")
-            assert "no such part. Until you change it, each replica computes" in text
-
-
 @on_two_replicas
 def test_what_is_finite_on_one_device_alone_is_no_sum(strategy):
     def of_first_examples(losses, outputs, x):
@@ -568,7 +502,7 @@ def test_labels_among_the_inputs_stay_exact(strategy):
         mask = tf.cast(tf.equal(x[:, 2], -9.0), losses.dtype)
         return tf.math.divide_no_nan(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
 
-    marked = np.where(RNG.random((64, 1)) < 0.5, -9.0, 0.5).astype("float32")
+    marked = np.where(np.random.default_rng(4).random((64, 1)) < 0.5, -9.0, 0.5).astype("float32")
     with strategy.scope():
         model = make_own_step(of_marked)
 
@@ -610,134 +544,6 @@ def test_weights_that_the_first_step_has_made_nan_are_named(strategy):
     assert "have left some that are not finite" in message
 
 
-@on_two_replicas
-def test_a_small_difference_is_said_with_its_digits(strategy):
-    def with_a_small_sum(losses, outputs, x):
-        return tf.reduce_mean(losses) + 0.0003 * tf.reduce_sum(losses)
-
-    with strategy.scope():
-        model = make_own_loss(with_a_small_sum)
-
-    (message,) = warnings_of_fit(model)
-
-    assert re.search(r"differs by 0\.[1-9]% ", message)
-
-
-class Remembers(layers.Layer):
-    """A layer of the user's own, which counts its calls and keeps what it saw."""
-
-    def build(self, input_shape):
-        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False)
-
-    def call(self, inputs):
-        self.seen.assign_add(1.0)
-        print("called")
-        return inputs + 0 * keras.random.normal(keras.ops.shape(inputs))
-
-
-@pytest.mark.thorough
-@on_three_replicas
-@pytest.mark.parametrize(
-    ("data", "steps_per_execution"),
-    [
-        ("arrays", 3),
-        ("no end", 1),
-        ("train_on_batch", 1),
-        *exhaustive(("arrays", 1), ("no end", 3), ("train_on_batch", 3)),
-    ],
-)
-def test_it_leaves_no_trace(strategy, data, steps_per_execution):
-    def make():
-        model = keras.Sequential([keras.Input((3,)), Remembers(), layers.Dense(2)])
-        model.compile("adam", "mse", steps_per_execution=steps_per_execution)
-        return model
-
-    def run(model):
-        if data == "train_on_batch":
-            logs = [model.train_on_batch(X[:7], Y[:7]) for _ in range(3)]
-        elif data == "arrays":
-            logs = model.fit(X, Y, batch_size=10, epochs=2, shuffle=False, verbose=0).history
-        else:
-            dataset = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda *_: True).batch(10)
-            dataset = dataset.repeat()
-            logs = model.fit(dataset, epochs=2, steps_per_epoch=5, shuffle=False, verbose=0).history
-        return logs, int(model.optimizer.iterations), random.random(), np.random.uniform()
-
-    check_as_plain(strategy, make, run)
-
-
-class Draws(keras.Model):
-    """A model whose train_step returns a number that it drew without a seed."""
-
-    def train_step(self, data):
-        return super().train_step(data) | {"drawn": keras.random.uniform(())}
-
-
-@on_two_replicas
-def test_numbers_without_a_seed_are_those_of_the_programs(strategy):
-    def fit(seed):
-        keras.backend.clear_session()  # Keras' generator is made by the first number.
-        keras.utils.set_random_seed(seed)
-        with strategy.scope():
-            inputs = keras.Input((3,))
-            model = Draws(inputs, layers.Dense(2)(inputs))
-            model.compile("sgd", "mse")
-        return model.fit(X, Y, batch_size=64, verbose=0).history["drawn"]
-
-    assert fit(3) == fit(3) != fit(4)
-
-
-class Collects(keras.metrics.Metric):
-    """A metric that counts examples in a list of Python's."""
-
-    def __init__(self, name):
-        super().__init__(name=name)
-        self.sizes = []
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.sizes.append(len(y_true))
-
-    def result(self):
-        return float(sum(self.sizes))
-
-    def reset_state(self):
-        self.sizes = []
-
-
-class Notes(keras.Model):
-    """A model that notes in Python what its train_step has seen."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = layers.Dense(2)
-        self.sizes = []
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
-    def train_step(self, data):
-        self.sizes.append(len(data[0]))
-        return super().train_step(data)
-
-
-@on_three_replicas
-# One that is not built yet is rehearsed in its second step.
-@pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
-def test_it_leaves_no_trace_in_python(strategy, is_built):
-    def make():
-        model = Notes()
-        if is_built:
-            model(X)
-        model.compile("sgd", "mse", metrics=[Collects("examples")], run_eagerly=True)
-        return model
-
-    def run(model):
-        history = model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0).history
-        return history, sum(model.sizes)
-
-    check_as_plain(strategy, make, run)
-
-
 class Amplifies(layers.Layer):
     """A layer that makes much of the last bits of its inputs, as a deep net with few examples."""
 
@@ -761,85 +567,6 @@ def test_what_rounding_explains_is_no_news(strategy):
 
     assert len(warnings_with(1.0)) == 1
     assert warnings_with(1e8) == []
-
-
-class OwnLoss(keras.Model):
-    """A model whose loss alone is the user's, with two outputs and a term of the weights."""
-
-    def __init__(self, *args, reduce):
-        super().__init__(*args)
-        self.reduce = reduce
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        predictions: Any = y_pred
-        means, scales = predictions["mean"], predictions["scale"]
-        losses = tf.reduce_mean(tf.square(means - y) * tf.exp(scales), axis=-1)
-        weights = tf.reduce_sum(tf.square(self.trainable_variables[0]))
-        return self.reduce(losses, means, x) + 0.1 * weights
-
-
-def make_own_loss(reduce, activation="tanh"):
-    inputs = keras.Input((3,))
-    hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4, activation)(inputs))
-    outputs = {"mean": layers.Dense(2)(hidden), "scale": layers.Dense(2)(hidden)}
-    model = OwnLoss(inputs, outputs, reduce=reduce)
-    model.compile("sgd")
-    return model
-
-
-@on_two_replicas
-@pytest.mark.parametrize(
-    ("reduce", "words"),
-    [
-        (mean, None),
-        (global_masked_mean, None),
-        (contrast_with_all, None),
-        (whole_sum, "of 'predictions'.*global_sum"),
-        (masked_mean, "of 'predictions'.*global_mean"),
-        (contrast, "of 'predictions'.*compares"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_where_the_loss_alone_is_the_users_the_net_predicts_once(strategy, reduce, words):
-    predicted = []
-
-    def activation(values):
-        if tf.executing_eagerly():
-            predicted.append(values)
-        return tf.tanh(values)
-
-    activation.__module__ = keras.activations.tanh.__module__  # One of Keras', not the user's own.
-    with strategy.scope():
-        model = make_own_loss(reduce, activation)
-
-    found = warnings_of_fit(model)
-
-    assert len(predicted) == 1
-    assert len(found) == bool(words)
-    assert all(re.search(words, each, re.DOTALL) for each in found)
-
-
-class OwnMaskedLoss(keras.Sequential):
-    """A model of which the loss is a mean over some examples."""
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        y, predictions = tf.convert_to_tensor(y), tf.convert_to_tensor(y_pred)
-        mask = tf.cast(y[:, 0] > 0, y.dtype)
-        losses = tf.reduce_mean(tf.reshape(predictions**2, [tf.shape(y)[0], -1]), axis=-1)
-        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-
-
-@on_two_replicas
-@pytest.mark.parametrize("has_mask", [False, True])
-def test_predictions_with_a_mask_are_rehearsed_with_the_net(strategy, has_mask):
-    with strategy.scope():
-        masking = layers.Masking() if has_mask else layers.Identity()
-        model = OwnMaskedLoss([keras.Input((3,)), layers.Reshape((1, 3)), masking, layers.Dense(2)])
-        model.compile("sgd")
-
-    (found,) = warnings_of_fit(model)
-
-    assert ("predictions" in found) != has_mask
 
 
 @on_two_replicas
@@ -874,49 +601,3 @@ def test_an_error_without_words_is_said_too(strategy):
 
     (warning,) = warnings_of_fit(model)
     assert warning.endswith("gradient of one device: AssertionError")
-
-
-DRAWS = {
-    "normal": lambda: tf.random.normal([4, 3]),
-    "uniform": lambda: tf.random.uniform([4, 3]),
-    "integers": lambda: tf.random.uniform([4, 3], 2, 9, tf.int32),
-    "truncated": lambda: tf.random.truncated_normal([4, 3]),
-    "generator": lambda: tf.random.Generator.from_seed(1).normal([4, 3]),
-    "stateless": lambda: tf.random.stateless_uniform([4, 3], [1, 2], 2, 9, tf.int32),
-    "Keras normal": lambda: keras.random.normal((4, 3)),
-    "Keras integers": lambda: keras.random.randint((4, 3), 2, 9),
-    "dropout": lambda: keras.random.dropout(tf.ones([4, 3]), 0.5),
-}
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_random_numbers_are_alike_for_all_examples(name):
-    with randomness.generators_kept(), rehearsal_adapter.alike_draws() as start:
-        start()
-        drawn = DRAWS[name]().numpy()
-        start()
-        again = DRAWS[name]().numpy()
-
-    assert (drawn == drawn[0]).all()
-    assert len(np.unique(drawn)) > 1
-    np.testing.assert_array_equal(drawn, again)
-
-
-def test_every_assignment_is_undone():
-    variable: Any = tf.Variable([1.0, 2.0, 3.0])
-    generator = tf.random.Generator.from_seed(1)
-    expected = generator.state.numpy()
-
-    with rehearsal_adapter.assignments_undone():
-        generator.normal([3])
-        generator.skip(1)
-        made: Any = tf.Variable(5.0)
-        variable.assign_add([1.0, 1.0, 1.0])
-        variable.assign_sub([1.0, 2.0, 3.0])
-        variable.scatter_nd_update([[0]], [9.0])
-        variable.scatter_add(tf.IndexedSlices([4.0], [1]))
-        variable.assign([7.0, 7.0, 7.0])
-
-    assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
-    assert generator.state.numpy().tolist() == expected.tolist()
-    assert made.numpy() == 5.0

@@ -1,0 +1,97 @@
+"""Runs of a step that leave no trace: operation by operation, on all workers or on none."""
+
+import contextlib
+import dataclasses
+import io
+import logging
+import warnings
+from collections.abc import Callable, Generator
+
+import tensorflow as tf
+
+from kerasdist.training import peers
+from kerasdist.training.data import batches
+from kerasdist.training.step import own_attributes, randomness, replica_run
+
+# Of a gradient's norm: far above rounding, far below what a wrong divisor makes.
+_TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
+
+
+def tolerance_of(model) -> float:
+    """Returns how much of the largest number may be rounding, by the dtype of `model`."""
+    is_short = model.compute_dtype in ("float16", "bfloat16")
+    return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
+
+
+@contextlib.contextmanager
+def without_traces(model) -> Generator[None]:
+    """Runs what is inside operation by operation, and leaves no trace of it."""
+    logger = tf.get_logger()
+    level, runs_eagerly = logger.level, tf.config.functions_run_eagerly()
+    logger.setLevel(logging.ERROR)  # "Using MirroredStrategy eagerly has significant overhead".
+    # What is traced here would be found again in the steps that count.
+    tf.config.run_functions_eagerly(True)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            tf.summary.record_if(False),
+            own_attributes.kept(model),
+            randomness.generators_kept(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        tf.config.run_functions_eagerly(runs_eagerly)
+        logger.setLevel(level)
+
+
+def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
+    """Returns what a whole batch does, and what one does that differs from it by rounding."""
+    size = batches.num_examples(batch)
+    copies = [batch, touched] * len(peers.local_replicas(strategy))
+
+    def run(data):
+        shares = batches.Shares(
+            data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
+        )
+        return replica_run.rehearse(strategy, step, shares, is_whole=True)
+
+    count = len(copies) // 2
+    # On workers of one replica each in two runs, which all of them make.
+    runs = [run(copies[:count])] if count > 1 else [run(copies[:1]), run(copies[1:])]
+    updates = [each for run_ in runs for each in run_.updates]
+    return dataclasses.replace(runs[0], updates=updates[:2])
+
+
+@contextlib.contextmanager
+def failing_together(strategy) -> Generator[None]:
+    """Lets all workers fail where one does: none goes on to messages that it would wait for.
+
+    What is inside sends no message.
+
+    Raises:
+        Exception: What was raised inside, on this worker or another one.
+    """
+    failure = None
+    try:
+        yield
+    except Exception as error:  # Of the program.
+        failure = error
+    if peers.any_of(strategy, failure is not None):
+        raise failure or RuntimeError("The step fails on another worker.")
+
+
+def try_parts(strategy, step: Callable, batch) -> None:
+    """Runs a step with this worker's parts of a batch alone, to see whether it fails with them."""
+    if peers.count(strategy) > 1:
+        replica_run.rehearse(strategy, step, batches.shares_of(batch, strategy), is_whole=True)
+
+
+def finds_nothing(strategy, compare: Callable[[], tuple]) -> bool:
+    """Whether a comparison finds no difference, its second result, on any worker; it may fail."""
+    try:
+        found = bool(compare()[1])
+    except Exception:  # Of the program. What was found before is said.
+        found = True
+    return not peers.any_of(strategy, found)
