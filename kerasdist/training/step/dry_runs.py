@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import logging
 import warnings
@@ -46,8 +47,10 @@ def without_traces(model) -> Generator[None]:
         logger.setLevel(level)
 
 
-def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
+def rehearse_whole(model, step, batch, touched) -> replica_run.Rehearsed:
     """Returns what a whole batch does, and what one does that differs from it by rounding."""
+    strategy = model.distribute_strategy
+    take_own = functools.partial(own_attributes.Snapshot, model)
     size = batches.num_examples(batch)
     copies = [batch, touched] * len(peers.local_replicas(strategy))
 
@@ -55,7 +58,7 @@ def rehearse_whole(strategy, step, batch, touched) -> replica_run.Rehearsed:
         shares = batches.Shares(
             data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
         )
-        return replica_run.rehearse(strategy, step, shares, is_whole=True)
+        return replica_run.rehearse(strategy, step, shares, is_whole=True, take_own=take_own)
 
     count = len(copies) // 2
     # On workers of one replica each in two runs, which all of them make.
@@ -82,10 +85,13 @@ def failing_together(strategy) -> Generator[None]:
         raise failure or RuntimeError("The step fails on another worker.")
 
 
-def try_parts(strategy, step: Callable, batch) -> None:
+def try_parts(model, step: Callable, batch) -> None:
     """Runs a step with this worker's parts of a batch alone, to see whether it fails with them."""
+    strategy = model.distribute_strategy
+    take_own = functools.partial(own_attributes.Snapshot, model)
     if peers.count(strategy) > 1:
-        replica_run.rehearse(strategy, step, batches.shares_of(batch, strategy), is_whole=True)
+        shares = batches.shares_of(batch, strategy)
+        replica_run.rehearse(strategy, step, shares, is_whole=True, take_own=take_own)
 
 
 def finds_nothing(strategy, compare: Callable[[], tuple]) -> bool:

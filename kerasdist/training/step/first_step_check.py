@@ -46,9 +46,13 @@ class FirstStepCheck:
         """Whether the step that comes next cannot be checked, and ought to be."""
         return self._is_due() and not keras_adapter.is_built(self._model)
 
-    def note_missed(self) -> None:
-        """Notes that a step was made that could not be checked, and has made all variables."""
-        self._is_late = True
+    def note_missed(self, *, was_divided: bool) -> None:
+        """Notes that a step was made that could not be checked, and has made all variables.
+
+        Args:
+            was_divided: Whether replicas had parts of its batch.
+        """
+        self._is_late |= was_divided
         keras_adapter.note_unused_layers(self._model)
 
     def can_be_made(self) -> bool:

@@ -100,9 +100,9 @@ class ModelStep:
         self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))
         self._is_stock = keras_stock.is_stock_step(step)
         self._has_warned = False  # Of batch statistics.
-        self._keep_own: Any = contextlib.nullcontext
-        if not self._is_stock:
-            self._keep_own = functools.partial(own_attributes.kept, model)
+        self._take_own: Any = None
+        if not self._is_stock or keras_stock.has_own_parts(model):
+            self._take_own = functools.partial(own_attributes.Snapshot, model)
         _warn_of_xla(model)
 
     def restart(self) -> None:
@@ -185,7 +185,7 @@ class ModelStep:
                 may_discard=self._may_discard,
                 make_delivery=self._make_delivery,
                 times=self.times,
-                keep_own=self._keep_own,
+                take_own=self._take_own,
             )
         whole_metrics.note_others(self._model, are_whole=shares.are_whole)
         with replica_run.after(batch, checks):

@@ -10,6 +10,7 @@ values back from `rehearsal_adapter.assignments_undone`; attributes do so here.
 import collections
 import contextlib
 import functools
+import operator
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
@@ -42,12 +43,33 @@ def kept(model) -> Generator[None]:
     very large ones. What other objects hold is theirs. Of Keras' own layers and variables, it puts
     back what they are set to, such as `trainable`.
     """
-    settings = _Settings(model)
-    with each_kept(_own_parts_of(model)):
-        try:
-            yield
-        finally:
-            settings.put_back()
+    snapshot = Snapshot(model)
+    try:
+        yield
+    finally:
+        snapshot.put_back()
+
+
+class Snapshot:
+    """What is the user's own in a model, as it is now; see `kept`."""
+
+    def __init__(self, model):
+        self._settings = _Settings(model)
+        self._parts = [_Kept(part) for part in _own_parts_of(model)]
+
+    def put_back(self) -> None:
+        """Gives every attribute the value that it had."""
+        self._settings.put_back()
+        for each in self._parts:
+            each.put_back()
+
+    def changed(self) -> list[str]:
+        """Returns names of attributes with another number or another content: "'n' of 'model'".
+
+        Not those that a step sets to something new, such as its last outputs, nor those of metrics,
+        which see all examples (`whole_metrics`).
+        """
+        return [name for each in self._parts for name in each.changed()]
 
 
 @contextlib.contextmanager
@@ -156,21 +178,51 @@ class _Kept:
     def __init__(self, owner):
         self._owner = owner
         self._attributes = _own_attributes(owner)
-        self._made = _made_by(owner)
+        self._is_built, self._tracked = _is_built(owner), _tracked_by(owner)
         self._contents = [
             (each, _copy(each))
             for each in _values_in(self._attributes.values())
             if _is_changed_in_place(each)
         ]
 
+    def changed(self) -> list[str]:
+        """Returns the names of attributes that count or collect something; see `Snapshot`."""
+        is_metric = isinstance(self._owner, keras.metrics.Metric)
+        if is_metric or _tracked_by(self._owner) != self._tracked:
+            return []
+        now = _own_attributes(self._owner)
+        changed = {id(held) for held, content in self._contents if not _is_same(held, content)}
+        owner = getattr(self._owner, "name", type(self._owner).__name__)
+        return [
+            f"'{name}' of '{owner}'"
+            for name, held in self._attributes.items()
+            if (_is_plain(held) and now.get(name) != held)
+            or any(id(each) in changed for each in _values_in([held]))
+            or self._is_replaced(held, now.get(name))
+        ]
+
+    def _is_replaced(self, held, now) -> bool:
+        """Whether a list has become another one, as in `self.seen = [*self.seen, x]`."""
+        contents = (content for each, content in self._contents if each is held)
+        content = next(contents, None)
+        return content is not None and (type(now) is not type(held) or not _is_same(now, content))
+
     def put_back(self) -> None:
         # Variables stay, so what says that they are made must stay too, or they were made twice.
-        if _made_by(self._owner) != self._made:
+        if _tracked_by(self._owner) != self._tracked:
             return
         attributes = vars(self._owner)  # Without Keras' own way, which tracks what it is given.
-        for name in _own_attributes(self._owner).keys() - self._attributes.keys():
-            del attributes[name]
-        attributes.update(self._attributes)
+        before = self._attributes
+        if _is_built(self._owner) == self._is_built:
+            for name in _own_attributes(self._owner).keys() - before.keys():
+                del attributes[name]
+        else:  # What else it has is of its `build`.
+            before = {
+                name: held
+                for name, held in before.items()
+                if _is_plain(held) or _is_changed_in_place(held)
+            }
+        attributes.update(before)
         for held, content in self._contents:
             _refill(held, content)
 
@@ -236,18 +288,23 @@ def _own_attributes(owner) -> dict[str, Any]:
 @functools.cache
 def _names_of_keras() -> frozenset[str]:
     """Returns the names of the attributes that Keras gives every model, layer, metric and loss."""
+    # Keras counts those without a name, which later ones would show.
+    inputs = keras.Input((1,), name="any")
     examples = (
-        # Keras counts those without a name, which later ones would show.
+        keras.Model(inputs, inputs, name="any"),
         *(keras.Model(name="any"), keras.Sequential(name="any"), keras.layers.Layer(name="any")),
         *(keras.metrics.Metric(name="any"), keras.losses.Loss(name="any")),
     )
     return frozenset(name for each in examples for name in vars(each))
 
 
-def _made_by(owner) -> tuple:
-    """Returns what is there once only: whether `owner` is built, and what Keras tracks in it."""
-    tracked = {id(each) for each in _values_in(vars(owner).values()) if isinstance(each, _TRACKED)}
-    return getattr(owner, "built", None), tracked
+def _is_built(owner) -> bool:
+    return getattr(owner, "built", True)
+
+
+def _tracked_by(owner) -> set[int]:
+    """Returns the ids of what is there once only: what Keras tracks in `owner`."""
+    return {id(each) for each in _values_in(vars(owner).values()) if isinstance(each, _TRACKED)}
 
 
 def _values_in(values: Iterable) -> Iterator:
@@ -276,6 +333,19 @@ def _copy(held):
     if isinstance(held, np.ndarray):
         return held.copy()
     return dict(held) if isinstance(held, dict) else list(held)
+
+
+def _is_plain(value) -> bool:
+    return isinstance(value, int | float | str | np.number)
+
+
+def _is_same(held, content) -> bool:
+    if isinstance(held, np.ndarray):
+        return np.array_equal(held, content)
+    now = _copy(held)
+    if isinstance(now, dict):
+        now, content = [*now, *now.values()], [*content, *content.values()]
+    return len(now) == len(content) and all(map(operator.is_, now, content))
 
 
 def _refill(held, content) -> None:

@@ -2,7 +2,8 @@
 
 Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
 replica 0 keeps the numbers of one device, and the others add their position to the seed. While they
-update the weights, each its own copy, they draw the same ones. The operations of `tf.random` have a
+update the weights, each its own copy, they draw the same ones, and so they do where each has the
+whole batch. The operations of `tf.random` have a
 seed in the graph, which every worker traces for itself.
 """
 
@@ -30,24 +31,27 @@ _STRIDE = 0x9E3779B1
 def next_seed(stock, generator, ordered=True):
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
     step = replica_step.current()
-    if step is not None and gradient_aggregation.is_aggregated():
-        return _seed_in_update(stock, generator, ordered, step)
-    seed = stock(generator, ordered)
-    if step is None or step.replica_id == 0 or draws.are_alike():
+    if step is None:
+        return stock(generator, ordered)
+    seed = _seed_of_first(stock, generator, ordered, step)
+    is_in_update = gradient_aggregation.is_aggregated()
+    if step.replica_id == 0 or is_in_update or draws.are_alike():
         return seed
     offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
     return seed + tf.cast(offset, seed.dtype)
 
 
-def _seed_in_update(stock, generator, ordered, step):
-    """Returns the seed of an optimizer's noise: all replicas update their own copy of a weight."""
+def _seed_of_first(stock, generator, ordered, step):
+    """Returns the same seed on all replicas: the generator moves on once, as on one device."""
     if getattr(generator.state.value, "distribute_strategy", None) is not None:
         return stock(generator, ordered)  # Each replica has a copy of this, too.
     if step.seeds_of_first is None:
-        step.update_seeds.append(seed := stock(generator, ordered))
+        seed = stock(generator, ordered)
+        step.seeds.append((generator, seed))
         return seed
-    seed = next(step.seeds_of_first, None)
-    if seed is None:  # This replica draws more often.
+    nothing: Any = None, None
+    known, seed = next(step.seeds_of_first, nothing)
+    if known is not generator:  # This replica draws something else.
         return stock(generator, ordered)
     # One that was drawn in a condition is of that replica alone.
     is_there = not tf.is_symbolic_tensor(seed) or seed.graph is tf.compat.v1.get_default_graph()
@@ -123,13 +127,24 @@ def generators_kept() -> Generator[None]:
     """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
     keras_state = keras_adapter.thread_state()
     of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    of_python = PythonGenerators()
     try:
         yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+        of_python.put_back()
         keras_adapter.set_global_seed_generator(keras_state, of_keras)
+
+
+class PythonGenerators:
+    """Where Python's and numpy's random numbers are now."""
+
+    def __init__(self):
+        self._of_python, self._of_numpy = random.getstate(), np.random.get_state()
+
+    def put_back(self) -> None:
+        """Lets the same numbers come once more."""
+        random.setstate(self._of_python)
+        np.random.set_state(self._of_numpy)
 
 
 def notes(model, num_replicas: int) -> tuple[str, ...]:

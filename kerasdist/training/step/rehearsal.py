@@ -32,6 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_stock
+from kerasdist.short_list import short_list
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
@@ -160,6 +161,7 @@ def _describe_differences(
             return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
         of_logs = [] if difference else comparison.describe_logs()  # What follows is no news.
         is_other = bool(difference) or assignments.are_different(parts.spreads)
+        is_other = is_other or comparison.has_counted
         is_repeated = may_repeat and peers.any_of(strategy, is_other)
         is_repeated = is_repeated and comparison.finds_nothing_if_repeated()
     texts = comparison.describe(parts, difference)
@@ -196,17 +198,24 @@ class _Comparison:
                 model, step, batch, self._logs, are_few=are_few
             )
             self._whole = dry_runs.rehearse_whole(
-                self._strategy, rehearsed.whole, rehearsed.batch, rehearsed.touched
+                model, rehearsed.whole, rehearsed.batch, rehearsed.touched
             )
+            # In a graph it is the trace that does so, and it does on one device.
+            self._counted = self._whole.counted if model.run_eagerly else []
             if are_few and not _says_something(self._whole):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
         # The step may have made some.
         self._weights = [(each.path, each.value) for each in model.trainable_variables]
 
+    @property
+    def has_counted(self) -> bool:
+        """Whether each replica would change for itself what one device changes once in a step."""
+        return bool(self._counted)
+
     def try_parts(self) -> None:
         """Runs the step with the parts of this worker alone; fails on all workers where it does."""
         with dry_runs.failing_together(self._strategy):
-            dry_runs.try_parts(self._strategy, self._step.alone, self._step.batch)
+            dry_runs.try_parts(self._model, self._step.alone, self._step.batch)
 
     def of_parts_or_whole_losses(self) -> tuple[_Parts, GradientDifference | None]:
         """Compares with the examples divided, and with compiled losses of all; see `compared`."""
@@ -234,7 +243,7 @@ class _Comparison:
                 divide(self._step.batch, self._strategy),
                 is_whole=False,
                 weighs_loss=self._weighs_loss,
-                keep_own=functools.partial(own_attributes.kept, self._model),
+                take_own=functools.partial(own_attributes.Snapshot, self._model),
             )
         difference = gradient_difference.find(
             self._whole, rehearsed, self._tolerance, self._num_replicas
@@ -254,6 +263,8 @@ class _Comparison:
         spread = assignments.describe_spreads(
             self._model, self._weights, self._states, parts.spreads, self._num_replicas
         )
+        counted = [_describe_counted(self._counted, self._num_replicas)] * self.has_counted
+        spread = [*counted, *spread]
         if difference is None:
             return spread
         return [gradient_difference.describe(difference, self._num_replicas), *spread]
@@ -281,6 +292,15 @@ def _describe_not_finite(num_replicas: int) -> str:
         "mean over a part of the examples, such as those of a mask, may divide by 0 on a replica "
         "that has none of them; `kerasdist.global_mean(values, weights=mask)` does not. Call the "
         "model with a batch before `fit`, as in `model(x[:1])`, to have it checked."
+    )
+
+
+def _describe_counted(names: list[str], num_replicas: int) -> str:
+    return (
+        f"With `run_eagerly=True`, each of {num_replicas} replicas changes {short_list(names, 3)} "
+        "for itself, and with its part of a batch; one device does so once for the whole batch. "
+        "Keep numbers in weights, as `add_weight` makes them, or count with "
+        "`self.optimizer.iterations`."
     )
 
 

@@ -21,6 +21,7 @@ from kerasdist.training.step import (
     few_examples,
     gradient_difference,
     graph_errors,
+    own_attributes,
     rehearsed_logs,
     replica_run,
     replica_step,
@@ -101,7 +102,7 @@ def _rehearse(
     ):
         run_whole = functools.partial(logs.run_whole, with_losses, nearly)
         with dry_runs.failing_together(strategy):
-            whole = dry_runs.rehearse_whole(strategy, run_whole, batch, nearly)
+            whole = dry_runs.rehearse_whole(model, run_whole, batch, nearly)
 
         def compare(divide: Callable = batches.shares_of) -> tuple[None, list[str]]:
             with logs.watched():
@@ -110,13 +111,14 @@ def _rehearse(
                     functools.partial(logs.run_part, with_losses),
                     divide(batch, strategy),
                     is_whole=False,
+                    take_own=functools.partial(own_attributes.Snapshot, model),
                 )
             return None, logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
 
         compare_whole = functools.partial(compare, batches.whole_for_each)
         try:
             with dry_runs.failing_together(strategy):
-                dry_runs.try_parts(strategy, with_losses, batch)
+                dry_runs.try_parts(model, with_losses, batch)
             _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
         except Exception as error:
             may_repeat = may_repeat and not are_few

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +18,13 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, rehearsal_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import aggregated_states, delivery, late_variables, randomness
+from kerasdist.training.step import (
+    aggregated_states,
+    delivery,
+    late_variables,
+    randomness,
+    shared_calls,
+)
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import ReplicaStep, apart, current, entered
@@ -88,11 +94,13 @@ class Rehearsed:
             whole batch.
         own_losses: The user's compiled losses that the first replica of this worker has computed,
             each with the labels and predictions that it was called with.
+        counted: Names of attributes in which the user's own has counted or collected something.
     """
 
     updates: list
     asks_for_number: bool
     own_losses: list
+    counted: list
 
 
 class OwnConditionError(RuntimeError):
@@ -113,7 +121,7 @@ def run(
     may_discard=False,
     make_delivery=delivery.LocalDelivery,
     times=None,
-    keep_own=contextlib.nullcontext,
+    take_own: Callable | None = None,
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -131,8 +139,10 @@ def run(
         may_discard: Whether a callback may discard the step, which then sets none of them.
         make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
         times: `StepTimes` that measure the messages between replicas, or None.
-        keep_own: Returns a context that puts back what another replica writes into the attributes
-            of the model while this one waits for it.
+        take_own: Returns a `Snapshot` of the attributes of the model, which is put back where a
+            replica goes on after another one has run, and where a replica begins to do once more
+            what the first one has done: to trace the step, or to run it with the whole batch. None
+            for a model that has nothing of the user's own.
     """
     first, *_ = peers.local_replicas(strategy)
     is_alone = strategy.num_replicas_in_sync == 1
@@ -141,7 +151,10 @@ def run(
     states = states if may_be_empty or may_discard else States()
     kept = states.on_replicas(strategy)
     keras_state = keras_adapter.thread_state()
-    update_seeds: list = []
+    seeds: list = []
+    calls: list = []
+    begins_again = not is_alone and (shares.are_whole or not tf.executing_eagerly())
+    go_back = _way_back(take_own) if begins_again else None
     step_of_replica = functools.partial(
         ReplicaStep,
         global_num_examples=shares.total,
@@ -152,13 +165,17 @@ def run(
         keras_state=keras_state,
         callbacks=callbacks,
         is_quiet=is_quiet,
-        update_seeds=update_seeds,
+        seeds=seeds,
+        draws_alone=peers.count(strategy) == 1,
+        calls=calls,
     )
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
         replica_id = peers.replica_id()
         position, is_first = replica_id - first, replica_id == first
+        if go_back and not is_first:
+            go_back()
         data = shares.data[position]
         step = step_of_replica(
             replica_id=0 if shares.are_whole else replica_id,
@@ -169,10 +186,11 @@ def run(
             dependence=Dependence(data),
             delivery=make_delivery(),
             exchange=functools.partial(
-                _exchange, keep_own, times.of_exchange if times and is_first else operator.call
+                _exchange, take_own, times.of_exchange if times and is_first else operator.call
             ),
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
-            seeds_of_first=None if is_first else iter(update_seeds),
+            seeds_of_first=None if is_first else iter(seeds),
+            calls_of_first=None if is_first else iter(calls),
         )
         with entered(step), after(data, checks), _put_back(states, kept[position], step):
             outputs = step_function(data)
@@ -180,7 +198,11 @@ def run(
         return outputs, step.sums, _is_discarded(step)
 
     seed_of = 0 if shares.are_whole else first
-    with late_variables.made_at_once(strategy), randomness.graph_seed_of_worker(seed_of):
+    with (
+        late_variables.made_at_once(strategy),
+        randomness.graph_seed_of_worker(seed_of),
+        shared_calls.made_once(strategy),
+    ):
         replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(
         outputs=tuple(outputs for outputs, *_ in replicas),
@@ -198,7 +220,7 @@ def rehearse(
     *,
     is_whole: bool,
     weighs_loss: bool = False,
-    keep_own=contextlib.nullcontext,
+    take_own: Callable | None = None,
 ) -> Rehearsed:
     """Runs `step_function` on every replica and returns what it would have updated.
 
@@ -210,18 +232,22 @@ def rehearse(
         shares: What each replica gets.
         is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
-        keep_own: See `run`.
+        take_own: See `run`.
     """
     first, *_ = peers.local_replicas(strategy)
     fractions = _fractions(shares, strategy)
     updates: list = [[] for _ in shares.data]
     own_losses: list = []
+    calls: list = []
     keras_state = keras_adapter.thread_state()
+    own = take_own() if take_own else None
 
     def replica_fn():
         keras_adapter.inherit(keras_state)
         replica_id = peers.replica_id()
         position = replica_id - first
+        if own is not None and position > 0:
+            own.put_back()
         count = shares.counts[position]
         replica_step = ReplicaStep(
             replica_id=0,  # Of which the random numbers are those of one device.
@@ -233,9 +259,11 @@ def rehearse(
             may_be_empty=shares.may_be_empty,
             weighs_loss=weighs_loss and not shares.are_whole,
             keras_state=keras_state,
-            exchange=functools.partial(_exchange, keep_own, operator.call),
+            exchange=functools.partial(_exchange, take_own, operator.call),
             rehearsed=[],
             is_first=replica_id == 0,
+            calls=calls,
+            calls_of_first=None if position == 0 else iter(calls),
         )
         start()
         with entered(replica_step):
@@ -252,9 +280,19 @@ def rehearse(
         rehearsal_adapter.one_replica_seen(sees_one_replica) as questions,
         rehearsal_adapter.inner_graphs_entered(apart),
         rehearsal_adapter.alike_draws() as start,
+        shared_calls.iterators_kept(),
+        shared_calls.made_once(strategy),
     ):
         strategy.run(replica_fn)
-    return Rehearsed(updates=updates, asks_for_number=bool(questions), own_losses=own_losses)
+    counted = own.changed() if own is not None else []
+    if own is not None:
+        own.put_back()
+    return Rehearsed(
+        updates=updates,
+        asks_for_number=bool(questions),
+        own_losses=own_losses,
+        counted=counted,
+    )
 
 
 def describe_repeated(strategy) -> str:
@@ -265,9 +303,25 @@ def describe_repeated(strategy) -> str:
     )
 
 
-def _exchange(keep_own, exchange, sum_up, tensors) -> list:
-    with keep_own():
-        return exchange(sum_up, tensors)
+def _way_back(take_own: Callable | None) -> Callable[[], None]:
+    """Returns what lets the next replica find in Python what the first one has found."""
+    own = take_own() if take_own else None
+    generators = randomness.PythonGenerators()
+
+    def go_back():
+        generators.put_back()
+        if own is not None:
+            own.put_back()
+
+    return go_back
+
+
+def _exchange(take_own, exchange, sum_up, tensors) -> list:
+    own = take_own() if take_own else None
+    result = exchange(sum_up, tensors)
+    if own is not None:
+        own.put_back()
+    return result
 
 
 def inlined(step_function, strategy):

@@ -116,9 +116,12 @@ class ReplicaStep:
         own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
         is_first: Whether no replica of all comes before this one, also where each has the
             whole batch.
-        update_seeds: What the first replica of this worker has drawn in its updates from
-            generators that all replicas share.
+        seeds: The generators that all replicas share from which the first replica of this worker
+            has drawn, each with what it got.
         seeds_of_first: The same for another replica, one after the other; None on the first.
+        draws_alone: Whether the replicas of this worker are all that draw.
+        calls: What the first replica of this worker has called, and got, in the place of all.
+        calls_of_first: The same for another replica, one after the other; None on the first.
     """
 
     replica_id: int
@@ -152,8 +155,11 @@ class ReplicaStep:
     rehearsed: Any = None
     own_losses: list = dataclasses.field(default_factory=list)
     is_first: bool = False
-    update_seeds: list = dataclasses.field(default_factory=list)
+    seeds: list = dataclasses.field(default_factory=list)
     seeds_of_first: Iterator | None = None
+    draws_alone: bool = False
+    calls: list = dataclasses.field(default_factory=list)
+    calls_of_first: Iterator | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -173,7 +173,11 @@ class StepFunction:
         start = time.perf_counter()
         self._news = None
         self._repeated.read_metrics()
+        self._repeated.see(data)
         is_unchecked = self._check.is_missed()
+        if is_unchecked and self._model.run_eagerly:
+            # What counts in Python would begin with a number for each replica.
+            self._repeated.switch(on=self._repeated.are_possible)
         try:
             self._run(data)
         except (StopIteration, tf.errors.OutOfRangeError):
@@ -184,7 +188,8 @@ class StepFunction:
                 raise
             raise told from cause
         if is_unchecked:
-            self._check.note_missed()
+            self._check.note_missed(was_divided=not self._repeated.are_on)
+            self._repeated.switch(on=False)
         if self._is_first_call:
             self._is_first_call = False
             self._step.warn_of_batch(is_divided=not self.is_repeated)
@@ -217,7 +222,6 @@ class StepFunction:
         )
 
     def _run(self, data):
-        self._repeated.see(data)
         if not isinstance(data, GlobalBatches):
             for batch in map(batches.as_tensors, data):
                 self._check_batch(without_optionals(batch))

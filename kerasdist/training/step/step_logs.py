@@ -165,10 +165,10 @@ def describe_rows(path: tuple, shapes: list) -> str:
         path: Of the log.
         shapes: Those that it has on the replicas, or where it has the whole batch.
     """
-    name, shapes = name_of(path), [str(tuple(shape)) for shape in dict.fromkeys(map(tuple, shapes))]
+    name, texts = name_of(path), dict.fromkeys(str(tf.TensorShape(shape)) for shape in shapes)
     return (
         f"The step returns '{name}' in the shape of a value for each example: "
-        f"{' and '.join(shapes)}. What a step returns is averaged over the examples of all "
+        f"{' and '.join(texts)}. What a step returns is averaged over the examples of all "
         f"replicas. Return the mean of '{name}', `tf.reduce_mean(values)`."
     )
 
@@ -227,5 +227,7 @@ def _mean(values, shares):
 
 
 def _variable_like(value):
-    shape = [1 if size is None else size for size in value.shape]
+    # The rank of what `tf.numpy_function` gives is unknown.
+    sizes = value.shape.as_list() if value.shape.rank else []
+    shape = [1 if size is None else size for size in sizes]
     return tf.Variable(tf.zeros(shape), shape=value.shape, trainable=False)

@@ -142,6 +142,7 @@ class Notes(keras.Model):
         return super().train_step(data)
 
 
+@pytest.mark.filterwarnings("ignore:With `run_eagerly=True`")
 @on_three_replicas
 # One that is not built yet is rehearsed in its second step.
 @pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])

@@ -64,7 +64,7 @@ def test_the_step_that_makes_the_variables_is_missed():
     ours = Check(is_built=False)
     assert ours.check.is_missed()
     assert not ours.check.of_batch(batch_of(5), may_repeat=True)
-    ours.check.note_missed()
+    ours.check.note_missed(was_divided=True)
 
     ours.model(X)
 
@@ -79,7 +79,7 @@ def test_replicas_that_have_drifted_apart_begin_the_check_with_one_weight():
     first, second = strategies.get("2 replicas").experimental_local_results(bias)
     first.assign([1.0])
     second.assign([2.0])
-    ours.check.note_missed()
+    ours.check.note_missed(was_divided=True)
 
     ours.check.of_batch(batch_of(5), may_repeat=True)
 

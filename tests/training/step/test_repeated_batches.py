@@ -337,3 +337,61 @@ def test_means_over_the_examples_are_divided_over_the_replicas(strategy):
 class UpdatesOnMeans(Own):
     def loss_of(self, x, y):
         return tf.reduce_mean(tf.square(self(x, training=True) - y))
+
+
+class CountsSteps(Own):
+    """A model that counts in Python, as a step may that runs eagerly."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.seen = []
+
+    def loss_of(self, x, y):
+        self.count += 1
+        self.seen = [*self.seen, x][-2:]
+        x = tf.concat(self.seen, axis=0)
+        return tf.reduce_mean(tf.square(self(x, training=True) - 1.0)) / self.count
+
+    def update(self, loss, gradients):
+        if self.count % 3:
+            super().update(loss, gradients)
+
+
+class CountsCalls(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def call(self, x, training=False):
+        self.count += training
+        return x * 0.9**self.count
+
+
+def counting_layer(**arguments):
+    model = encoder(1, CountsCalls())
+    model.compile("sgd", "mse", **arguments)
+    return model
+
+
+COUNTING = {
+    "step": (compiled(CountsSteps, run_eagerly=True), lambda model: [model.count, len(model.seen)]),
+    "layer": (
+        lambda: counting_layer(run_eagerly=True),
+        lambda model: [layer.count for layer in model.layers if isinstance(layer, CountsCalls)],
+    ),
+}
+
+
+@on_three_replicas
+@pytest.mark.parametrize("name", COUNTING)
+def test_what_an_eager_step_counts_in_python_is_counted_once(strategy, name):
+    make, count = COUNTING[name]
+
+    def run(model):
+        return fit(model), count(model)
+
+    texts = warned_by(lambda: check_as_plain(strategy, make, run))
+    named = [text for text in texts if "each of 3 replicas changes 'count' of" in text]
+    assert len(named) == 1
+    assert REPEATED in named[0]

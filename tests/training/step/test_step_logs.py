@@ -100,3 +100,24 @@ def test_callbacks_change_what_is_read(strategy):
     logs.keep([{"own": tf.constant(1.5)}], [1.0])
 
     assert logs.read() == {"own": 6.0}
+
+
+class Scores(keras.Model):
+    """A model that returns a number of unknown rank: one that numpy has computed."""
+
+    def train_step(self, data):
+        score = tf.numpy_function(lambda x: np.float32(x.mean()), [data[0]], tf.float32)
+        return super().train_step(data) | {"score": score}
+
+
+@each_kind_of_strategy
+def test_a_log_of_unknown_rank_is_a_number(strategy):
+    with strategy.scope():
+        inputs = keras.Input((1,))
+        model = Scores(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+    x = np.arange(8.0).reshape(8, 1)
+
+    history = model.fit(x, x, batch_size=8, shuffle=False, verbose=0).history
+
+    assert history["score"] == [3.5]

@@ -1,0 +1,79 @@
+"""The private functions of TensorFlow by which a step draws numbers and reads from iterators.
+
+On one device a step makes each of these calls once; `training/step/shared_calls.py` says which of
+them the replicas make once for all. Importing this file changes nothing.
+
+tests/private/test_call_adapter.py fails when one of these names moves. Written against TensorFlow
+2.20 and 2.21.
+"""
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Generator
+
+import tensorflow as tf
+from tensorflow.python.ops import (
+    gen_dataset_ops,
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+
+from kerasdist.private import names
+
+# Of tf.data's policies about seeds that lie outside of an iterator: they stay as they are.
+_IGNORE = 1
+# Behind `next(iterator)`, in graphs and eagerly: there is no public hook.
+NEXT = ("iterator_get_next", "iterator_get_next_as_optional")
+# Behind all of `tf.random` and `keras.random`. That of a `tf.random.Generator` moves it on.
+RANDOM_MODULES = (
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
+DRAWS = re.compile(
+    r"(stateful_|stateless_)?(random_|standard_|truncated_|parameterized_)*"
+    r"(normal|uniform|uniform_int|uniform_full_int|gamma|poisson|binomial|multinomial|shuffle)"
+    r"(_v[23])?|rng_read_and_skip"
+)
+
+
+@contextlib.contextmanager
+def handed_to(draw: Callable, read: Callable) -> Generator[None]:
+    """Lets other functions make the calls inside.
+
+    Args:
+        draw: Called as draw(stock, *args, **kwargs) where a number is drawn.
+        read: Called in the same way where the next element of an iterator is read.
+    """
+    replaced = {
+        (module, name): functools.partial(draw, getattr(module, name)) for module, name in draws()
+    }
+    for name in NEXT:
+        replaced[gen_dataset_ops, name] = functools.partial(read, getattr(gen_dataset_ops, name))
+    with names.replaced(replaced):
+        yield
+
+
+@functools.cache
+def draws() -> tuple:
+    """Returns module and name of each function that draws."""
+    found = ((module, name) for module in RANDOM_MODULES for name in vars(module))
+    return tuple(each for each in found if DRAWS.fullmatch(each[1]))
+
+
+def state_of(iterator: tf.Tensor) -> tf.Tensor:
+    """Returns where a resource of an iterator is in its data: variant [parts]; eager.
+
+    Raises:
+        tf.errors.OpError: A part of its data lies in Python, and is not known.
+    """
+    return gen_dataset_ops.serialize_iterator(iterator, external_state_policy=_IGNORE)
+
+
+def set_state(iterator: tf.Tensor, state: tf.Tensor) -> None:
+    """Puts an iterator back to a state that `state_of` has returned."""
+    gen_dataset_ops.deserialize_iterator(iterator, state)
