@@ -8,6 +8,8 @@ They ask in one more way what the cases beside them ask:
         ...
 """
 
+import itertools
+
 import pytest
 
 
@@ -24,6 +26,15 @@ def marked(names, *marks, exhaustive):
     return [
         pytest.param(name, marks=[*marks, *[pytest.mark.exhaustive] * (name in exhaustive)])
         for name in names
+    ]
+
+
+def crossed(*values, kept):
+    """Returns every combination of the values of several arguments; all but some are marked."""
+    cases = list(itertools.product(*values))
+    assert set(kept) < set(cases)
+    return [
+        pytest.param(*case, marks=[pytest.mark.exhaustive] * (case not in kept)) for case in cases
     ]
 
 

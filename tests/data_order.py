@@ -17,13 +17,20 @@ X = np.random.default_rng(0).normal(size=(NUM_EXAMPLES, 3)).astype("float32")
 Y = np.tanh(X.sum(axis=1, keepdims=True)).astype("float32")
 ENDED = "Your input ran out of data; interrupting training"
 CASES = {}
-# Those in which an epoch ends elsewhere than the data, or begins elsewhere, in one more way.
+# Those in which an epoch ends elsewhere than the data, or begins elsewhere, in one more way, and
+# parts of others.
 FURTHER = {
+    "arrays",
     "arrays_over_short_epochs",
     "arrays_shorter_than_an_epoch",
+    "dataset",
+    "dataset_cached_in_its_order",
+    "dataset_of_unknown_length",
     "dataset_of_unknown_length_in_steps",
     "dataset_over_short_epochs",
     "dataset_that_ends_with_the_epoch",
+    "dataset_that_grows",
+    "generator",
     "generator_shorter_than_an_epoch",
     "several_steps_per_call_of_short_epochs",
     "several_steps_per_call_of_unknown_length",

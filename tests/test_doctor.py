@@ -46,6 +46,7 @@ def test_a_program_with_arguments_and_several_fits_is_equal(doctor):
     assert "Equal in 4 steps: 14 variables and 2 logs; largest difference" in text
 
 
+@pytest.mark.exhaustive
 def test_what_differs_by_nature_is_told_from_the_rest(doctor):
     code, text = doctor("--clones=2", "--steps=2", program=programs.GAN)
 

@@ -21,6 +21,7 @@ from kerasdist import environment, launch_note
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 
 X = np.random.default_rng(7).normal(size=(33, 4)).astype("float32")
@@ -133,7 +134,7 @@ def test_a_model_is_used_in_the_scope_of_a_strategy_that_is_made_again(tmp_path)
     check_as_plain(make_strategy(num_clones=2, clone_on_cpu=True), make, run)
 
 
-@pytest.mark.parametrize("collectives", ["of CPUs", "of GPUs"])
+@pytest.mark.parametrize("collectives", ["of CPUs", *exhaustive("of GPUs")])
 def test_strategies_with_other_numbers_of_devices_follow_each_other(collectives, monkeypatch):
     if collectives == "of GPUs":
         monkeypatch.setattr(mirrored, "_cross_device_ops", lambda devices: None)

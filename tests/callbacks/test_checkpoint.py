@@ -150,9 +150,11 @@ def assert_equal(found, expected, strategy):
     ("strategy", "data"),
     [
         ("3 replicas", arrays),
-        ("3 replicas", generator),
         *exhaustive(
-            ("3 replicas", shuffled_dataset), ("3 replicas", augmented), ("one device", generator)
+            ("3 replicas", generator),
+            ("3 replicas", shuffled_dataset),
+            ("3 replicas", augmented),
+            ("one device", generator),
         ),
     ],
     indirect=["strategy"],
@@ -165,7 +167,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(strategy, data, tmp
     assert_equal(found, expected, strategy)
 
 
-@pytest.mark.parametrize("after", [8, 21, *exhaustive(1, 4, 7, 20)])
+@pytest.mark.parametrize("after", [8, *exhaustive(1, 4, 7, 20, 21)])
 def test_wherever_it_is_interrupted(after, tmp_path):
     strategy = strategies.get("one device")
     expected = uninterrupted(strategy, shuffled_dataset)
@@ -299,9 +301,8 @@ def passed_over(monkeypatch):
     ("data", "after", "every_steps", "num_read"),
     [
         (shuffled_dataset, 17, 4, 2),
-        (of_unknown_length, 17, 4, 4),
-        (shuffled_dataset, 17, None, 0),
         (of_unknown_length, 7, 6, 6),
+        *exhaustive((of_unknown_length, 17, 4, 4), (shuffled_dataset, 17, None, 0)),
     ],
 )
 def test_the_epochs_before_are_not_read_again(
@@ -317,7 +318,7 @@ def test_the_epochs_before_are_not_read_again(
     assert "The data of this epoch is read again up to that step." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("data", [shuffled_dataset, of_unknown_length])
+@pytest.mark.parametrize("data", [of_unknown_length, *exhaustive(shuffled_dataset)])
 def test_more_epochs_of_a_finished_run_read_one_epoch_again_at_most(data, passed_over, tmp_path):
     strategy = strategies.get("one device")
     train(strategy, data, [Checkpoint(tmp_path)], epochs=3)
@@ -414,6 +415,7 @@ def test_an_epoch_in_which_the_data_ran_out_goes_on_when_there_is_more(strategy,
     assert found[1].epoch == [0, 1, 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("deployment", ["2 replicas", *exhaustive("one device")])
 def test_more_data_for_the_same_last_epoch_goes_on_in_it(deployment, tmp_path):
@@ -431,6 +433,7 @@ def test_more_data_for_the_same_last_epoch_goes_on_in_it(deployment, tmp_path):
     assert_equal(train(7, [Checkpoint(tmp_path)]), expected, strategy)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 def test_an_epoch_in_which_the_data_ran_out_can_be_the_last_of_the_data(tmp_path):
     """As with a generator of which there is no more: only the later epochs go on."""
@@ -448,6 +451,7 @@ def test_an_epoch_in_which_the_data_ran_out_can_be_the_last_of_the_data(tmp_path
     assert_equal(found, expected, strategy)
 
 
+@pytest.mark.exhaustive  # Beside tests/checkpoints/test_several_fits.py.
 def test_several_fits_in_a_row(tmp_path):
     def program(*interrupt):
         model = make_model(strategies.get("one device"))
@@ -513,7 +517,7 @@ class CompileIn(keras.callbacks.Callback):
             self.model.make_train_function()
 
 
-@pytest.mark.parametrize("moment", ["on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize("moment", ["on_epoch_end", *exhaustive("on_epoch_begin")])
 def test_a_model_compiled_within_a_fit_is_the_newest(moment, tmp_path, capsys):
     def run():
         model = make_model(strategies.get("one device"))
@@ -546,6 +550,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert_equal(found, expected, strategy)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:The checkpoint of step")
 def test_what_comes_after_a_damaged_checkpoint_is_kept(tmp_path):
     strategy = strategies.get("one device")
@@ -575,7 +580,7 @@ def test_a_training_whose_checkpoints_are_all_damaged_begins_anew_and_says_so(tm
     assert_equal(found, uninterrupted(strategy, arrays), strategy)
 
 
-@pytest.mark.parametrize("name", ["model.weights.h5", "checkpoint.json"])
+@pytest.mark.parametrize("name", ["checkpoint.json", *exhaustive("model.weights.h5")])
 def test_a_checkpoint_that_may_not_be_read_is_an_error_and_stays(name, tmp_path):
     strategy = strategies.get("one device")
     train(strategy, arrays, [Checkpoint(tmp_path, keep=1)], epochs=1)
@@ -616,7 +621,7 @@ class Losses(keras.callbacks.Callback):
 
 @pytest.mark.parametrize(
     ("mode", "best", "every"),
-    [("auto", [14, 28], {}), ("max", [7, 21], {"every_steps": 3})],
+    [*exhaustive(("auto", [14, 28], {})), ("max", [7, 21], {"every_steps": 3})],
     ids=["min", "max"],
 )
 def test_the_best_are_kept_beside_the_newest(mode, best, every, tmp_path):
@@ -687,7 +692,7 @@ def test_another_model_is_refused_with_the_differences(tmp_path):
         train(strategy, arrays, [Checkpoint(tmp_path)], make=wider)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "a dataset", "whole batches"])
+@pytest.mark.parametrize("kind", ["whole batches", *exhaustive("arrays", "a dataset")])
 def test_another_batch_size_is_refused(kind, tmp_path):
     def fit(size, **arguments):
         model = make_model(strategies.get("one device"))
@@ -748,6 +753,7 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path, capsys):
         train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
 
 
+@pytest.mark.exhaustive
 def test_training_goes_on_where_the_folder_is_read_only(tmp_path):
     strategy = strategies.get("one device")
     expected = uninterrupted(strategy, arrays)

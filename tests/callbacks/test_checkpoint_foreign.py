@@ -175,6 +175,7 @@ def test_a_layer_that_leaves_its_weights_out_of_files_goes_on(strategy, tmp_path
     assert_equal(found, expected, strategy)
 
 
+@pytest.mark.exhaustive
 def test_averages_of_bfloat16_go_on(tmp_path):
     def make(strategy):
         keras.utils.set_random_seed(5)
@@ -285,7 +286,7 @@ def test_what_callbacks_change_is_changed_once_with_replicas(strategy, tmp_path)
 
 
 @pytest.mark.parametrize("after", [8, *exhaustive(5, 7, 21)])
-@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("order", named(ORDERS, exhaustive={"first"}))
 def test_wherever_it_is_interrupted(order, after, tmp_path):
     strategy = strategies.get("one device")
     assert_goes_on(strategy, Shrink, order, tmp_path, after=after, every_steps=1)

@@ -51,6 +51,7 @@ def test_a_group_that_is_not_full_goes_on_in_the_next_fit_with_this_callback(str
     assert model.optimizer.iterations.numpy() == 7
 
 
+@pytest.mark.exhaustive
 def test_another_callback_starts_with_an_empty_group():
     model = hand_loop.make_model(strategies.get("2 replicas"))
     hand_loop.fit(model, [GradientAccumulation(steps=3)], epochs=1)
@@ -171,6 +172,10 @@ LOSSES = {
 }
 # Each part of them is in another one, too.
 COMBINED = {
+    "sum",
+    "none",
+    "two sums",
+    "mean, mask",
     "mean, mask, weights",
     "mean, weights",
     "weighted mean",

@@ -352,7 +352,12 @@ def with_strings(x):
 @each_kind_of_strategy
 @pytest.mark.parametrize(
     ("form", "num_arrays"),
-    [(tf.constant, 1), (bfloat16, 1), (ragged, 2), (four, 4), (with_strings, 4)],
+    [
+        *exhaustive((tf.constant, 1), (bfloat16, 1)),
+        (ragged, 2),
+        *exhaustive((four, 4)),
+        (with_strings, 4),
+    ],
     ids=["dense", "bfloat16", "ragged", "four tensors", "strings"],
 )
 def test_data_that_is_not_inputs_and_labels(strategy, form, num_arrays, tmp_path):

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kerasdist.callbacks import Checkpoint, Summaries
 from tests import event_files, strategies
+from tests.cases import crossed, exhaustive
 
 X = np.random.default_rng(2).normal(size=(12, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -82,7 +83,7 @@ def add_weights(model):
 
 
 @pytest.mark.parametrize("between", [nothing, compile_anew, add_weights])
-@pytest.mark.parametrize("killed_after", [1, 5])
+@pytest.mark.parametrize("killed_after", [5, *exhaustive(1)])
 def test_weights_and_histories_are_those_of_a_run_that_was_not_killed(
     between, killed_after, tmp_path
 ):
@@ -98,7 +99,7 @@ def test_weights_and_histories_are_those_of_a_run_that_was_not_killed(
         np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("between", [nothing, compile_anew])
+@pytest.mark.parametrize("between", [compile_anew, *exhaustive(nothing)])
 def test_the_summaries_of_a_fit_that_is_over_stay(between, tmp_path):
     def run(folder, **arguments):
         return train(folder, between=between, summaries=folder / "logs", **arguments)
@@ -209,7 +210,7 @@ def check_outcomes(ours, theirs):
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("killed_after", [3, 8, 15])
+@pytest.mark.parametrize("killed_after", [15, *exhaustive(3, 8)])
 def test_between_them_a_program_has_what_it_had(killed_after, tmp_path):
     expected = fit_three_times(tmp_path / "whole")
     with pytest.raises(Killed):
@@ -236,8 +237,10 @@ def test_the_ends_of_the_last_ten_are_kept(tmp_path):
     assert sorted(int(each.name[5:]) for each in tmp_path.iterdir()) == list(range(18, 79, 6))
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("killed_after", [2, 8, 16])
+@pytest.mark.parametrize(
+    ("killed_after", "is_first"),
+    crossed([2, 8, 16], [True, False], kept=[(8, True), (16, False)]),
+)
 def test_backups_of_keras_beside_it_change_nothing(killed_after, is_first, tmp_path):
     def run(folder, *callbacks):
         model = make()
@@ -275,8 +278,14 @@ def caches(kind, folder):
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["in memory", "and shuffled again", "of batches", "in a file"])
-@pytest.mark.parametrize("killed_after", [2, 5, 8])
+@pytest.mark.parametrize(
+    ("killed_after", "kind"),
+    crossed(
+        [2, 5, 8],
+        ["in memory", "and shuffled again", "of batches", "in a file"],
+        kept=[(8, "and shuffled again"), (2, "of batches"), (5, "in a file")],
+    ),
+)
 def test_data_that_is_cached_comes_in_the_same_order(kind, killed_after, tmp_path):
     def run(folder, *callbacks):
         model = make()

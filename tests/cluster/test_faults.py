@@ -275,6 +275,7 @@ def test_interrupt_of_the_launcher_ends_all(outcome):
     assert outcome.secs < 10  # The time to end after TERM, before KILL.
 
 
+@pytest.mark.exhaustive
 @of(launched, SIGNAL_TO_THE_LAUNCHER.format("SIGTERM"))
 def test_term_to_the_launcher_ends_all(outcome):
     assert outcome.codes == [143]

@@ -221,6 +221,7 @@ def test_killed_parameter_server_ends_the_job(outcome):
     assert_ends_because_of_the_ps(outcome.outputs[0])
 
 
+@pytest.mark.exhaustive
 @of(launched, "def act(): kill('ps 0', signal.SIGSTOP)")
 def test_halted_parameter_server_ends_the_job(outcome):
     assert outcome.codes == [137]  # The ps was the first to fail: the launcher killed it.

@@ -672,6 +672,7 @@ def load_on_one_worker(path):
     return weights, [device.split("task:")[1][0] for device in parts]
 
 
+@pytest.mark.exhaustive
 def test_saved_model_loads_on_another_number_of_parameter_servers(tmp_path):
     model = make_embedding(strategies.get("one device"))
     model.fit(tokens(), np.ones((64, 1)), batch_size=8, verbose=0)

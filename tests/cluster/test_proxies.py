@@ -6,6 +6,7 @@ import pytest
 
 from kerasdist import testing
 from kerasdist.cluster import proxies
+from tests.cases import exhaustive
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def join():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("num_ps", [0, 1])
+@pytest.mark.parametrize("num_ps", [1, *exhaustive(0)])
 def test_workers_start_beside_a_proxy_that_nobody_can_reach(monkeypatch, num_ps):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 

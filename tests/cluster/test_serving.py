@@ -211,6 +211,7 @@ def test_killed_ps_ends_the_job_and_is_named(outcome):
     assert re.search(r"ends because ps 0 \(127\.0\.0\.1:\d+\) is gone", outcome.outputs[1])
 
 
+@pytest.mark.exhaustive  # As in test_faults.py.
 @of(
     alone,
     """

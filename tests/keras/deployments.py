@@ -31,15 +31,14 @@ class Selection:
     ours: tuple[str, ...] = OURS
 
 
-_QUICK_CALLBACKS = (
-    "csv_logger",
-    "lambda_callback",
-    "learning_rate_scheduler",
-    "reduce_lr_on_plateau",
-    "terminate_on_nan",
-)
+_QUICK_CALLBACKS = ("csv_logger", "reduce_lr_on_plateau", "terminate_on_nan")
 # Words in the names of tests that take long, or are much like another one.
-_SLOW = ("jit", "steps_per", "scipy", "py_dataset", "predict", "val_split")
+_SLOW = (
+    *("jit", "steps_per", "scipy", "py_dataset", "predict", "val_split", "without", "backwards"),
+    *("same_loss", "list_respect", "internal_only", "fwd_pass", "verbose", "honors", "raise_error"),
+    *("multiple_compiles", "nested_inputs", "retracing", "metric_update", "functional", "layer"),
+    *("jax", "torch", "grain", "graph_fn", "constraints", "state_reset"),
+)
 
 EVERYTHING = Selection(
     # The last one starts TensorFlow anew, and nothing of ours would live after it.

@@ -99,7 +99,6 @@ def test_it_ends_when_nothing_comes(data_dir, tmp_path, capsys):
     assert "No new checkpoint in " in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive
 def test_it_ends_at_a_step(data_dir, copied, capsys):
     (copied / "model.keras").unlink()
 
@@ -173,6 +172,7 @@ def test_a_net_of_convolutions_alone_takes_them(data_dir, tmp_path, capsys):
     assert "on 100 examples of digits" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_each_checkpoint_of_a_running_training_is_measured(data_dir, tmp_path):
     path = tmp_path / "run"

@@ -76,6 +76,7 @@ def test_an_image_is_needed(run, capsys):
     assert "No image is given" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_another_process_serves_what_was_exported(run, pictures, tmp_path, capsys):
     folder = tmp_path / "exported/1"

@@ -82,6 +82,7 @@ def test_two_workers_given_by_hand_make_the_model_of_two_clones(tmp_path, capsys
     assert len(list((tmp_path / "workers/train").iterdir())) == 1
 
 
+@pytest.mark.exhaustive
 def test_workers_and_parameter_servers_make_exactly_the_steps_asked_for(tmp_path):
     # The batch is that of one worker's step, so it is that of both workers above.
     deployment = ["--worker_replicas=2", "--num_ps_tasks=1", "--batch_size=32"]
@@ -143,6 +144,7 @@ def launch(tmp_path, *command, options=()):
     )
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_a_launched_training_without_a_traceback(tmp_path):
     argv = [*arguments(tmp_path, "run"), "--max_number_of_steps=1000000"]
 

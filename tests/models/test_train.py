@@ -222,7 +222,6 @@ def next_command(printed):
     return line
 
 
-@pytest.mark.exhaustive
 def test_ctrl_c_after_a_checkpoint_says_where_the_command_goes_on(
     argv, tmp_path, capsys, monkeypatch
 ):
@@ -307,6 +306,7 @@ def test_more_steps_go_on_in_the_middle_of_an_epoch(first, argv, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_run_that_was_killed_goes_on_with_the_same_command(argv, tmp_path, capsys):
     steps = ["--max_number_of_steps=14", "--save_interval_secs=1"]
@@ -461,6 +461,7 @@ def test_features_of_other_digits_are_better_than_drawn_ones(data_dir, tmp_path,
     assert accuracy("tuned", *last_layer, *tuned) > accuracy("fresh", *last_layer) + 0.3
 
 
+@pytest.mark.exhaustive
 def test_a_net_with_a_second_classifier_keeps_the_first(argv, tmp_path, monkeypatch, capsys):
     def build(*, num_classes, image_size, channels, weight_decay):
         images = keras.Input((image_size, image_size, channels))

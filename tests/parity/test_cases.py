@@ -16,35 +16,49 @@ pytestmark = [
     pytest.mark.processes,  # Clusters run beside all of them.
 ]
 CASE_NAMES = [case.name for case in CASES]
-# `make test` compares all rows on replicas, and these on one device and on clusters.
-OF_EACH_KIND = {
-    "Adam",
+# `make test` compares all rows on three replicas, and fewer where they seldom differ from those.
+ON_ONE_DEVICE = {
+    "fit in the scope, own train_step",
+    "batches of ragged sizes",
+    "tf.data of unknown length",
+    "steps_per_execution=10, 13 steps",
+    "mixed_float16",
+    "own train_step, own accumulation",
+}
+ON_CLUSTERS = {
     "fit in the scope, own train_step",
     "several outputs, loss weights",
-    "use_ema, ema_overwrite_frequency=3",
     "sample_weight with zeros",
-    "validation_data",
     "evaluate and predict",
     "masks",
     "own metrics: classes",
-    "Circle loss",
     "batches of 1 example",
-    "batches of ragged sizes",
     "tf.data of unknown length",
     "generator",
     "DistributedDataset",
-    "distribute_datasets_from_function",
-    "train_on_batch",
     "steps_per_execution=10, 13 steps",
-    "jit_compile=True",
-    "run_eagerly=True",
-    "mixed_float16",
     "Embedding (sparse gradients)",
     "BatchNormalization(synchronized=True)",
-    "own train_step, sharpness-aware",
     "own train_step, own accumulation",
-    "own train_step, two optimizers",
 }
+# Of every kind a row: TensorFlow hands on the values of a single replica by themselves, so that
+# on workers of one `make test-all` has these.
+OF_EACH_KIND = (
+    ON_ONE_DEVICE
+    | ON_CLUSTERS
+    | {
+        "Adam",
+        "use_ema, ema_overwrite_frequency=3",
+        "validation_data",
+        "Circle loss",
+        "distribute_datasets_from_function",
+        "train_on_batch",
+        "jit_compile=True",
+        "run_eagerly=True",
+        "own train_step, sharpness-aware",
+        "own train_step, two optimizers",
+    }
+)
 SEVERAL_REPLICAS, ONE_REPLICA = "2 workers x 2 clones", "2 workers"
 
 
@@ -64,11 +78,10 @@ def rows(deployment, names, *, exhaustive):
 
 IN_ONE_PROCESS = [
     *rows("3 replicas", CASE_NAMES, exhaustive=()),
-    *rows("one device", CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND),
+    *rows("one device", CASE_NAMES, exhaustive=set(CASE_NAMES) - ON_ONE_DEVICE),
 ]
 ON_WORKERS = [
-    *rows(SEVERAL_REPLICAS, CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND),
-    # TensorFlow hands on the values of a single replica by themselves.
+    *rows(SEVERAL_REPLICAS, CASE_NAMES, exhaustive=set(CASE_NAMES) - ON_CLUSTERS),
     *rows(ONE_REPLICA, OF_EACH_KIND, exhaustive=OF_EACH_KIND),
 ]
 # What parameter servers refuse, by the error.
@@ -82,7 +95,7 @@ REFUSED = {
 }
 (ONE_WORKER,) = PARAMETER_SERVERS
 ON_PARAMETER_SERVERS = rows(
-    ONE_WORKER, CASE_NAMES, exhaustive=set(CASE_NAMES) - OF_EACH_KIND - REFUSED.keys()
+    ONE_WORKER, CASE_NAMES, exhaustive=set(CASE_NAMES) - ON_CLUSTERS - REFUSED.keys()
 )
 
 

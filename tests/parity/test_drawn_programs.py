@@ -21,7 +21,7 @@ from tests.strategies import get
 NUM_FEATURES, NUM_STEPS, NUM_WORDS = 3, 4, 7
 EXAMPLES = os.environ.get("EXAMPLES")
 SETTINGS = hypothesis.settings(
-    max_examples=int(EXAMPLES or 8),
+    max_examples=int(EXAMPLES or 4),
     derandomize=not EXAMPLES,
     database=None,
     deadline=None,

@@ -48,7 +48,12 @@ NUM_PARAMETERS = {
 SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, "nasnet": 32}
 SMALL |= {"inception": 75}
 # More of the same blocks.
-DEEP = ("_101", "_152", "_200", "nasnet_large")
+DEEP = ("_101", "_152", "_200", "nasnet_large", "vgg_16", "vgg_19")
+# Of other sizes, or built in test_slim_nets.py with the name of each variable.
+FURTHER = {
+    *("inception_v2", "inception_v3", "inception_v4"),
+    *("mobilenet_v1", "mobilenet_v1_075", "mobilenet_v2", "mobilenet_v2_035"),
+}
 QUICK = ("cifarnet", "inception_v1", "lenet", "mobilenet_v1_025", "resnet_v1_50")
 
 
@@ -62,7 +67,7 @@ def size_of(name):
         pytest.param(
             name,
             marks=[pytest.mark.thorough] * (name not in QUICK)
-            + [pytest.mark.exhaustive] * name.endswith(DEEP),
+            + [pytest.mark.exhaustive] * (name.endswith(DEEP) or name in FURTHER),
         )
         for name in nets.NETS
     ],

@@ -103,7 +103,9 @@ def build():
 
 
 # More of the same blocks.
-DEEP = ("_101", "_152", "_200", "nasnet_large")
+DEEP = ("_101", "_152", "_200", "nasnet_large", "vgg_19")
+# Large, and of layers of kinds that the others have.
+LARGE = {"alexnet_v2", "inception_resnet_v2", "overfeat"}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ DEEP = ("_101", "_152", "_200", "nasnet_large")
         pytest.param(
             name,
             marks=[pytest.mark.thorough] * (name not in ("lenet", "mobilenet_v1"))
-            + [pytest.mark.exhaustive] * name.endswith(DEEP),
+            + [pytest.mark.exhaustive] * (name.endswith(DEEP) or name in LARGE),
         )
         for name in NAMES
     ],

@@ -79,6 +79,7 @@ def test_inception_v3_on_imagenet(write, tmp_path, capsys):
     assert {"MovingAverage", "Summaries"} <= set(classes)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.thorough
 def test_vgg_16_with_a_new_head(write, tmp_path, capsys):
     """With AlexNet in its place, whose layers have the same names: a third of the size."""

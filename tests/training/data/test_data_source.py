@@ -16,6 +16,7 @@ from kerasdist.private import dataset_adapter
 from kerasdist.training.data.data_source import DataSource
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import strategies
+from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy, each_with_parameter_servers
 
 
@@ -84,6 +85,7 @@ def test_a_generator_is_not_called_while_it_runs(strategy):
     assert len(use_a_generator_again_and_again(strategy)) == 8
 
 
+@pytest.mark.exhaustive
 @each_with_parameter_servers
 def test_a_generator_is_not_called_while_it_runs_for_workers(workers):
     ((*predictions,),) = strategies.run_on_workers(use_a_generator_again_and_again, workers)
@@ -168,7 +170,7 @@ source = DataSource(iter([]))
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("program", [PROGRAM, ENDS_WITH_PYTHON])
+@pytest.mark.parametrize("program", [PROGRAM, *exhaustive(ENDS_WITH_PYTHON)])
 def test_process_ends_well(program):
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.plain import check_as_plain, check_workers, outcome_of
@@ -52,6 +53,7 @@ def fit_on_workers(strategy):
     return [outcome_of(strategy.scope(), make, fit)]
 
 
+@pytest.mark.exhaustive
 @on_workers
 def test_over_workers_too(workers):
     check_workers(workers, fit_on_workers)

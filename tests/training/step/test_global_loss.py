@@ -36,7 +36,9 @@ def network(cls=keras.Model, **dense_arguments):
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 @each_strategy
 @pytest.mark.parametrize("eagerly", [False, *exhaustive(True)], ids=["compiled", "eager"])
-@pytest.mark.parametrize("reduction", [None, "none", "sum", "mean", "mean_with_sample_weight"])
+@pytest.mark.parametrize(
+    "reduction", [None, "sum", *exhaustive("none", "mean"), "mean_with_sample_weight"]
+)
 def test_a_compiled_loss_may_have_any_reduction(strategy, reduction, eagerly):
     def make():
         model = network()
@@ -64,7 +66,9 @@ class Calls(keras.losses.MeanSquaredError):
 
 @on_two_replicas
 @pytest.mark.parametrize(
-    "arguments", [["a number for each example"], ["super"], ["super", "sum"], ["mean"]], ids=str
+    "arguments",
+    [["a number for each example"], ["super", "sum"], *exhaustive(["super"], ["mean"])],
+    ids=str,
 )
 def test_a_compiled_loss_may_reduce_where_it_is_called(strategy, arguments, monkeypatch, recwarn):
     monkeypatch.delattr(whole_losses, "compute")  # None of these needs the others' examples.

@@ -10,6 +10,7 @@ from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.step import gradient_aggregation, loss_scale, replica_run, replica_step
 from tests import strategies
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_two_replicas
 
@@ -61,7 +62,7 @@ def test_a_loss_that_is_weighed_gives_the_same_gradient(strategy):
 
 
 @each_strategy
-@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adagrad", *exhaustive("adam")])
 def test_rows_that_are_looked_up_once_are_squared_as_sums_over_all_examples(strategy, optimizer):
     x = np.random.default_rng(0).normal(size=(13, 4)).astype("float32")
     x *= x > 0.5
@@ -94,9 +95,9 @@ class Positions(keras.layers.Layer):
 @pytest.mark.parametrize(
     "count",
     [
-        lambda inputs: tf.range(4),
+        *exhaustive(lambda inputs: tf.range(4)),
         lambda inputs: keras.ops.arange(tf.shape(inputs)[1]),
-        lambda inputs: np.array([3, 1, 2, 0]),
+        *exhaustive(lambda inputs: np.array([3, 1, 2, 0])),
     ],
     ids=["range", "dynamic", "array"],
 )
@@ -142,7 +143,7 @@ def make_float8():
 
 
 @each_strategy
-@pytest.mark.parametrize("clip", [(), (GradientClipping,)], ids=["", "clipped"])
+@pytest.mark.parametrize("clip", [*exhaustive(((),)), (GradientClipping,)], ids=["", "clipped"])
 def test_what_overwrites_a_variable_is_the_largest_of_all_replicas(strategy, clip):
     x = np.random.default_rng(0).normal(size=(29, 4)).astype("float32")
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.step import loss_scale
+from tests.cases import exhaustive, named
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_three_replicas, run_on_workers
 
@@ -89,13 +90,15 @@ def fit(model):
 @each_strategy
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {},
-        {"is_built": False, "steps_per_execution": 3},
-        {"is_pair": True},
-        {"model_class": ScalesInFunction},
-    ],
-    ids=["built", "not built", "two optimizers", "tf.function"],
+    named(
+        {
+            "built": {},
+            "not built": {"is_built": False, "steps_per_execution": 3},
+            "two optimizers": {"is_pair": True},
+            "tf.function": {"model_class": ScalesInFunction},
+        },
+        exhaustive={"built", "tf.function"},
+    ),
 )
 def test_the_scale_is_that_of_one_device(strategy, arguments):
     check_as_plain(strategy, functools.partial(make, **arguments), fit, tolerance=TOLERANCE)
@@ -138,7 +141,7 @@ traces: list = []
 
 
 @on_three_replicas
-@pytest.mark.parametrize(("scales", "num_traces"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(("scales", "num_traces"), [(True, 2), *exhaustive((False, 1))])
 def test_a_step_is_traced_again_for_an_optimizer_that_keeps_a_scale_alone(
     scales, num_traces, strategy
 ):

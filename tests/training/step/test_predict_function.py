@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from kerasdist.training.step.predict_function import PredictFunction, joined
 from tests import strategies
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, each_with_parameter_servers, on_two_replicas
 from tests.warned import warned_by
@@ -83,7 +84,7 @@ def paired():
 
 
 @each_strategy
-@pytest.mark.parametrize("make", [stateful, paired])
+@pytest.mark.parametrize("make", [stateful, *exhaustive(paired)])
 def test_a_model_for_one_batch_size_predicts_whole_batches(strategy, make):
     def run(model):
         outputs = [model.predict(SEQUENCES, batch_size=5, verbose=0) for _ in range(2)]
@@ -126,7 +127,7 @@ def test_scalars_of_several_batches_in_a_call_are_stacked():
 
 
 @each_strategy
-@pytest.mark.parametrize("is_stock", [True, False])
+@pytest.mark.parametrize("is_stock", [False, *exhaustive(True)])
 def test_a_distributed_dataset_is_predicted(strategy, is_stock):
     def make():
         inputs = keras.Input((4,))

@@ -10,6 +10,7 @@ from keras import layers
 
 import kerasdist
 from kerasdist.training.step import whole_losses
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import on_three_replicas, on_two_replicas
 from tests.training.step.reductions import (
@@ -104,9 +105,8 @@ def scaled_regularization(losses, outputs, x):
     "reduce",
     [
         average_of_tensorflow,
-        divided_by_the_strategys_number,
-        divided_by_the_contexts_number,
         scaled_regularization,
+        *exhaustive(divided_by_the_strategys_number, divided_by_the_contexts_number),
     ],
     ids=lambda each: each.__name__,
 )
@@ -200,7 +200,7 @@ def fit_by_hand(strategy, update, *, is_built):
 
 
 @on_two_replicas
-@pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
+@pytest.mark.parametrize("is_built", [*exhaustive(True), False], ids=["built", "not built"])
 @pytest.mark.parametrize("update", [own_slope, signs_of_slope], ids=lambda each: each.__name__)
 def test_weights_that_a_replica_updates_by_itself_are_named(strategy, update, is_built):
     (message,), are_equal = fit_by_hand(strategy, update, is_built=is_built)
@@ -258,7 +258,7 @@ def mean_of_batch(inputs):
 @on_two_replicas
 @pytest.mark.parametrize(
     ("mean_of", "number"),
-    [(mean_of_replica, 1), (mean_of_replicas, 0), (mean_of_batch, 0)],
+    [(mean_of_replica, 1), (mean_of_replicas, 0), *exhaustive((mean_of_batch, 0))],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_state_that_is_not_the_same_on_all_replicas_is_named(strategy, mean_of, number):
@@ -369,7 +369,9 @@ def regularized_by_the_mean():
 
 
 @on_two_replicas
-@pytest.mark.parametrize("own", [centered, softmax_over_examples, regularized_by_the_mean])
+@pytest.mark.parametrize(
+    "own", [softmax_over_examples, regularized_by_the_mean, *exhaustive(centered)]
+)
 def test_functions_in_layers_of_keras_are_looked_at_too(strategy, own):
     with strategy.scope():
         parts = [layers.Dense(4, "tanh"), *own(), layers.Dense(2)]
@@ -418,7 +420,7 @@ def clipped_in_the_loss():
 
 
 @on_three_replicas
-@pytest.mark.parametrize("make", [clipped_in_a_layer, clipped_in_the_loss])
+@pytest.mark.parametrize("make", [clipped_in_the_loss, *exhaustive(clipped_in_a_layer)])
 def test_a_gradient_that_clips_sees_what_it_sees_on_one_device(strategy, make):
     def run(model):  # A warning is an error here.
         return model.fit(X, Y, batch_size=16, epochs=3, shuffle=False, verbose=0).history
@@ -482,7 +484,7 @@ def of_the_last_examples_or_nothing(losses, outputs, x):
 @on_two_replicas
 @pytest.mark.parametrize(
     "reduce",
-    [four_largest, of_the_last_examples, of_the_last_examples_or_nothing],
+    [four_largest, *exhaustive(of_the_last_examples), of_the_last_examples_or_nothing],
     ids=lambda each: each.__name__,
 )
 def test_where_a_few_examples_say_nothing_all_of_the_batch_are_asked(strategy, reduce):

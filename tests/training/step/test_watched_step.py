@@ -8,6 +8,7 @@ import tensorflow as tf
 from kerasdist.callbacks import FirstStepProof
 from kerasdist.training.step.watched_step import WatchedStep, slots_of
 from tests import strategies
+from tests.cases import exhaustive
 from tests.strategies import each_strategy
 
 X = np.random.default_rng(2).normal(size=(25, 3)).astype("float32")
@@ -45,7 +46,10 @@ def of_unknown_length():
 @each_strategy
 @pytest.mark.parametrize(
     ("num_steps", "seen"),
-    [(1, [(1, [10]), (1, [10]), (1, [5])] * 2), (2, [(2, [10, 10]), (1, [5])] * 2)],
+    [
+        *exhaustive((1, [(1, [10]), (1, [10]), (1, [5])] * 2)),
+        (2, [(2, [10, 10]), (1, [5])] * 2),
+    ],
 )
 def test_data_that_ends_is_seen_and_trained_as_without(strategy, num_steps, seen):
     watch = Watch()

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from tests.cases import named
+from tests.cases import exhaustive, named
 from tests.plain import check_as_plain, check_workers, outcome_of
 from tests.strategies import on_three_replicas, on_two_replicas, on_workers
 
@@ -215,6 +215,7 @@ LIKE_OTHERS = {
     "clips_to_value",
     "clips_by_weight",
     "clips_in_condition",
+    "logs_norm",
     "clips_each_example",
     "clips_each_example_in_loop",
     "weighs_tasks",
@@ -250,7 +251,9 @@ def test_each_replica_has_its_own_settings_of_layers(strategy):
 
 
 @on_two_replicas
-@pytest.mark.parametrize("step", [clips_to_norm, skips_large], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "step", [clips_to_norm, *exhaustive(skips_large)], ids=lambda each: each.__name__
+)
 def test_operation_by_operation(strategy, step):
     check_as_plain(strategy, lambda: make(step, run_eagerly=True), fit)
 
@@ -304,7 +307,7 @@ def scales(model, x, y, *, limit=None):
 
 
 @on_two_replicas
-@pytest.mark.parametrize("limit", [None, 4.0])
+@pytest.mark.parametrize("limit", [4.0, *exhaustive(None)])
 def test_of_scaled_losses_too(strategy, limit):
     def make_scaled():
         inner = keras.optimizers.Adam(0.05)

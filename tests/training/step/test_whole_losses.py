@@ -93,6 +93,7 @@ def classes():
     }
 
 
+@pytest.mark.exhaustive  # The workers below have the same program.
 @on_three_replicas
 def test_keras_own_are_those_of_all_examples(strategy):
     make = compiled_with(classes, loss_weights={"mask": 3.0, "place": 0.5, "number": 1.0})
@@ -102,7 +103,7 @@ def test_keras_own_are_those_of_all_examples(strategy):
 
 @on_three_replicas
 @pytest.mark.parametrize(
-    "losses", ["functions", "without reduction", *exhaustive("axes", "strings", "sums")]
+    "losses", ["without reduction", *exhaustive("axes", "functions", "strings", "sums")]
 )
 def test_however_they_are_given(losses, strategy):
     # With its default `gamma` the circle loss is about 100.
@@ -277,7 +278,9 @@ def evaluate_around_fit(model):
 
 
 @on_three_replicas
-@pytest.mark.parametrize("loss", [contrast, masked_mean, CallsByName(name="named"), OnlyCalls()])
+@pytest.mark.parametrize(
+    "loss", [contrast, *exhaustive(masked_mean, CallsByName(name="named")), OnlyCalls()]
+)
 def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
     name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.
     check_as_plain(strategy, small_net(loss, name=name), evaluate_around_fit)
@@ -321,6 +324,7 @@ def test_data_that_is_distributed_shows_it_too(steps_per_execution, strategy, re
     assert not [each for each in recwarn if "replicas" in str(each.message)]
 
 
+@pytest.mark.exhaustive
 @on_three_replicas
 def test_beside_other_losses_and_in_steps_of_ones_own(strategy):
     def losses():

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import keras_stock, tensorflow_adapter
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import on_three_replicas
 
@@ -93,7 +94,9 @@ def test_a_compiled_metric_sees_all_examples(metrics, strategy):
 
 
 @on_three_replicas
-@pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [*exhaustive({"run_eagerly": True}), {"steps_per_execution": 2}], ids=str
+)
 @pytest.mark.filterwarnings("ignore:.*eagerly has significant overhead")
 def test_in_steps_of_every_kind(arguments, strategy):
     metrics = compiled_with(lambda: [largest, Last(largest)], **arguments)
