@@ -69,6 +69,10 @@ each_with_parameter_servers = _each_cluster(list(PARAMETER_SERVERS))
 # For what two workers of one replica would show no better.
 on_workers = _each_cluster(["2 workers x 2 clones"])
 each_cluster = _each_cluster(["2 workers x 2 clones", *PARAMETER_SERVERS])
+# For what one worker of parameter servers does as those do.
+on_workers_and_more = _each_cluster(
+    ["2 workers x 2 clones", *PARAMETER_SERVERS], exhaustive=PARAMETER_SERVERS
+)
 
 
 def run_on_workers(function, workers: str, *, timeout_secs: float = 240) -> list:

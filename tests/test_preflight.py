@@ -24,6 +24,7 @@ from kerasdist.preflight import (
     tensorflow_server,
     wait_for_peers,
 )
+from tests.cases import exhaustive
 
 # A hang is what all of this is against.
 pytestmark = pytest.mark.timeout(60)
@@ -115,7 +116,7 @@ def test_complete_cluster_starts_and_leaves_its_ports_free(jobs):
             server.bind(("", place_of(address)[1]))
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+@pytest.mark.parametrize("order", [*exhaustive([0, 1, 2]), [2, 1, 0], *exhaustive([1, 0, 2])])
 def test_tasks_may_start_in_any_order(order):
     jobs = workers(3)
     tasks = []
@@ -282,7 +283,7 @@ def test_two_names_of_one_address_are_found(monkeypatch, twin, task):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fact", ["KERASDIST_RUN_ID", "KERASDIST_RESTART_COUNT"])
+@pytest.mark.parametrize("fact", ["KERASDIST_RUN_ID", *exhaustive("KERASDIST_RESTART_COUNT")])
 def test_task_of_another_run_is_not_counted_and_not_stopped(fact):
     jobs = workers(2)
     stale = start(jobs, WORKER_1, facts=FACTS | {fact: "old"}, timeout_secs=2)
@@ -430,7 +431,7 @@ def test_socket_connected_to_itself_is_no_answer(monkeypatch):
     assert f"worker 0 ({jobs['worker'][0]}): connection refused" in told
 
 
-@pytest.mark.parametrize("garbage", [GARBAGE[0], GARBAGE[2], GARBAGE[6]])
+@pytest.mark.parametrize("garbage", [*exhaustive(GARBAGE[0], GARBAGE[2]), GARBAGE[6]])
 def test_something_else_at_the_address_of_a_task_is_named(garbage):
     jobs = workers(2)
     with socket.create_server(place_of(jobs["worker"][1])) as server:
@@ -486,7 +487,7 @@ def test_worker_of_a_job_with_parameter_servers_joins_late():
 
 @pytest.mark.parametrize(
     ("names", "task"),
-    [(WITH_PS, Task("ps", 0)), (("chief", "worker"), WORKER_0)],
+    [*exhaustive((WITH_PS, Task("ps", 0))), (("chief", "worker"), WORKER_0)],
     ids=["ps", "synchronous worker"],
 )
 def test_what_cannot_join_late_waits_and_says_what_runs(names, task):

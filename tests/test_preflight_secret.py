@@ -9,6 +9,7 @@ from kerasdist import environment
 from kerasdist.cluster import Task
 from kerasdist.preflight import meeting, secret
 from tests import test_preflight as preflight
+from tests.cases import exhaustive
 from tests.test_preflight import STARTED, WORKER_0, WORKER_1
 
 pytestmark = pytest.mark.timeout(60)
@@ -49,7 +50,9 @@ def test_tasks_with_one_secret_start(variable, tmp_path, monkeypatch):
     [
         (b"one", b"two", ["its secret is not that of this task"] * 2),
         (b"one", None, ["it has no secret, and this task has one", "it asks for a secret"]),
-        (None, b"two", ["it asks for a secret", "it has no secret, and this task has one"]),
+        *exhaustive(
+            (None, b"two", ["it asks for a secret", "it has no secret, and this task has one"])
+        ),
     ],
 )
 def test_tasks_without_the_same_secret_do_not_start(secrets_of, first, second, reasons):

@@ -10,7 +10,10 @@ import pytest
 from kerasdist.testing import run_cluster
 from tests.tensorboard_server import served, wait_until
 
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.exhaustive,  # tests/callbacks/test_profiler_trace.py asks what a trace holds.
+]
 
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venvs/profile/bin/python"

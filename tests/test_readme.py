@@ -63,8 +63,8 @@ BASH = {
 # Commands of kinds that other blocks have as well, with more rows, steps, programs or tasks: the
 # doctor's table, its comparison, the application, and a launch.
 LIKE_OTHERS = {
-    *("docs/versions.md-1", "docs/doctor.md-0", "docs/application.md-0", "docs/clusters.md-1"),
-    "README.md-6",
+    *("docs/versions.md-1", "docs/doctor.md-0", "docs/doctor.md-1", "docs/application.md-0"),
+    *("docs/clusters.md-1", "README.md-5", "README.md-6"),
 }
 
 

@@ -12,6 +12,7 @@ import kerasdist
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.parity.data import examples
 from tests import strategies, unwritable
+from tests.cases import named
 from tests.strategies import each_strategy
 
 pytestmark = pytest.mark.thorough
@@ -87,6 +88,14 @@ def as_checkpoint(model, folder):
 
 SOURCES = [as_keras, as_weights, as_legacy, as_objects, as_dict, as_checkpoint]
 each_source = pytest.mark.parametrize("save", SOURCES, ids=lambda save: save.__name__)
+# For what is asked of each once more.
+each_kind_of_source = pytest.mark.parametrize(
+    "save",
+    named(
+        {save.__name__: save for save in SOURCES},
+        exhaustive={"as_weights", "as_keras", "as_legacy", "as_dict"},
+    ),
+)
 
 
 @each_source
@@ -106,7 +115,7 @@ def test_every_source_under_every_strategy(strategy, save, tmp_path):
             np.testing.assert_array_equal(copy.numpy(), value)
 
 
-@each_source
+@each_kind_of_source
 def test_a_new_head_keeps_what_it_has(save, tmp_path):
     source = trained()
     path = save(source, tmp_path)
@@ -122,7 +131,7 @@ def test_a_new_head_keeps_what_it_has(save, tmp_path):
     assert any(name.startswith(("head", "net/head")) for name in report.unused)
 
 
-@each_source
+@each_kind_of_source
 def test_names_become_those_of_the_model(save, tmp_path):
     source = trained(names=("conv0", "bn", "logits"))
     path = save(source, tmp_path)

@@ -275,6 +275,7 @@ def of_unknown_length():
     return (data.shuffle(20, seed=3).batch(16),)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("after", [6, *exhaustive(13)])  # Epochs have 6 steps, which nobody knows.
 def test_data_of_unknown_length_may_have_ended_with_the_checkpoint(after, tmp_path):
     strategy = strategies.get("one device")
@@ -301,8 +302,11 @@ def passed_over(monkeypatch):
     ("data", "after", "every_steps", "num_read"),
     [
         (shuffled_dataset, 17, 4, 2),
-        (of_unknown_length, 7, 6, 6),
-        *exhaustive((of_unknown_length, 17, 4, 4), (shuffled_dataset, 17, None, 0)),
+        *exhaustive(
+            (of_unknown_length, 17, 4, 4),
+            (shuffled_dataset, 17, None, 0),
+            (of_unknown_length, 7, 6, 6),
+        ),
     ],
 )
 def test_the_epochs_before_are_not_read_again(
@@ -365,6 +369,7 @@ def test_a_run_that_does_not_begin_with_the_first_epoch(data, tmp_path):
     assert_equal(found, train(strategy, data, **arguments), strategy)
 
 
+@pytest.mark.exhaustive
 def test_several_fits_on_one_dataset(tmp_path):
     def program(*interrupt):
         model = make_model(strategies.get("one device"))

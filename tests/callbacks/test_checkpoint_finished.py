@@ -7,6 +7,7 @@ import pytest
 from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.parity.data import examples
 from tests import strategies
+from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy
 
 
@@ -51,7 +52,7 @@ def run(strategy, folder, *, is_first, num_fits=1):
 
 
 @each_kind_of_strategy
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_first", [True, *exhaustive(False)])
 def test_callbacks_know_what_they_knew(strategy, is_first, tmp_path):
     told, weights = run(strategy, tmp_path, is_first=is_first)
 

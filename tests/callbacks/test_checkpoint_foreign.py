@@ -266,7 +266,7 @@ PAIRWISE = [
         ORDERS[order],
         every_steps,
         id=f"{name}-{order}-{every_steps}",
-        marks=[pytest.mark.exhaustive] if every_steps != 4 else [],
+        marks=[pytest.mark.exhaustive] if (name, every_steps) != ("in steps", 4) else [],
     )
     for row, name in enumerate(CHANGING)
     for column, every_steps in enumerate(EVERY_STEPS)
@@ -285,6 +285,7 @@ def test_what_callbacks_change_is_changed_once_with_replicas(strategy, tmp_path)
     assert_goes_on(strategy, Shrink, ORDERS["last"], tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("after", [8, *exhaustive(5, 7, 21)])
 @pytest.mark.parametrize("order", named(ORDERS, exhaustive={"first"}))
 def test_wherever_it_is_interrupted(order, after, tmp_path):

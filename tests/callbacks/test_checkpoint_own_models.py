@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from kerasdist.callbacks import Checkpoint
 from tests import strategies
+from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy
 from tests.warned import warned_by
 
@@ -130,7 +131,7 @@ class Holder:
         self.held = held
 
 
-@pytest.mark.parametrize(("hold", "num_told"), [(None, 1), (list, 0), (Holder, 1)])
+@pytest.mark.parametrize(("hold", "num_told"), [*exhaustive((None, 1)), (list, 0), (Holder, 1)])
 def test_an_optimizer_that_keras_does_not_save_is_told_once(hold, num_told, tmp_path):
     with strategies.get("one device").scope():
         optimizer = OF_SCRIPT["optimizer"] = keras.optimizers.Adam(name="of_script")

@@ -24,6 +24,7 @@ from kerasdist.parity.data import examples
 from kerasdist.training.step.update_callback import UpdateCallback
 from tests import strategies
 from tests.callbacks import hand_loop
+from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy, each_strategy
 
 pytestmark = pytest.mark.thorough
@@ -92,8 +93,7 @@ def test_all_together_give_the_weights_of_the_hand_loop(strategy):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"steps_per_execution": 3},
-        {"own_train_step": True},
+        *exhaustive({"steps_per_execution": 3}, {"own_train_step": True}),
         {"own_train_step": True, "steps_per_execution": 3},
         {"run_eagerly": True},
         # Clipping scaled gradients would leave next to nothing of them.
@@ -382,6 +382,7 @@ def test_clipping_what_is_left_of_a_train_step_with_two_optimizers():
     hand_loop.fit(model, [TrainableScopes([".*/head/.*"]), GradientClipping(norm=1.0)])
 
 
+@pytest.mark.exhaustive
 @each_strategy
 def test_weights_are_the_same_on_every_replica(strategy):
     model = hand_loop.make_model(strategy)

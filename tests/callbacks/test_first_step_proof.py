@@ -82,7 +82,7 @@ def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments,
 
 @pytest.mark.filterwarnings("ignore:Batch normalization")
 @pytest.mark.filterwarnings("ignore:The gradient over 2 replicas:UserWarning")
-@pytest.mark.parametrize("is_mended", [True, False])
+@pytest.mark.parametrize("is_mended", [True, *exhaustive(False)])
 def test_a_sum_over_examples_is_found(is_mended, monkeypatch, capsys):
     if not is_mended:  # As with data by file, where replicas cannot have the whole batch.
         monkeypatch.setattr(dry_runs, "finds_nothing", lambda *_: False)
@@ -178,6 +178,7 @@ def prove(strategy):
     return [proof.comparison and proof.comparison.is_equal for proof in proofs]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_two_workers_prove_their_step():
     assert strategies.run_on_workers(prove, "2 workers") == [[True, True]] * 2

@@ -10,7 +10,7 @@ from kerasdist.callbacks import GradientAccumulation, GradientClipping, MovingAv
 from kerasdist.parity import models
 from tests import strategies
 from tests.callbacks import hand_loop
-from tests.cases import named
+from tests.cases import exhaustive, named
 from tests.strategies import each_kind_of_strategy, each_strategy
 
 pytestmark = pytest.mark.thorough
@@ -71,7 +71,7 @@ def test_schedules_count_updates(strategy):
     hand_loop.assert_same(model, hand_loop.train(batches=groups(3), update=update).weights)
 
 
-@pytest.mark.parametrize("average_comes_first", [False, True])
+@pytest.mark.parametrize("average_comes_first", [True, *exhaustive(False)])
 @each_kind_of_strategy
 def test_averages_count_updates(strategy, average_comes_first):
     model = hand_loop.make_model(strategy)
@@ -199,7 +199,9 @@ def test_every_batch_counts_with_the_divisor_of_its_loss(strategy, arguments):
     check_larger_batches(strategy, **arguments)
 
 
-@pytest.mark.parametrize("arguments", [{"steps_per_execution": 3}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{"steps_per_execution": 3}, *exhaustive({"run_eagerly": True})], ids=str
+)
 @each_kind_of_strategy
 def test_the_divisor_is_known_under_every_way_to_train(strategy, arguments):
     check_larger_batches(strategy, **LOSSES["mean, mask"], **arguments)
@@ -236,9 +238,11 @@ def test_a_loss_of_the_users_own_counts_with_the_examples():
             {"loss": [cross_entropy("sum"), cross_entropy()]},
             r"1 \(a sum\), the number of examples",
         ),
-        (
-            {"loss": [cross_entropy(), cross_entropy(ignore_class=0)]},
-            "the number of examples, the sum of its mask or weights",
+        *exhaustive(
+            (
+                {"loss": [cross_entropy(), cross_entropy(ignore_class=0)]},
+                "the number of examples, the sum of its mask or weights",
+            )
         ),
         (
             {"loss": [cross_entropy(), cross_entropy(ignore_class=0)], "mask": True},

@@ -176,6 +176,7 @@ def test_summaries_count_the_first_one_s_updates_and_have_the_gradients_of_all(s
         assert all(value > 0 for value in found[f"update_ratio/{variable.path}"].values())
 
 
+@pytest.mark.exhaustive
 @each_with_parameter_servers
 def test_updates_of_others_are_those_of_the_optimizer_that_updates(workers):
     ((stale, steps),) = strategies.run_on_workers(staleness_of_chief, workers)

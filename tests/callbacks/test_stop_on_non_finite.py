@@ -404,6 +404,7 @@ def error_of_worker(strategy):
         return str(error)
 
 
+@pytest.mark.exhaustive
 @each_with_parameter_servers
 def test_over_parameter_servers(workers):
     ((message, weights),) = strategies.run_on_workers(error_of_chief, workers)

@@ -264,7 +264,7 @@ class DrawsInItsGraph(keras.Model):
 
 
 @each_kind_of_strategy
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.parametrize("steps_per_execution", [2, *exhaustive(1)])
 def test_numbers_that_the_graph_draws_stay_bit_equal(strategy, steps_per_execution, tmp_path):
     weights = []
     for callbacks in ([], [], [Summaries(tmp_path, every_steps=5)]):
@@ -371,6 +371,7 @@ def summaries_of_worker(strategy):
         return event_files.numbers(Path(folder))
 
 
+@pytest.mark.exhaustive
 @each_with_parameter_servers
 def test_over_parameter_servers(workers):
     (found,) = strategies.run_on_workers(summaries_of_chief, workers)

@@ -82,7 +82,7 @@ def add_weights(model):
         model.compile("adam", "mse")
 
 
-@pytest.mark.parametrize("between", [nothing, compile_anew, add_weights])
+@pytest.mark.parametrize("between", [*exhaustive(nothing), compile_anew, add_weights])
 @pytest.mark.parametrize("killed_after", [5, *exhaustive(1)])
 def test_weights_and_histories_are_those_of_a_run_that_was_not_killed(
     between, killed_after, tmp_path
@@ -239,7 +239,7 @@ def test_the_ends_of_the_last_ten_are_kept(tmp_path):
 
 @pytest.mark.parametrize(
     ("killed_after", "is_first"),
-    crossed([2, 8, 16], [True, False], kept=[(8, True), (16, False)]),
+    crossed([2, 8, 16], [True, False], kept=[(8, True)]),
 )
 def test_backups_of_keras_beside_it_change_nothing(killed_after, is_first, tmp_path):
     def run(folder, *callbacks):
@@ -283,7 +283,7 @@ def caches(kind, folder):
     crossed(
         [2, 5, 8],
         ["in memory", "and shuffled again", "of batches", "in a file"],
-        kept=[(8, "and shuffled again"), (2, "of batches"), (5, "in a file")],
+        kept=[(8, "and shuffled again"), (5, "in a file")],
     ),
 )
 def test_data_that_is_cached_comes_in_the_same_order(kind, killed_after, tmp_path):

@@ -10,11 +10,8 @@ from tests.cluster import fault_table, outcomes
 nothing_is_left_behind = outcomes.nothing_is_left_behind
 
 DOCS = Path(__file__).parents[2] / "docs/clusters.md"
-QUICK = [
-    "an error on a worker, 2 workers",
-    # tests/cluster/test_parameter_server_faults.py injects it.
-    *exhaustive("KILL of a worker, 2 workers, 2 ps"),
-]
+# test_faults.py and test_parameter_server_faults.py inject them.
+QUICK = exhaustive("an error on a worker, 2 workers", "KILL of a worker, 2 workers, 2 ps")
 
 
 def test_docs_have_a_row_for_each_fault_which_ended_as_it_should():

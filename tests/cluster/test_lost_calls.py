@@ -178,6 +178,7 @@ EXHAUSTIVE = {
     "halted for a while",
     "damaged requests",
     "cancelled calls",
+    "steps that come late",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 from kerasdist.parity import models
 from tests import strategies
@@ -124,6 +125,7 @@ def check(outcome, truth):
         np.testing.assert_allclose(outcome[name], value, atol=1e-4, err_msg=str(name))
 
 
+@pytest.mark.exhaustive
 @on_workers
 def test_subclasses_of_callbacks_that_write_do_on_every_worker_what_they_do_on_one(
     workers, tmp_path

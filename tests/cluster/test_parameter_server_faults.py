@@ -186,6 +186,7 @@ def assert_ends_because_the_worker_is_late(outcome, doing):
         assert re.search(rf"ends because no step has ended for 14 s\. {late} Fix what", output)
 
 
+@pytest.mark.exhaustive
 @of(alone, f"{WITH_A_LIMIT}\n{STUCK_STEP}\nModel = Stuck\n", num_workers=1)
 def test_worker_that_is_stuck_is_named_and_ends_the_job_by_the_limit(outcome):
     assert_ends_because_the_worker_is_late(

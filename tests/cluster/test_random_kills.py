@@ -134,6 +134,7 @@ def _result_of(outcome):
     return json.loads(lines[-1].split("result ", 1)[1])
 
 
+@pytest.mark.exhaustive  # test_checkpoints.py kills at given steps.
 @pytest.mark.timeout(0 if "KILLS" in os.environ else 600)
 @pytest.mark.parametrize("outcome", list(kills()), indirect=True)
 def test_it_ends_as_if_nothing_had_been(outcome, request):

@@ -8,6 +8,7 @@ import pytest
 
 import kerasdist
 from kerasdist.exit_codes import PEER_FAILED
+from tests.cases import exhaustive
 from tests.launcher.programs import FOREVER, python, root_cause
 from tests.network import isolated_only
 
@@ -29,7 +30,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
         ),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Killed (exit code 137)", []),
         # Of the watcher that ends a task which TensorFlow does not connect.
-        ("os.kill(os.getpid(), signal.SIGUSR1)", 138, "with exit code 138 (a peer failed)", []),
+        *exhaustive(
+            ("os.kill(os.getpid(), signal.SIGUSR1)", 138, "with exit code 138 (a peer failed)", [])
+        ),
     ],
 )
 def test_first_failure_is_the_root_cause_and_stops_the_others(end, exit_code, words, said, capsys):

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import kerasdist
+from tests.cases import exhaustive
 from tests.launcher.programs import FOREVER, launched_processes, logs_of, python, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -48,7 +49,7 @@ def launch_command(*arguments: str, program: list[str]):
 
 @pytest.mark.parametrize(
     ("number", "exit_code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [(signal.SIGINT, 130), *exhaustive((signal.SIGTERM, 143), (signal.SIGHUP, 129))],
 )
 def test_signal_to_the_launcher_stops_everything(number, exit_code):
     save = """

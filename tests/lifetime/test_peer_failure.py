@@ -13,6 +13,7 @@ import pytest
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.step_watch import StepWatch
+from tests.cases import exhaustive
 from tests.unwritable import FullDisk
 
 CLUSTER = Cluster(jobs={"worker": ["a:1", "b:1"]}, task=Task("worker", 1))
@@ -60,7 +61,7 @@ def test_a_start_has_its_limit_though_nobody_reads_the_log(monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *exhaustive(signal.SIGTERM)])
 def test_a_start_that_is_deaf_to_a_signal_ends_with_it(monkeypatch, capfd, number):
     """A terminal and `timeout` send it to all of the group, the watcher included."""
     deaf = (

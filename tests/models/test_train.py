@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from models import evaluate, nets, train
 from models.nets import auxiliary
+from tests.cases import exhaustive
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
 
@@ -87,6 +88,7 @@ def test_a_mistake_is_one_message_and_writes_nothing(argv, flag, message, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_a_mistake_ends_the_process_with_code_2_and_neither_traceback_nor_advice(
     tmp_path, monkeypatch
@@ -134,6 +136,7 @@ def test_a_trained_model_can_be_evaluated_and_is_replaced_only_when_asked(argv, 
     assert len(list((run / "train").iterdir())) == 1
 
 
+@pytest.mark.exhaustive
 def test_event_files_have_the_values_of_epochs_and_of_some_steps(argv, tmp_path):
     assert train.main([*argv, "--log_every_n_steps=3"]) == 0
 
@@ -222,6 +225,7 @@ def next_command(printed):
     return line
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_after_a_checkpoint_says_where_the_command_goes_on(
     argv, tmp_path, capsys, monkeypatch
 ):
@@ -370,6 +374,7 @@ def test_a_model_that_its_directory_does_not_take_is_saved_elsewhere(
     assert not list((tmp_path / "run").glob("*model.keras"))
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_is_full_everywhere_is_told(argv, tmp_path, capsys):
     with files_of_at_most(100_000), pytest.warns(UserWarning, match="checkpoint of step 4 cannot"):
         assert train.main(argv) == 2
@@ -412,6 +417,7 @@ def test_wrong_flags_of_what_is_kept(flags, message, argv, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_averages_summaries_and_traces(argv, tmp_path):
     flags = ["--moving_average_decay=0.9", "--save_summaries_secs=1", "--trace_every_n_steps=3"]
     assert train.main([*argv, *flags, "--max_number_of_steps=12"]) == 0
@@ -422,6 +428,7 @@ def test_averages_summaries_and_traces(argv, tmp_path):
     assert (run / "model.keras").exists()
 
 
+@pytest.mark.exhaustive
 def test_fine_tuning_from_a_checkpoint_of_slim(argv, tmp_path, capsys):
     """The command of slim's own examples, with slim's names of layers."""
     model = nets.build("lenet", num_classes=7, weight_decay=0.0)
@@ -485,8 +492,7 @@ def test_a_net_with_a_second_classifier_keeps_the_first(argv, tmp_path, monkeypa
     [
         "--checkpoint_path=nowhere",
         "--trainable_scopes=logitz",
-        "--gradient_multipliers=conv1:3",
-        "--gradient_multipliers=conv9=3",
+        *exhaustive("--gradient_multipliers=conv1:3", "--gradient_multipliers=conv9=3"),
     ],
 )
 def test_a_mistake_about_layers_or_weights_leaves_the_earlier_run_whole(

@@ -6,6 +6,7 @@ import pytest
 from keras import layers, ops
 
 from kerasdist.private import keras_operations
+from tests.cases import exhaustive
 from tests.strategies import on_two_replicas
 
 MIXING = {
@@ -90,7 +91,7 @@ def test_operations_of_the_users_may_do_anything():
 
 
 @on_two_replicas
-@pytest.mark.parametrize("name", ["Softmax", "reshape to attention"])
+@pytest.mark.parametrize("name", ["reshape to attention", *exhaustive("Softmax")])
 def test_what_may_mix_examples_is_looked_at_before_the_first_step(strategy, name):
     def mix(hidden):
         if name == "Softmax":

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy
 
@@ -30,7 +31,7 @@ class Flat(keras.Model):
 
 
 @each_strategy
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("run_eagerly", [False, *exhaustive(True)])
 def test_inputs_of_unknown_rank(strategy, run_eagerly):
     data = tf.data.Dataset.from_tensor_slices((X, Y)).map(lambda x, y: (twice(x), y)).batch(5)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import exhaustive
 from tests.strategies import each_strategy, on_three_replicas
 
 X = np.random.default_rng(3).normal(size=(10, 3)).astype("float32")
@@ -93,7 +94,7 @@ def truth(is_eager):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("is_eager", [False, True], ids=["compiled", "eager"])
+@pytest.mark.parametrize("is_eager", [False, *exhaustive(True)], ids=["compiled", "eager"])
 @each_strategy
 def test_methods_and_hooks_give_the_types_of_plain_keras(strategy, is_eager):
     returned, seen = run_all(strategy, run_eagerly=is_eager)
@@ -156,7 +157,7 @@ def names_in_order(scope, make_model):
 
 
 @pytest.mark.parametrize(
-    "make_model", [lambda: keras.Sequential([keras.layers.Dense(1)]), DeepLogs]
+    "make_model", [*exhaustive(lambda: keras.Sequential([keras.layers.Dense(1)])), DeepLogs]
 )
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 @each_strategy

@@ -188,6 +188,7 @@ def test_an_image_that_cannot_be_read_is_named_by_training(folder, tmp_path, cap
     assert f"'folder': {broken} cannot be read: " in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_a_record_that_cannot_be_read_is_named_by_training(records, tmp_path, capsys):
     for path in records.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

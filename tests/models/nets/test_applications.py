@@ -16,6 +16,7 @@ def layers_of(model, kind):
     return [layer for layer in model.layers if isinstance(layer, kind)]
 
 
+@pytest.mark.exhaustive  # As in test_slim_nets.py.
 def test_kernels_are_regularised_and_depthwise_kernels_are_not(model):
     regularised = layers_of(model, keras.layers.Conv2D | keras.layers.Dense)
 
@@ -25,6 +26,7 @@ def test_kernels_are_regularised_and_depthwise_kernels_are_not(model):
     assert float(sum(model.losses)) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.exhaustive  # As in test_slim_nets.py.
 def test_batch_normalisation_uses_the_global_batch(model):
     layers = layers_of(model, keras.layers.BatchNormalization)
 

@@ -70,6 +70,7 @@ def test_the_loss_is_the_first_plus_two_fifths_of_the_second():
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 @each_strategy
 def test_every_deployment_trains_the_same_weights(strategy):
     expected = train()

@@ -49,7 +49,7 @@ SMALL = {"inception_v1": 32, "inception_v2": 32, "mobilenet": 32, "resnet": 32, 
 SMALL |= {"inception": 75}
 # More of the same blocks.
 DEEP = ("_101", "_152", "_200", "nasnet_large", "vgg_16", "vgg_19")
-# Of other sizes, or built in test_slim_nets.py with the name of each variable.
+# Of other sizes, or built in test_slim_nets.py as well.
 FURTHER = {
     *("inception_v2", "inception_v3", "inception_v4"),
     *("mobilenet_v1", "mobilenet_v1_075", "mobilenet_v2", "mobilenet_v2_035"),

@@ -105,7 +105,7 @@ def build():
 # More of the same blocks.
 DEEP = ("_101", "_152", "_200", "nasnet_large", "vgg_19")
 # Large, and of layers of kinds that the others have.
-LARGE = {"alexnet_v2", "inception_resnet_v2", "overfeat"}
+LARGE = {"alexnet_v2", "inception_resnet_v2", "inception_v3", "inception_v4", "overfeat"}
 
 
 @pytest.mark.parametrize(

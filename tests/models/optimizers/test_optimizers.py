@@ -9,6 +9,7 @@ from absl import flags
 from models import optimizers
 from models.learning_rates import Fixed
 from models.usage_error import UsageError
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy
 
@@ -96,7 +97,7 @@ def test_steps_are_those_of_tensorflow_1_while_the_learning_rate_falls(name):
 
 
 @each_strategy
-@pytest.mark.parametrize("name", ["momentum", "rmsprop"])
+@pytest.mark.parametrize("name", ["rmsprop", *exhaustive("momentum")])
 def test_ours_train_a_model_as_plain_keras_does_and_are_loaded(strategy, name, tmp_path):
     x = np.random.default_rng(1).normal(size=(20, 3)).astype("float32")
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from tests import strategies
+from tests.cases import exhaustive
 from tests.strategies import each_kind_of_strategy, each_strategy
 
 
@@ -125,7 +126,7 @@ class AddsOther(keras.Model):
 
 @each_kind_of_strategy
 @pytest.mark.parametrize("as_dict", [True, False], ids=["in the inputs", "as sample_weight"])
-@pytest.mark.parametrize("run_eagerly", [True, False], ids=["eagerly", "compiled"])
+@pytest.mark.parametrize("run_eagerly", [*exhaustive(True), False], ids=["eagerly", "compiled"])
 def test_none_in_a_generator_stays_none(strategy, as_dict, run_eagerly):
     tf.get_logger().setLevel("ERROR")
 

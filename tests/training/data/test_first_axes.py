@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
@@ -136,7 +137,7 @@ class WithConstant(keras.Model):
 
 
 @on_three_replicas
-@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("is_static", [False, *exhaustive(True)])
 def test_one_row_for_all_examples_is_no_news(strategy, is_static):
     def fit(model):
         batch = (X, np.full((1, 3), 0.5, "float32")), X[:, :1]
@@ -167,7 +168,7 @@ class OfTwoBatches(OfLabeled):
         return {"loss": loss}
 
 
-@pytest.mark.parametrize("num_others", [8, 9])
+@pytest.mark.parametrize("num_others", [9, *exhaustive(8)])
 @on_two_replicas
 def test_a_step_of_two_batches_is_told_where_they_are_divided_unevenly(strategy, num_others):
     with strategy.scope():

@@ -8,7 +8,7 @@ from keras import layers
 
 import kerasdist
 from kerasdist.training.step import whole_losses
-from tests.cases import exhaustive
+from tests.cases import exhaustive, named
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
@@ -132,7 +132,9 @@ BESIDE_A_SCALAR = {
 
 
 @on_three_replicas
-@pytest.mark.parametrize("make_loss", BESIDE_A_SCALAR.values(), ids=BESIDE_A_SCALAR)
+@pytest.mark.parametrize(
+    "make_loss", named(BESIDE_A_SCALAR, exhaustive=BESIDE_A_SCALAR.keys() - {"own __call__"})
+)
 def test_a_loss_for_each_example_may_be_beside_a_scalar(strategy, make_loss, recwarn, monkeypatch):
     """Keras adds the scalar to each, so that its gradient counts once for each example."""
     monkeypatch.delattr(whole_losses, "compute")
@@ -290,7 +292,7 @@ class OwnStepWithPenalty(keras.Model):
 # The check before the first step divides a batch into shares of other sizes.
 @pytest.mark.filterwarnings("ignore:The gradient over")
 @each_strategy
-@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("axis", [1, *exhaustive(-1)])
 def test_a_gradient_of_a_gradient_goes_through_synchronized_statistics(strategy, axis):
     def make():
         inputs = keras.Input((3,))
@@ -325,7 +327,7 @@ def test_a_loss_function_may_take_a_global_mean(strategy):
 
 @pytest.mark.thorough
 @each_strategy
-@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("reduction", ["sum", *exhaustive("none")])
 def test_a_loss_function_may_reduce_a_loss_of_keras(strategy, reduction):
     losses = keras.losses.MeanSquaredError(reduction=reduction)
 
@@ -376,7 +378,9 @@ def test_a_loss_called_in_the_scope_is_that_of_its_examples(strategy):
 
 @pytest.mark.thorough
 @each_strategy
-@pytest.mark.parametrize("between", ["weighted mean", "synchronized statistics", "mask"])
+@pytest.mark.parametrize(
+    "between", ["mask", *exhaustive("weighted mean", "synchronized statistics")]
+)
 def test_added_losses_stay_with_their_replica(strategy, between):
     """Whatever sends a message lets another replica go on with the same layers."""
 

@@ -12,7 +12,12 @@ from keras import layers
 from kerasdist import callbacks
 from tests import strategies
 from tests.cases import marked
-from tests.strategies import each_cluster, each_kind_of_strategy, each_strategy, run_on_workers
+from tests.strategies import (
+    each_kind_of_strategy,
+    each_strategy,
+    on_workers_and_more,
+    run_on_workers,
+)
 
 X = np.random.default_rng(0).normal(size=(21, 6)).astype("float32")
 
@@ -173,7 +178,7 @@ def train_all(strategy) -> dict:
     return {name: train(strategy, name) for name in MODELS}
 
 
-@each_cluster
+@on_workers_and_more
 def test_the_first_step_makes_what_plain_keras_makes_over_workers(workers):
     for results in run_on_workers(train_all, workers, timeout_secs=200):
         for name, result in results.items():

@@ -105,7 +105,7 @@ def test_the_scale_is_that_of_one_device(strategy, arguments):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("workers", ["2 workers", "1 worker + 1 ps"])
+@pytest.mark.parametrize("workers", ["1 worker + 1 ps", *exhaustive("2 workers")])
 def test_the_scale_of_workers_is_that_of_one_device(workers):
     truth = _numbers(contextlib.nullcontext())
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy, on_three_replicas, on_two_replicas
 
@@ -66,7 +67,7 @@ def check(strategy, logs, kind=Tracked, run=fit, **arguments):
     check_as_plain(strategy, make, run)
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [3, *exhaustive(1)])
 @each_strategy
 def test_a_result_is_that_of_all_examples_under_any_name(strategy, steps_per_execution):
     check(
@@ -76,7 +77,7 @@ def test_a_result_is_that_of_all_examples_under_any_name(strategy, steps_per_exe
     )
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [3, *exhaustive(1)])
 @pytest.mark.parametrize("kind", [Tracked, Graph])
 @each_strategy
 def test_evaluate(strategy, kind, steps_per_execution):
@@ -315,7 +316,9 @@ def compiled_of_this_batch(**arguments):
 
 @on_three_replicas
 @pytest.mark.parametrize("run", [fit, evaluate])
-@pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize(
+    "arguments", [*exhaustive({}, {"run_eagerly": True}), {"steps_per_execution": 2}]
+)
 def test_a_metric_that_the_step_resets_is_that_of_the_last_batch(strategy, run, arguments):
     # Which has one example, or none for two replicas.
     def run_with_rest(model):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
+from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.strategies import each_kind_of_strategy, on_two_replicas
 
@@ -88,7 +89,8 @@ def make_scaled(rate):
 
 @on_two_replicas
 @pytest.mark.parametrize(
-    "optimizer", [make_sign, AutoClip, Hypergradient, SkipsLarge, Noisy, make_scaled]
+    "optimizer",
+    [*exhaustive(make_sign, AutoClip), Hypergradient, *exhaustive(SkipsLarge), Noisy, make_scaled],
 )
 def test_it_gets_the_gradient_of_one_device(strategy, optimizer):
     def make_here():
@@ -154,7 +156,7 @@ class HalvesLarge(keras.optimizers.SGD):
 @on_two_replicas
 @pytest.mark.parametrize(
     ("model_class", "optimizer"),
-    [(OwnStep, Normalized), (OwnStep, Sharp), (Compiled, HalvesLarge)],
+    [*exhaustive((OwnStep, Normalized)), (OwnStep, Sharp), (Compiled, HalvesLarge)],
 )
 def test_it_does_in_a_train_step_of_the_users_own(strategy, model_class, optimizer):
     def make_here():

@@ -185,6 +185,7 @@ def failing_if_eager(errors):
     return {"gap": ops.mean(ops.abs(errors))}
 
 
+@pytest.mark.exhaustive
 @on_workers
 def test_all_workers_find_the_same(workers):
     outcomes = run_on_workers(find_on_workers, workers)

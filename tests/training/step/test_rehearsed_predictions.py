@@ -8,6 +8,7 @@ from keras import layers, ops
 
 import kerasdist
 from kerasdist.private import rehearsal_adapter
+from tests.cases import marked
 from tests.plain import check_as_plain
 from tests.strategies import (
     each_strategy,
@@ -52,6 +53,8 @@ OF_THE_BATCH = {
     "mixed": lambda dense, y: Spread()(y),
     "with gaps": lambda dense, y: ops.log(ops.relu(y - ops.mean(y))),
 }
+# One more shape, or one more number.
+LIKE_OTHERS = {"weights too", "columns", "the largest", "ranks"}
 
 
 def of_examples(dense, y):
@@ -74,7 +77,7 @@ def predict_all(model):
     return [array.astype("float32") if array.dtype == object else array for array in arrays]
 
 
-@pytest.mark.parametrize("name", OF_THE_BATCH)
+@pytest.mark.parametrize("name", marked(OF_THE_BATCH, exhaustive=LIKE_OTHERS))
 @on_three_replicas
 def test_what_is_not_of_each_example_is_predicted_by_one_replica(strategy, name):
     with pytest.warns(UserWarning, match=r"What 'predicts' predicts .* So one replica predicts"):

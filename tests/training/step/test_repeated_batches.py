@@ -220,8 +220,15 @@ PROGRAMS = {
 }
 
 
-# Those that others hold in several steps of a call, or that differ from another in the loss alone.
-FURTHER = {"attention between examples", "eager", "loss scale", "mean over a mask", "Barlow Twins"}
+# Of ways to train, or of losses, that others have together with what is asked there.
+FURTHER = {
+    "attention, several steps",
+    "stateful",
+    "eager",
+    "loss scale",
+    "mean over a mask",
+    "Barlow Twins",
+}
 
 
 @on_three_replicas

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests import strategies
+from tests.cases import exhaustive
 from tests.strategies import each_strategy, on_two_replicas
 
 pytestmark = pytest.mark.thorough
@@ -40,8 +41,7 @@ def test_a_model_from_outside_the_scope(strategy, method):
 @pytest.mark.parametrize(
     "make_optimizer",
     [
-        lambda: "adam",
-        lambda: keras.optimizers.Adam(0.1),
+        *exhaustive(lambda: "adam", lambda: keras.optimizers.Adam(0.1)),
         lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)),
     ],
     ids=["by name", "Adam", "LossScaleOptimizer"],

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.step import sliced_gradients
+from tests.cases import marked
 from tests.plain import check_as_plain, check_workers, outcome_of
 from tests.strategies import on_three_replicas, on_workers
 
@@ -91,7 +92,7 @@ def fit(model):
 
 
 @on_three_replicas
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", marked(PROGRAMS, exhaustive={"distances, Adam"}))
 def test_rows_that_are_looked_up_once_for_all_examples_are_squared_as_on_one_device(strategy, name):
     check_as_plain(strategy, PROGRAMS[name], fit)
 
@@ -100,6 +101,7 @@ def fit_all(strategy):
     return [outcome_of(strategy.scope(), make, fit) for make in PROGRAMS.values()]
 
 
+@pytest.mark.exhaustive
 @on_workers
 def test_so_are_they_on_several_workers(workers):
     check_workers(workers, fit_all)

@@ -380,6 +380,7 @@ def fit_on_workers(strategy):
     ]
 
 
+@pytest.mark.exhaustive
 @on_workers
 def test_on_every_worker(workers):
     check_workers(workers, fit_on_workers)

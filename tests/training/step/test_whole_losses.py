@@ -279,7 +279,7 @@ def evaluate_around_fit(model):
 
 @on_three_replicas
 @pytest.mark.parametrize(
-    "loss", [contrast, *exhaustive(masked_mean, CallsByName(name="named")), OnlyCalls()]
+    "loss", [contrast, *exhaustive(masked_mean, CallsByName(name="named"), OnlyCalls())]
 )
 def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
     name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.
@@ -306,6 +306,7 @@ def test_one_example_shows_nothing_and_the_next_batch_is_checked(strategy, recwa
     assert not [each for each in recwarn if "replicas" in str(each.message)]
 
 
+@pytest.mark.exhaustive
 @on_three_replicas
 @pytest.mark.parametrize("steps_per_execution", [4, *exhaustive(1)])
 def test_data_that_is_distributed_shows_it_too(steps_per_execution, strategy, recwarn):
