@@ -163,6 +163,7 @@ def test_averages_go_on_from_a_state(strategy):
     assert_close(logs.all("loss"), averages_of(14)[7:])
 
 
+@pytest.mark.exhaustive
 @each_kind_of_strategy
 def test_averages_go_on_beside_other_callbacks(strategy):
     callback, logs = LossAverages(0.8), Logs()

@@ -135,6 +135,7 @@ def test_what_they_do_after_the_update_is_done_to_what_it_has_made(strategy):
     assert_same(weights_after_own_updates(strategy), weights_after_own_updates())
 
 
+@pytest.mark.exhaustive
 @each_with_parameter_servers
 def test_what_they_do_after_the_update_is_done_on_the_parameter_server(workers):
     (weights,) = strategies.run_on_workers(weights_after_own_updates, workers)

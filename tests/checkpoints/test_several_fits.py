@@ -82,7 +82,7 @@ def add_weights(model):
         model.compile("adam", "mse")
 
 
-@pytest.mark.parametrize("between", [*exhaustive(nothing), compile_anew, add_weights])
+@pytest.mark.parametrize("between", [*exhaustive(nothing, compile_anew), add_weights])
 @pytest.mark.parametrize("killed_after", [5, *exhaustive(1)])
 def test_weights_and_histories_are_those_of_a_run_that_was_not_killed(
     between, killed_after, tmp_path

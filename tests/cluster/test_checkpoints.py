@@ -138,6 +138,7 @@ def test_the_chief_beside_parameter_servers_is_killed(outcome):
     assert len(found["history"]["loss"]) == 3
 
 
+@pytest.mark.exhaustive
 @of(killed, "worker 1", "--workers=2", at=6, number=signal.SIGTERM)
 def test_term_of_which_the_others_hear_in_the_last_step_of_an_epoch(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from kerasdist import callbacks
 from tests.strategies import (
+    each_cluster,
     each_strategy,
-    on_workers_and_more,
     run_on_workers,
 )
 
@@ -79,7 +79,8 @@ def test_everything_inside_the_scope_equals_plain_keras(strategy, tmp_path):
     check_equal_to_plain(run_inside_scope(strategy, tmp_path), tmp_path)
 
 
-@on_workers_and_more
+@pytest.mark.exhaustive  # The parity table has fits in the scope there.
+@each_cluster
 def test_everything_inside_the_scope_equals_plain_keras_over_workers(workers, tmp_path):
     run = functools.partial(run_inside_scope, folder=tmp_path)
 

@@ -97,7 +97,7 @@ def fit(model):
             "two optimizers": {"is_pair": True},
             "tf.function": {"model_class": ScalesInFunction},
         },
-        exhaustive={"built", "tf.function"},
+        exhaustive={"built", "two optimizers", "tf.function"},
     ),
 )
 def test_the_scale_is_that_of_one_device(strategy, arguments):

@@ -111,6 +111,7 @@ def test_scalars_are_those_of_each_batch(strategy):
     check_as_plain(strategy, WithScalars, predict_scalars)
 
 
+@pytest.mark.exhaustive
 @each_with_parameter_servers
 def test_scalars_are_those_of_each_batch_of_workers(workers):
     strategies.run_on_workers(check_scalars, workers)
