@@ -116,8 +116,6 @@ def kills():
         name = ("SIGKILL", "SIGTERM")[seed // len(DEPLOYMENTS) % 2]
         yield pytest.param(
             functools.partial(trained, options, num_clones, task, name, secs),
-            # tests/callbacks/test_checkpoint.py ends and resumes on one task.
-            marks=[pytest.mark.exhaustive] if options == ("--workers=1",) else [],
             id=f"{' '.join(options)} x {num_clones}, {name} for {task} after {secs} s",
         )
 
@@ -134,7 +132,7 @@ def _result_of(outcome):
     return json.loads(lines[-1].split("result ", 1)[1])
 
 
-@pytest.mark.exhaustive  # test_checkpoints.py kills at given steps.
+@pytest.mark.exhaustive  # test_checkpoints.py kills workers in given steps.
 @pytest.mark.timeout(0 if "KILLS" in os.environ else 600)
 @pytest.mark.parametrize("outcome", list(kills()), indirect=True)
 def test_it_ends_as_if_nothing_had_been(outcome, request):

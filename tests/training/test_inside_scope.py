@@ -5,6 +5,7 @@ import functools
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
