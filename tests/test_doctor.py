@@ -46,7 +46,6 @@ def test_a_program_with_arguments_and_several_fits_is_equal(doctor):
     assert "Equal in 4 steps: 14 variables and 2 logs; largest difference" in text
 
 
-@pytest.mark.exhaustive
 def test_what_differs_by_nature_is_told_from_the_rest(doctor):
     code, text = doctor("--clones=2", "--steps=2", program=programs.GAN)
 
@@ -57,6 +56,7 @@ def test_what_differs_by_nature_is_told_from_the_rest(doctor):
     assert "nothing else differs: equal in 2 steps" in text
 
 
+@pytest.mark.exhaustive
 def test_a_sum_over_examples_is_named(doctor):
     code, text = doctor("--steps=2", program=programs.SUM)
 

@@ -417,7 +417,6 @@ def test_wrong_flags_of_what_is_kept(flags, message, argv, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive
 def test_averages_summaries_and_traces(argv, tmp_path):
     flags = ["--moving_average_decay=0.9", "--save_summaries_secs=1", "--trace_every_n_steps=3"]
     assert train.main([*argv, *flags, "--max_number_of_steps=12"]) == 0
