@@ -56,7 +56,6 @@ def test_what_differs_by_nature_is_told_from_the_rest(doctor):
     assert "nothing else differs: equal in 2 steps" in text
 
 
-@pytest.mark.exhaustive
 def test_a_sum_over_examples_is_named(doctor):
     code, text = doctor("--steps=2", program=programs.SUM)
 
