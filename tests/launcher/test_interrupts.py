@@ -49,7 +49,7 @@ def launch_command(*arguments: str, program: list[str]):
 
 @pytest.mark.parametrize(
     ("number", "exit_code"),
-    [(signal.SIGINT, 130), *exhaustive((signal.SIGTERM, 143), (signal.SIGHUP, 129))],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), *exhaustive((signal.SIGHUP, 129))],
 )
 def test_signal_to_the_launcher_stops_everything(number, exit_code):
     save = """

@@ -18,7 +18,6 @@ print([(job.name, job.num_tasks) for job in settings.coordinated_job_list])
 """
 
 
-@pytest.mark.exhaustive  # Workers that are lost are named in time in tests/cluster.
 @pytest.mark.processes
 def test_heartbeat_timeout_reaches_tensorflow():
     # In a process of its own: it is set once and for all.

@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_lenet_learns_the_digits_on_two_replicas_and_says_what_it_did(tmp_path):
     # A process of its own: TensorFlow makes two CPUs out of one only before it starts.
