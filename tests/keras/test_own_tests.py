@@ -14,7 +14,7 @@ def records():
     return run_all(QUICK)
 
 
-@pytest.mark.timeout(900)  # The first one waits for all runs, of some fifty tests each.
+@pytest.mark.timeout(900)  # The first one waits for all runs.
 @pytest.mark.parametrize("deployment", [PLAIN, *QUICK.ours])
 def test_keras_own_tests_do_and_return_what_they_do_in_plain_keras(deployment, records):
     plain = records[PLAIN]
