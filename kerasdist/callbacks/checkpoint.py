@@ -90,8 +90,8 @@ class Checkpoint(UpdateCallback):
             raises an error that lists the differences; True takes only the weights, which must fit,
             and trains from the first epoch.
         save_on_term: Whether SIGTERM, as sent by a scheduler that takes the machine back, is
-            answered with a checkpoint after the running step, the same on all workers, and exit
-            code 143.
+            answered with a checkpoint after the running step, or at the end of `fit` after the
+            last one, the same on all workers, and exit code 143.
         on_error: What to do if a checkpoint cannot be written: "warn" goes on training, and tries
             again with the next one; the end of `fit` says which is the newest if the last one could
             not be written. "raise" stops.
@@ -311,6 +311,9 @@ class Checkpoint(UpdateCallback):
         history = histories.read(getattr(self.model, "history", None))
         earlier_fits.note(self.model, self.directory, history, self._saving.last_step)
         self._resumption = None
+        # Before the next `fit`, or whatever the program does now.
+        if self.save_on_term and self._preemption.is_due_at_end(self.model):
+            self._leave()
 
     def _save(self, step: int, *, beside=False):
         if self._saving.save(step, beside=beside):

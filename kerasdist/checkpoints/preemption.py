@@ -1,5 +1,8 @@
 """SIGTERM, as a scheduler sends it that takes a machine back: all workers stop at the same step."""
 
+import os
+import signal
+
 from kerasdist.lifetime.termination import Termination
 from kerasdist.training import peers, running_call
 
@@ -27,3 +30,12 @@ class Preemption:
         if not model.train_function.is_stop_requested:
             return False
         return peers.any_of(strategy, self._termination.is_asked_for)
+
+    def is_due_at_end(self, model) -> bool:
+        """The same when `fit` is over; if no task has, SIGTERM does again what it did before."""
+        if peers.any_of(model.distribute_strategy, self._termination.is_asked_for):
+            return True
+        self._termination.unwatch()
+        if self._termination.is_asked_for:  # It came while the workers asked each other.
+            os.kill(os.getpid(), signal.SIGTERM)
+        return False

@@ -970,6 +970,27 @@ def test_term_between_two_epochs_saves_nothing_twice(monkeypatch, tmp_path):
     assert_equal(found, uninterrupted(strategy, shuffled_dataset), strategy)
 
 
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_test_begin", "on_epoch_end"])
+def test_term_after_the_last_step_is_answered_at_the_end_of_fit(hook, tmp_path):
+    strategy = strategies.get("one device")
+
+    class TellAtEnd(keras.callbacks.Callback):
+        def tell(self, *_, **__):
+            if int(self.model.optimizer.iterations.numpy()) == 21:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    tell = TellAtEnd()
+    setattr(tell, hook, tell.tell)
+    with pytest.raises(SystemExit) as error:
+        train(strategy, arrays, [Checkpoint(tmp_path), tell], validation_data=arrays())
+    assert error.value.code == 143
+    assert names(tmp_path)[-1] == "step-00000021"
+
+    found = train(strategy, arrays, [Checkpoint(tmp_path)], validation_data=arrays())
+
+    assert_equal(found, train(strategy, arrays, validation_data=arrays()), strategy)
+
+
 def test_term_is_left_to_the_program_without_save_on_term(tmp_path):
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))

@@ -48,6 +48,32 @@ def test_workers_ask_each_other_at_a_step_where_one_wants_to_stop(
     assert Preemption().is_due(model) == is_due
 
 
+def test_at_the_end_workers_ask_each_other_always(monkeypatch):
+    asked = []
+    monkeypatch.setattr(peers, "any_of", lambda strategy, here: asked.append(here) or True)
+
+    assert Preemption().is_due_at_end(SimpleNamespace(distribute_strategy=None))
+    assert asked == [False]
+
+
+def test_term_that_comes_after_the_last_question_is_left_to_the_program(monkeypatch, model):
+    def tell(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    heard, preemption = [], Preemption()
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
+    monkeypatch.setattr(peers, "any_of", tell)
+    try:
+        with running_call.entered("fit", model):
+            preemption.watch(model)
+            assert not preemption.is_due_at_end(model)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert heard == ["TERM"]
+
+
 def test_workers_whose_callback_compiles_the_model_have_no_step_to_stop(monkeypatch, model):
     monkeypatch.setattr(peers, "count", lambda strategy: 2)
 
