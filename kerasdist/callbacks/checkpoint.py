@@ -76,9 +76,10 @@ class Checkpoint(UpdateCallback):
         directory: Folder of the run; any path that `tf.io.gfile` supports.
         every_steps: Updates of the optimizer between two checkpoints. Without it and `every_secs`
             there is one after each epoch. There is always one at the end.
-        every_secs: Seconds between two checkpoints instead; workers agree on the step. The files
-            are written while training goes on; it stops only to copy weights and optimizer in
-            memory. A kill during the writing costs the steps since the checkpoint before.
+        every_secs: Seconds between two checkpoints instead, and at most a step more; several
+            workers agree on the step, at most 50 steps before it. The files are written while
+            training goes on; it stops only to copy weights and optimizer in memory. A kill during
+            the writing costs the steps since the checkpoint before.
         keep: How many to keep, the newest; and those with which the last ten `fit` ended.
         keep_best: How many checkpoints to keep in addition: those of the epochs with the best
             `monitor`. There is then a checkpoint after each epoch.

@@ -75,7 +75,8 @@ a step was computed; also of each worker |
     Args:
         log_dir: Folder of the run.
         every_steps: Updates between two summaries; 100 unless `every_secs` is given.
-        every_secs: Seconds between two summaries instead; workers agree on the step.
+        every_secs: Seconds between two summaries instead, and at most a step more; several workers
+            agree on the step, at most 50 steps before it.
         weights: Which variables get histograms: True for all that are trained, False for none, or
             regular expressions that match the whole of `variable.path`.
         gradients: The same for gradients. Their norms are always written.

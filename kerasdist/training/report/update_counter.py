@@ -18,10 +18,11 @@ from kerasdist.private import keras_optimizers, keras_stock
 from kerasdist.training import peers, traits
 from kerasdist.training.report.step_counter import StepCounter
 
-# Steps until the first look, while it is unknown how many steps make so many seconds.
-_FIRST_STEPS = 10
 # The farthest next look, where it takes more seconds than anybody waits.
 _MOST_STEPS = 10**9
+# With several workers, which cannot know before it that their steps have become slower. To agree
+# takes a message, as each step does: so few cost nothing.
+_MOST_STEPS_AGREED = 50
 # The updates that optimizers of layers had made when they were first seen: a layer may come, as a
 # model that was trained and compiled before, with an optimizer that nobody uses any more.
 _counts_before = weakref.WeakKeyDictionary()
@@ -33,7 +34,8 @@ class UpdateCounter:
     Args:
         model: Whose `fit` begins.
         every_steps: A look whenever the number of updates is a multiple of this.
-        every_secs: A look about every so many seconds instead.
+        every_secs: A look about every so many seconds instead: at most a step after these, or with
+            several workers 50.
         clock: Returns seconds.
 
     Attributes:
@@ -53,12 +55,11 @@ class UpdateCounter:
         self._every_steps, self._every_secs, self._clock = every_steps, every_secs or 0.0, clock
         self._steps = StepCounter()
         self.step = self._planned_step = updates_of(model)
-        self._planned_at = self._looked_at = clock()
-        self.next_step = (
-            self.step + _FIRST_STEPS
-            if every_steps is None
-            else _next_multiple(self.step, every_steps)
-        )
+        self._planned_at = self._looked_at = self._stepped_at = clock()
+        self._slowest = 0.0  # Seconds of a step since the look was planned.
+        self._is_alone = peers.count(model.distribute_strategy) == 1
+        # The first step shows how many make so many seconds.
+        self.next_step = _next_multiple(self.step, every_steps or 1)
         # Since the updates were last asked for; the most that a step has made; steps until the
         # next look may be due.
         self._num_steps, self._most, self._left = 0, 1, 1
@@ -72,13 +73,16 @@ class UpdateCounter:
         num_new = self._steps.advance(batch)
         self._num_steps += num_new
         self._left -= num_new
-        if self._left > 0:
+        self._note_secs(num_new)
+        if self._left > 0 and not self._is_late():
             return False
         before, self.step = self.step, updates_of(self._model)
         if not traits.keeps_own_pace(self._model.distribute_strategy):
             self._most = max(self._most, math.ceil((self.step - before) / self._num_steps))
         self._num_steps = 0
         is_due = self.step >= self.next_step and self._plan()
+        if not is_due and self._is_late():  # The next step is one of which it is known before.
+            self.next_step = self.step + 1
         self._left = max(1, (self.next_step - self.step) // self._most)
         return is_due
 
@@ -91,24 +95,36 @@ class UpdateCounter:
         """The number of the first update, of the several in a step, for which a look can be due."""
         return self.next_step - self._most + 1
 
+    def _note_secs(self, num_steps: int):
+        before, self._stepped_at = self._stepped_at, self._clock()
+        self._slowest = max(self._slowest, (self._stepped_at - before) / max(num_steps, 1))
+
+    def _is_late(self) -> bool:
+        """Whether so many seconds are over: steps have become slower since the plan was made."""
+        if self._every_steps is not None or not self._is_alone:
+            return False
+        return self._stepped_at - self._looked_at >= self._every_secs
+
     def _plan(self) -> bool:
         """Chooses the next look; returns whether this one is more than a measurement."""
         if self._every_steps is not None:
             self.next_step = _next_multiple(self.step, self._every_steps)
             return True
-        now = self._clock()
+        now, slowest, self._slowest = self._stepped_at, self._slowest, 0.0
         secs_per_step = (now - self._planned_at) / max(self.step - self._planned_step, 1)
         left = self._every_secs - (now - self._looked_at)
         strategy = self._model.distribute_strategy
         # Workers have different clocks, and must agree on the step.
-        left, secs_per_step = peers.sum_over(strategy, [left, secs_per_step]) / peers.count(
-            strategy
-        )
+        left, secs_per_step, slowest = peers.sum_over(
+            strategy, [left, secs_per_step, slowest]
+        ) / peers.count(strategy)
         is_due = left <= secs_per_step / 2
         if is_due:
             self._looked_at, left = now, self._every_secs
         self._planned_at, self._planned_step = now, self.step
-        num_steps = min(left / max(secs_per_step, 1e-6), _MOST_STEPS)  # `every_secs` may be inf.
+        most = _MOST_STEPS if self._is_alone else _MOST_STEPS_AGREED
+        # Steps may just have become slower, and `every_secs` may be inf.
+        num_steps = min(left / max(secs_per_step, slowest, 1e-6), most)
         self.next_step = self.step + max(1, round(num_steps))
         return is_due
 

@@ -4,9 +4,12 @@ import math
 import types
 
 import keras
+import numpy as np
 import pytest
 
 import kerasdist
+from kerasdist.training import peers
+from kerasdist.training.report import update_counter
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from tests.clock import Clock
 
@@ -87,8 +90,43 @@ def test_a_look_every_so_many_seconds():
     training = Training(every_secs=30.0)
     due = [training.call(secs=1.0) for _ in range(70)]
 
-    # After ten steps it knows how long they take.
+    # After the first step it knows how long they take.
     assert [index + 1 for index, is_due in enumerate(due) if is_due] == [30, 60]
+
+
+@pytest.mark.parametrize(("num_workers", "most"), [(1, 2), (2, 50)])
+def test_a_look_is_few_steps_late_when_steps_become_slower(num_workers, most, monkeypatch):
+    monkeypatch.setattr(peers, "count", lambda strategy: num_workers)
+    monkeypatch.setattr(peers, "sum_over", lambda strategy, rows: num_workers * np.array(rows))
+    training = Training(every_secs=30.0)
+    foreseen, due = [], []
+    for secs in [0.01] * 1500 + [30.0] * 60:
+        foreseen.append(training.counter.is_due_within(1))
+        due.append(training.call(secs=secs))
+
+    first = due.index(True) + 1
+    assert 1500 < first <= 1500 + most
+    assert all(due[first + 10 :])  # It has measured how long they take now.
+    assert all(was_foreseen for was_foreseen, is_due in zip(foreseen, due, strict=True) if is_due)
+
+
+def test_the_first_look_waits_for_no_number_of_steps():
+    training = Training(every_secs=5.0)
+
+    due = [training.call(secs=secs) for secs in (9.0, 2.0, 3.0, 1.0)]
+
+    assert due == [True, False, False, True]
+
+
+def test_the_updates_are_read_at_looks_alone(monkeypatch):
+    training = Training(every_secs=30.0)
+    read = []
+    monkeypatch.setattr(
+        update_counter, "updates_of", lambda model: read.append(1) or model.optimizer.iterations
+    )
+    due = [training.call(secs=1.0) for _ in range(70)]
+
+    assert len(read) == due.count(True) + 1
 
 
 def test_a_look_in_endless_time_is_none():
