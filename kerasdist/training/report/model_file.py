@@ -35,7 +35,7 @@ def write(stock, model, *args, **kwargs):
     """Calls Keras' own function with another file, which takes the place of the one asked for.
 
     Keras itself handles what is not a single file on a disk (folders, shards, file objects, remote
-    paths), what it has to ask about, and wrong arguments.
+    paths), what it has to ask about, and wrong arguments. Several files cannot be replaced at once.
     """
     try:
         given = inspect.signature(stock).bind(model, *args, **kwargs)
