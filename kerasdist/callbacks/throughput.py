@@ -1,5 +1,6 @@
 """How fast training is, now and then, and whether the data is what it waits for."""
 
+import math
 import warnings
 from typing import Any
 
@@ -25,9 +26,9 @@ class Throughput(StepCallback):
     others log that mean. The loss is that of the last global batch, or with parameter servers the
     mean of the epoch. Steps are those of the optimizer. The step that TensorFlow compiles,
     validation, and steps that a `ProfilerTrace` records do not count. The logs of an epoch get its
-    mean rate over all workers as "examples_per_second". At the end the chief says what limited the
-    training: the input, the computation, messages, the program between the steps, or one slow
-    worker.
+    mean rate over all workers as "examples_per_second", NaN if no step of it counts. At the end the
+    chief says what limited the training: the input, the computation, messages, the program between
+    the steps, or one slow worker.
 
     The lines go to the logger "kerasdist" of Python's logging at level INFO, which is also the
     level of this logger unless the program sets another one.
@@ -110,8 +111,8 @@ class Throughput(StepCallback):
     def on_epoch_end(self, epoch, logs=None):
         rate = self._epoch.look_at_all()
         self._limit.add(rate)
-        if rate is not None and logs is not None:
-            logs["examples_per_second"] = rate.examples_per_second
+        if logs is not None:  # In each epoch: a history and a CSV have a value of each log.
+            logs["examples_per_second"] = rate.examples_per_second if rate else math.nan
 
     def on_train_end(self, logs=None):
         limit = self._limit.sentence()

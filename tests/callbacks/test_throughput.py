@@ -1,6 +1,7 @@
 """Throughput: lines that say how fast training is."""
 
 import logging
+import math
 import re
 import time
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.callbacks import GradientAccumulation, Throughput
+from kerasdist.callbacks import GradientAccumulation, StopOnNonFinite, Summaries, Throughput
 from kerasdist.parity.data import examples
 from tests import strategies
 from tests.callbacks import hand_loop
@@ -51,6 +52,17 @@ def test_the_rate_is_examples_over_seconds_without_compilation_and_validation(ca
     assert (rate.num_steps, rate.num_examples) == (13, 2 * 101 - 16)
     assert rate.secs < 0.7 * secs  # Two compilations take longer than 13 steps.
     assert rate.examples_per_second == pytest.approx(rate.num_examples / rate.secs)
+
+
+def test_an_epoch_without_a_step_that_counts_has_no_rate_but_a_log_of_it(tmp_path, capsys):
+    model = hand_loop.make_model(strategies.get("one device"))
+    arguments = {"batch_size": 101, "epochs": 3, "verbose": 2}
+    callbacks = [Throughput(), Summaries(tmp_path), StopOnNonFinite()]
+    history = hand_loop.fit(model, callbacks, **arguments)
+
+    first, *_, last = rates = history["examples_per_second"]
+    assert len(rates) == 3 and math.isnan(first) and last > 0
+    assert "nan" not in capsys.readouterr().out
 
 
 def test_steps_are_updates_of_the_optimizer(caplog):
