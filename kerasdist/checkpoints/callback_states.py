@@ -22,7 +22,7 @@ from kerasdist.training.report.wrapper import Wrapper
 _OF_KERAS = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
-    keras.callbacks.ModelCheckpoint: ("best", "epochs_since_last_save"),
+    keras.callbacks.ModelCheckpoint: ("best", *keras_adapter.STEPS_OF_MODEL_CHECKPOINT),
     keras.callbacks.SwapEMAWeights: (keras_adapter.ARE_AVERAGES_SWAPPED_IN,),
 }
 # Numbers and text: what NumPy writes without pickle. Extensions such as bfloat16 are 2.

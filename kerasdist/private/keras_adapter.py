@@ -33,6 +33,8 @@ EpochIterator = keras_epoch_iterator.EpochIterator
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
 # Where SwapEMAWeights keeps whether the model has the averages, and the optimizer the weights.
 ARE_AVERAGES_SWAPPED_IN = "_ema_weights_in_model"
+# Where ModelCheckpoint counts the steps to the next of its `save_freq`.
+STEPS_OF_MODEL_CHECKPOINT = ("_batches_seen_since_last_saving", "_last_batch_seen")
 # The ids of the layers that no call of a model builds.
 _unused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 

@@ -220,6 +220,19 @@ def test_callbacks_go_on(strategy, tmp_path):
     assert_equal(found, expected, strategy)
 
 
+def test_a_model_is_saved_at_the_same_steps(tmp_path):
+    def callbacks():
+        file = tmp_path / "models/{epoch:02d}-{batch:02d}.weights.h5"
+        return (keras.callbacks.ModelCheckpoint(file, save_freq=4, save_weights_only=True),)
+
+    strategy, run = strategies.get("one device"), tmp_path / "run"
+    interrupted(strategy, arrays, run, after=10, every_steps=3, callbacks=callbacks)
+
+    # As with epochs of 7 steps in one go; Keras counts from 1.
+    expected = ["01-04", "02-01", "02-05", "03-02", "03-06"]
+    assert names(tmp_path / "models") == [f"{each}.weights.h5" for each in expected]
+
+
 @pytest.mark.exhaustive
 def test_a_plateau_is_remembered(tmp_path):
     strategy = strategies.get("one device")

@@ -72,6 +72,11 @@ def test_epoch_iterator_has_the_names_that_are_used(name):
     assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
 
 
+@pytest.mark.parametrize("name", keras_adapter.STEPS_OF_MODEL_CHECKPOINT)
+def test_model_checkpoint_has_the_names_that_are_used(name):
+    assert hasattr(keras.callbacks.ModelCheckpoint("model.keras"), name)
+
+
 def test_strategy_of_knows_models_and_optimizers():
     strategy = strategies.get("2 replicas")
     with strategy.scope():
