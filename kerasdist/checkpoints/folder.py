@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.checkpoints import process_name
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
 from kerasdist.remote_path import is_remote
@@ -119,7 +120,7 @@ class Folder:
         """
         tf.io.gfile.makedirs(self.path)
         local = (
-            os.path.join(self.path, f"{_UNFINISHED}{_names_of(step)[0]}-{os.getpid()}")
+            os.path.join(self.path, _unfinished(_names_of(step)[0]))
             if not is_remote(self.path)
             else tempfile.mkdtemp(prefix="kerasdist_")
         )
@@ -163,6 +164,13 @@ class Folder:
                 )
         return None
 
+    def newest_record(self) -> dict[str, Any]:
+        """Returns what the newest checkpoint says of itself; an empty dict if nothing is read."""
+        for step in self.steps()[-1:]:
+            with contextlib.suppress(*_DAMAGE, OSError, tf.errors.OpError):
+                return _record_at(self.path_of(step))
+        return {}
+
     def is_finished(self, step: int) -> bool:
         """Whether a checkpoint is the last one of a `fit` that is over."""
         try:
@@ -182,11 +190,15 @@ class Folder:
         return sorted(values, key=lambda step: (sign * values[step], step))
 
     def keep(self, steps: set[int]) -> None:
-        """Removes all checkpoints except those of `steps`, and what killed writers have left."""
+        """Removes all checkpoints except those of `steps`, and what killed writers have left.
+
+        What another process may be writing stays.
+        """
         kept = {self.path_of(step) for step in steps}
         for name in (each.rstrip("/") for each in tf.io.gfile.listdir(self.path)):
             path = os.path.join(self.path, name)
-            if name.startswith(_UNFINISHED) or (_NAME.fullmatch(name) and path not in kept):
+            is_left = name.startswith(_UNFINISHED) and not _may_be_written(path)
+            if is_left or (_NAME.fullmatch(name) and path not in kept):
                 _remove(path)
 
     def path_of(self, step: int) -> str:
@@ -288,6 +300,18 @@ def _names_of(step: int) -> tuple[str, str]:
     return name, f"{_REPLACED}{name}"
 
 
+def _unfinished(name: str) -> str:
+    """Returns the name of what this process writes, or removes, under a name."""
+    return f"{_UNFINISHED}{name}-{process_name.own()}"
+
+
+def _may_be_written(path: str) -> bool:
+    """Whether an unfinished checkpoint may be one that another process writes."""
+    # Behind the name of a checkpoint, which ends with the digits of its step.
+    writer = re.sub(r".*?step-\d+-", "", os.path.basename(path))
+    return not is_remote(path) and process_name.may_write(writer, path)
+
+
 def _is_there(path: str) -> bool:
     return tf.io.gfile.exists(os.path.join(path, RECORD) if is_remote(path) else path)
 
@@ -314,9 +338,12 @@ def _remove(path: str):
         tf.io.gfile.remove(record)
     elif not is_remote(path) and not name.startswith(_UNFINISHED):
         # Renamed first: a folder that is half removed is no checkpoint.
-        path = os.path.join(folder, f"{_UNFINISHED}removed-{name}")
+        path = os.path.join(folder, _unfinished(f"removed-{name}"))
         _remove(path)
-        os.rename(os.path.join(folder, name), path)
+        try:
+            os.rename(os.path.join(folder, name), path)
+        except FileNotFoundError:  # Another process has removed it.
+            return
     tf.io.gfile.rmtree(path)
 
 

@@ -14,6 +14,7 @@ from kerasdist.checkpoints import (
     earlier_fits,
     histories,
     model_state,
+    process_name,
     resumption,
     variables,
 )
@@ -222,6 +223,7 @@ class Saving:
             "batch_size": self._batch_size,
             "learning_rates": self._first_rates,
             "time": time.time(),
+            "writer": process_name.own(),
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }

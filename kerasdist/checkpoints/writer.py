@@ -1,6 +1,7 @@
 """Writes the checkpoints of a training, also while it goes on, and keeps some of them."""
 
 import contextlib
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.checkpoints import process_name
 from kerasdist.checkpoints.folder import Folder, saver_of_copy
 
 # A program may call `fit` in a loop.
@@ -46,6 +48,7 @@ class Writer:
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
         self._monitor, self._mode, self._raises = monitor, mode, raises
         self._writing: tuple[int, Future] | None = None
+        self._begun_at, self._has_told = time.time(), False
         self.has_failed = False
 
     def write(
@@ -90,6 +93,7 @@ class Writer:
         )
 
     def _write(self, step, record, arrays, save_weights):
+        self._warn_of_others()
         self._folder.write(step, record, arrays, save_weights)
         steps = self._folder.steps()
         # Later ones are damaged: training went on from one before them.
@@ -100,6 +104,21 @@ class Writer:
             ranked = self._folder.ranked(self._monitor, self._mode)
             best = [each for each in ranked if each <= step][: self._keep_best]
         self._folder.keep({*newest, *later, *best, *record.get("ends", ())[-_MOST_ENDS:]})
+
+    def _warn_of_others(self):
+        """Warns once if another process has written into the folder since this training began."""
+        newest = {} if self._has_told else self._folder.newest_record()
+        writer = newest.get("writer", process_name.own())
+        if writer == process_name.own() or newest["time"] < self._begun_at:
+            return
+        self._has_told = True
+        pid, _, host = writer.partition("@")
+        warnings.warn(
+            f"Process {pid} on {host!r} writes checkpoints into {self._folder.path!r}, too. Each "
+            "removes those of the other, and who starts next goes on from the newest of them. End "
+            "one of the two, or give each a folder of its own.",
+            stacklevel=2,
+        )
 
     def _try(self, step: int, write: Callable[[], None]):
         try:

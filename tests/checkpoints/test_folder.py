@@ -2,6 +2,9 @@
 
 import itertools
 import os
+import shutil
+import socket
+import subprocess
 import uuid
 
 import numpy as np
@@ -81,6 +84,40 @@ def test_one_that_was_being_replaced_is_removed_in_its_turn(monkeypatch, tmp_pat
     folder.keep({4})
 
     assert os.listdir(tmp_path) == ["step-00000004"]
+
+
+def test_what_another_process_may_be_writing_stays(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here, host = "step-00000003-", socket.gethostname()
+    alive = f"{here}{os.getppid()}@{host}"
+    stays = [f".unfinished-{each}" for each in (alive, f"removed-{alive}", f"{here}7@elsewhere")]
+    goes = [f"{os.getpid()}@{host}", f"{ended.pid}@{host}", "8@elsewhere", "1"]
+    goes = [f".unfinished-{here}{each}" for each in goes]
+    for name in (*stays, *goes):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.npz").touch()
+    old = tmp_path / ".unfinished-step-00000003-8@elsewhere"
+    for path in (old / "state.npz", old):
+        os.utime(path, (0, 0))
+
+    Folder(str(tmp_path)).keep(set())
+
+    assert sorted(os.listdir(tmp_path)) == sorted(stays)
+
+
+def test_one_that_another_process_has_removed_needs_no_removal(monkeypatch, tmp_path):
+    folder, rename = Folder(str(tmp_path)), os.rename
+    write(folder, 3, 1)
+
+    def removed_before(path, target):
+        shutil.rmtree(path)
+        rename(path, target)
+
+    monkeypatch.setattr(os, "rename", removed_before)
+    folder.keep(set())
+
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_copy_of_another_name_can_be_read(tmp_path):

@@ -1,12 +1,14 @@
 """Which checkpoints are kept, and what is said of those that the disk does not take."""
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kerasdist.checkpoints import Folder, Writer
+from tests.warned import warned_by
 
 NO_SPACE = OSError("No space left on device")
 
@@ -33,6 +35,22 @@ def test_the_newest_and_the_best_are_kept(mode, kept, tmp_path):
         write(ours, step, loss=loss)
 
     assert Folder(str(tmp_path)).steps() == kept
+
+
+def test_another_writer_in_the_folder_is_named_once(tmp_path):
+    ours, of_other, now = writer(tmp_path), {"writer": "7@elsewhere"}, time.time()
+    theirs = Folder(str(tmp_path))
+
+    def write_as_other(step, secs):
+        theirs.write(step, {**of_other, "time": now + secs}, {}, lambda file: file.write(b""))
+
+    write_as_other(1, -60.0)  # The one that was killed before.
+    assert warned_by(lambda: write(ours, 2)) == []
+    write_as_other(3, 60.0)
+    (told,) = warned_by(lambda: [write(ours, step) for step in (3, 4)])
+    assert told.startswith(f"Process 7 on 'elsewhere' writes checkpoints into '{tmp_path}', too.")
+    write_as_other(5, 60.0)
+    assert warned_by(lambda: write(ours, 5)) == []
 
 
 def test_no_record_is_read_where_none_is_the_best(monkeypatch, tmp_path):
