@@ -153,6 +153,7 @@ class Checkpoint(UpdateCallback):
         check_choice("mode", mode, ("auto", "min", "max"))
         check_choice("on_error", on_error, ("warn", "raise"))
         self.directory = _absolute(checked_folder("directory", directory))
+        _check_not_in_the_way(self.directory)
         self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
         self.keep_best, self.monitor = keep_best, monitor
         self.mode = _mode_of(monitor) if mode == "auto" else mode
@@ -401,6 +402,17 @@ class Checkpoint(UpdateCallback):
 def _absolute(path: str) -> str:
     """Returns a path that stays the same if a callback changes the working directory."""
     return path if is_remote(path) else os.path.abspath(path)
+
+
+def _check_not_in_the_way(path: str):
+    """Raises a ValueError if a path is something else than a folder, which can be none later."""
+    if is_remote(path) or os.path.isdir(path) or not os.path.lexists(path):
+        return
+    found = "a link to nothing" if os.path.islink(path) and not os.path.exists(path) else "a file"
+    raise ValueError(
+        f"`directory` must be the path of a folder. Received: directory={path!r}, which is "
+        f"{found}. Name a folder, or remove it."
+    )
 
 
 def _mode_of(monitor: str) -> str:

@@ -941,6 +941,17 @@ def test_wrong_arguments_are_named(arguments, error, message, tmp_path):
         Checkpoint(tmp_path, **arguments)
 
 
+def test_what_is_in_the_way_of_the_folder_is_told_at_once(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+
+    for name, found in (("file", "a file"), ("link", "a link to nothing")):
+        with pytest.raises(ValueError, match=f"`directory` must be .*{name}', which is {found}"):
+            Checkpoint(tmp_path / name)
+    (tmp_path / "absent").mkdir()
+    Checkpoint(tmp_path / "link")
+
+
 class Tell(keras.callbacks.Callback):
     """Tells this process to end, twice, in the middle of a step."""
 
