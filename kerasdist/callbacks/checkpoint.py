@@ -94,8 +94,8 @@ class Checkpoint(UpdateCallback):
             answered with a checkpoint after the running step, or at the end of `fit` after the
             last one, the same on all workers, and exit code 143.
         on_error: What to do if a checkpoint cannot be written: "warn" goes on training, and tries
-            again with the next one; the end of `fit` says which is the newest if the last one could
-            not be written. "raise" stops.
+            again with the next one; on a full disk, the oldest makes room for it; the end of `fit`
+            says which is the newest if the last one could not be written. "raise" stops.
 
     Attributes:
         resumed_from: The checkpoint that the last `fit` went on from; None for a fresh start.

@@ -1,6 +1,7 @@
 """Writes the checkpoints of a training, also while it goes on, and keeps some of them."""
 
 import contextlib
+import errno
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -49,6 +50,7 @@ class Writer:
         self._monitor, self._mode, self._raises = monitor, mode, raises
         self._writing: tuple[int, Future] | None = None
         self._begun_at, self._has_told = time.time(), False
+        self._has_told_of_room = False
         self.has_failed = False
 
     def write(
@@ -94,16 +96,42 @@ class Writer:
 
     def _write(self, step, record, arrays, save_weights):
         self._warn_of_others()
-        self._folder.write(step, record, arrays, save_weights)
+        try:
+            self._folder.write(step, record, arrays, save_weights)
+        except (OSError, tf.errors.OpError) as error:
+            if not (_is_of_full_disk(error) and self._give_up_oldest(step, record)):
+                raise
+            self._folder.write(step, record, arrays, save_weights)
+        self._folder.keep(self._kept(step, record, self._keep))
+
+    def _kept(self, step: int, record: Mapping, num_newest: int) -> set[int]:
+        """Returns which checkpoints stay when that of a step is the newest."""
         steps = self._folder.steps()
         # Later ones are damaged: training went on from one before them.
-        newest = [each for each in steps if each <= step][-self._keep :]
+        newest = [each for each in steps if each <= step][-num_newest:]
         later = [each for each in steps if each > step]
         best = []
         if self._keep_best:  # Every record is read for it.
             ranked = self._folder.ranked(self._monitor, self._mode)
             best = [each for each in ranked if each <= step][: self._keep_best]
-        self._folder.keep({*newest, *later, *best, *record.get("ends", ())[-_MOST_ENDS:]})
+        return {*newest, *later, *best, *record.get("ends", ())[-_MOST_ENDS:]}
+
+    def _give_up_oldest(self, step: int, record: Mapping) -> bool:
+        """Removes the oldest checkpoint that is neither the newest, nor kept for another reason."""
+        steps = self._folder.steps()
+        spare = sorted(set(steps) - self._kept(step, record, 1))
+        if self.has_failed or not spare:  # A disk that others fill costs one.
+            return False
+        self._folder.keep(set(steps) - {spare[0]})
+        if not self._has_told_of_room:
+            self._has_told_of_room = True
+            warnings.warn(
+                f"There is no room for {self._keep} checkpoints in {self._folder.path!r}: that of "
+                f"step {spare[0]} is removed for that of step {step}, and so on. Make room, or "
+                "lower `keep`.",
+                stacklevel=2,
+            )
+        return True
 
     def _warn_of_others(self):
         """Warns once if another process has written into the folder since this training began."""
@@ -136,3 +164,8 @@ class Writer:
             self.has_failed = True
         else:
             self.has_failed = False
+
+
+def _is_of_full_disk(error: Exception) -> bool:
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return is_full or isinstance(error, tf.errors.ResourceExhaustedError)

@@ -1,5 +1,6 @@
 """Which checkpoints are kept, and what is said of those that the disk does not take."""
 
+import errno
 import threading
 import time
 from pathlib import Path
@@ -95,6 +96,29 @@ def test_what_the_disk_does_not_take_is_told_once_until_it_takes_one(tmp_path):
     assert ours.has_failed
     assert Folder(str(tmp_path)).steps() == [3]
     assert ours.describe_newest().endswith(f"The newest is {tmp_path}/step-00000003")
+
+
+def test_on_a_full_disk_the_oldest_makes_room_for_the_newest(monkeypatch, tmp_path):
+    folder, room, to_disk = Folder(str(tmp_path)), 3, Folder.write
+
+    def write_where_there_is_room(folder, *given):
+        if len(folder.steps()) >= room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        to_disk(folder, *given)
+
+    monkeypatch.setattr(Folder, "write", write_where_there_is_room)
+    ours = writer(tmp_path, keep=5)
+    told = warned_by(
+        lambda: [write(ours, step, loss=loss) for step, loss in enumerate([9, 1, 5, 3, 4])]
+    )
+
+    assert folder.steps() == [1, 3, 4]  # The best one stays.
+    assert len(told) == 1 and "that of step 0 is removed for that of step 3" in told[0]
+    room = 0
+    with pytest.warns(UserWarning, match="of step 5 cannot be written"):
+        write(ours, 5)
+    write(ours, 6)
+    assert folder.steps() == [1, 4]  # It has cost one.
 
 
 def test_an_error_beside_the_training_is_raised_where_it_is_awaited(monkeypatch, tmp_path):
