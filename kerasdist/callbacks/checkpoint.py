@@ -293,13 +293,14 @@ class Checkpoint(UpdateCallback):
             self._save(batch, beside=self.every_secs is not None)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._saving.num_steps = batch + 1
+        num_steps = running_call.num_steps_of_epoch(self.model, batch)
+        self._saving.num_steps = num_steps
         # Written before the next step, when all callbacks have seen this one.
         if self._counter is not None and self._counter.advance(batch):
             self._is_due = True
-        is_last = batch + 1 == self._steps_of_epoch()
+        is_last = num_steps == self._steps_of_epoch()
         if not is_last and self._preemption.is_due(self.model):
-            self._save(batch + 1)
+            self._save(num_steps)
             self._leave()
 
     def on_train_end(self, logs=None):

@@ -54,7 +54,7 @@ class Every(Wrapper):
 
     def set_model(self, model):
         super().set_model(model)
-        self._counter, self._num_steps, self._seen_at = StepCounter(), 0, self._clock()
+        self._counter, self._num_steps, self._seen_at = StepCounter(model), 0, self._clock()
 
     def _hand_on(self, hook):
         super()._hand_on(hook)

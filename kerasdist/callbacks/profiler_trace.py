@@ -94,7 +94,7 @@ class ProfilerTrace(keras.callbacks.Callback):
         if self.tasks == "all" and traits.keeps_own_pace(strategy):
             self._remote = RemoteRecordings(strategy.served_cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
-        self._steps = StepCounter()
+        self._steps = StepCounter(self.model)
         self._plan(updates_of(self.model))
         running_call.at_end(self.model, self._stop)  # Also after an error.
 

@@ -46,6 +46,9 @@ class RunningCall:
         data_state: Returns that of `DataPlace` for its data; see `EpochIterator.state`.
         batch_size: The examples of a batch of the data that was given last, where it is known.
         num_batches: Those of that data, where it is known.
+        num_steps_of_epoch: Steps of the epoch that its data has had batches for so far, with those
+            that a resumed `fit` does not make. Keras reports more after a last call that has fewer
+            than `steps_per_execution`. None before the first.
         is_recorded: Whether a profiler records its steps at this moment.
         num_left_out: Times that steps took longer than they do: recorded by a profiler, or compiled
             once more. Rates begin anew after it.
@@ -63,6 +66,7 @@ class RunningCall:
     data_state: Callable[..., tuple[int, bytes] | None] = _no_state
     batch_size: int | None = None
     num_batches: int | None = None
+    num_steps_of_epoch: int | None = None
     is_recorded: bool = False
     num_left_out: int = 0
     exits: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -114,6 +118,24 @@ def note_data(*, batch_size: int | None, num_batches: int | None, state: Callabl
     if _calls():
         call = _calls()[-1]
         call.batch_size, call.num_batches, call.data_state = batch_size, num_batches, state
+
+
+def note_steps(num_steps_of_epoch: int) -> None:
+    """Notes how far the epoch of the call that runs is; see `RunningCall`."""
+    if _calls():
+        _calls()[-1].num_steps_of_epoch = num_steps_of_epoch
+
+
+def num_steps_of_epoch(model, batch: int) -> int:
+    """Returns how many steps of its epoch the `fit` of a model has made at `on_train_batch_end`.
+
+    Args:
+        model: Whose `fit` runs.
+        batch: What Keras reports there, from 0, which counts where nothing is noted.
+    """
+    training = training_of(model)
+    known = training.num_steps_of_epoch if training else None
+    return batch + 1 if known is None else known
 
 
 def keeps_data_state() -> bool:

@@ -955,8 +955,12 @@ def test_what_is_in_the_way_of_the_folder_is_told_at_once(tmp_path):
 class Tell(keras.callbacks.Callback):
     """Tells this process to end, twice, in the middle of a step."""
 
+    def __init__(self, after=9):
+        super().__init__()
+        self._after = after
+
     def on_train_batch_begin(self, batch, logs=None):
-        if int(self.model.optimizer.iterations.numpy()) == 9:
+        if int(self.model.optimizer.iterations.numpy()) == self._after:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -973,6 +977,18 @@ def test_term_is_answered_with_a_checkpoint_after_the_step(strategy, tmp_path):
     found = train(strategy, shuffled_dataset, [Checkpoint(tmp_path, every_steps=100)])
 
     assert_equal(found, expected, strategy)
+
+
+def test_term_in_a_short_last_call_waits_for_the_end_of_the_epoch(tmp_path):
+    def make(strategy):
+        return make_model(strategy, steps_per_execution=3)
+
+    strategy = strategies.get("one device")
+    with pytest.raises(SystemExit):  # The epoch has 7 steps: the last call has one.
+        train(strategy, arrays, [Checkpoint(tmp_path, every_steps=100), Tell(after=6)], make=make)
+
+    record = Folder(str(tmp_path)).newest().record
+    assert (record["epoch"], record["step"]) == (1, 0)
 
 
 def test_term_between_two_epochs_saves_nothing_twice(monkeypatch, tmp_path):

@@ -72,6 +72,16 @@ def test_steps_are_updates_of_the_optimizer(caplog):
     assert [line.split(",")[0] for line in lines(caplog)[:-1]] == ["step 3", "step 6"]
 
 
+def test_the_last_call_of_an_epoch_has_the_steps_that_there_are():
+    model = hand_loop.make_model(strategies.get("2 replicas"), steps_per_execution=100)
+    throughput = Throughput(every_steps=1)
+    hand_loop.fit(model, [throughput])
+
+    rate = throughput.last
+    assert rate is not None
+    assert (rate.num_steps, rate.num_examples) == (7, 101)
+
+
 def test_data_that_is_too_slow_is_named(caplog):
     def slow(x, y):
         return tf.numpy_function(lambda x: (time.sleep(0.02), x)[1], [x], tf.float32), y

@@ -23,6 +23,7 @@ class GlobalBatches:
 
     Args:
         source: Of global batches, or of values that are distributed already.
+        first_step: Steps of the epoch before them.
         num_steps: How many batches this call may take.
         is_exact: Whether `num_steps` batches are known to be left.
 
@@ -30,8 +31,9 @@ class GlobalBatches:
         num_taken: The answer: how many steps there were. None before it.
     """
 
-    def __init__(self, source: DataSource, *, num_steps: int, is_exact: bool):
+    def __init__(self, source: DataSource, *, first_step: int, num_steps: int, is_exact: bool):
         self.source = source
+        self.first_step = first_step
         self.num_steps = num_steps
         self.is_exact = is_exact
         self.num_taken: int | None = None
@@ -58,6 +60,7 @@ class GlobalBatches:
         """
         self.num_taken = num_taken
         self.source.next_size = next_size
+        running_call.note_steps(self.first_step + num_taken)
         if num_taken == 0:
             raise StopIteration
 
@@ -223,7 +226,12 @@ class EpochIterator(keras_adapter.EpochIterator):
         num_steps = self.steps_per_execution
         if self._length is not None:
             num_steps = min(num_steps, self._length - (self._steps_seen - num_steps))
-        batches = GlobalBatches(source, num_steps=num_steps, is_exact=self._length is not None)
+        batches = GlobalBatches(
+            source,
+            first_step=begin_step,
+            num_steps=num_steps,
+            is_exact=self._length is not None,
+        )
         return begin_step, end_step, batches
 
     @contextlib.contextmanager

@@ -128,6 +128,7 @@ class Calls:
         """Notes that a call has ended, after some steps."""
         self.running.remove(call)
         self.num_done += num_taken
+        running_call.note_steps(self.num_done_of_epoch)
         self.has_ended |= num_taken < call.num_steps
         if not self._started_at:
             self._started_at = self._clock()  # The first one was compiled.

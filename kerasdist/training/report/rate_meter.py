@@ -60,7 +60,7 @@ class RateMeter:
         self._since: tuple | None = None
         self._left_out, self._stepped_at = 0.0, 0.0
         self._num_steps = self._num_left_out = 0
-        self._steps = StepCounter()
+        self._steps = StepCounter(model)
 
     def advance(self, batch: int) -> None:
         """Notes the end of a call of `fit` whose last step is `batch` of its epoch, from 0."""

@@ -53,7 +53,7 @@ class UpdateCounter:
     ):
         self._model = model
         self._every_steps, self._every_secs, self._clock = every_steps, every_secs or 0.0, clock
-        self._steps = StepCounter()
+        self._steps = StepCounter(model)
         self.step = self._planned_step = updates_of(model)
         self._planned_at = self._looked_at = self._stepped_at = clock()
         self._slowest = 0.0  # Seconds of a step since the look was planned.
