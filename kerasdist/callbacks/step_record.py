@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.training import peers
@@ -52,12 +53,12 @@ class StepRecord:
             # The step at which a record is due, and that of the record since; -1 for none.
             self._due = tf.Variable(tf.int64.max, trainable=False)
             self._step: Any = tf.Variable(-1, dtype=tf.int64, trainable=False)
-            self._norms = _zeros(num)
-            self._applied_norms = _zeros(num)
-            self._ratios = _zeros(num)
-            self._of_gradients = _zeros(num, tensor_statistics.NUM_COLUMNS)
-            self._of_weights = _zeros(num, tensor_statistics.NUM_COLUMNS)
-            self._of_outputs = _zeros(len(layers), tensor_statistics.NUM_COLUMNS)
+            self._norms = _unseen(num)
+            self._applied_norms = _unseen(num)
+            self._ratios = _unseen(num)
+            self._of_gradients = _unseen(num, tensor_statistics.NUM_COLUMNS)
+            self._of_weights = _unseen(num, tensor_statistics.NUM_COLUMNS)
+            self._of_outputs = _unseen(len(layers), tensor_statistics.NUM_COLUMNS)
         self._planned = -1
 
     def plan(self, step: int) -> None:
@@ -74,21 +75,13 @@ class StepRecord:
             return None
         return Record(
             step=step,
-            norms=dict(zip(self._names, self._norms.numpy(), strict=True)),
-            applied_norms=dict(zip(self._names, self._applied_norms.numpy(), strict=True)),
-            update_ratios=dict(zip(self._names, self._ratios.numpy(), strict=True)),
-            gradients=self._statistics(self._of_gradients, self._gradients),
-            weights=self._statistics(self._of_weights, self._weights),
-            outputs=dict(
-                zip(
-                    self._layers, map(tensor_statistics.read, self._of_outputs.numpy()), strict=True
-                )
-            ),
+            norms=_seen(self._norms, self._names),
+            applied_norms=_seen(self._applied_norms, self._names),
+            update_ratios=_seen(self._ratios, self._names),
+            gradients=_statistics(self._of_gradients, self._names),
+            weights=_statistics(self._of_weights, self._names),
+            outputs=_statistics(self._of_outputs, self._layers),
         )
-
-    def _statistics(self, rows, names):
-        pairs = zip(self._names, rows.numpy(), strict=True)
-        return {name: tensor_statistics.read(row) for name, row in pairs if name in names}
 
     # What follows is traced.
 
@@ -217,7 +210,7 @@ class StepRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """What was recorded of one step, by the names of the variables and layers.
+    """What was recorded of one step, by the names of the variables and layers that it had.
 
     Attributes:
         step: Which update of the optimizer it was, from 1.
@@ -238,8 +231,19 @@ class Record:
     outputs: dict[str, tensor_statistics.Statistics]
 
 
-def _zeros(*shape):
-    return tf.Variable(tf.zeros(shape), trainable=False)
+def _unseen(*shape):
+    # A norm, with which each row of statistics begins, is never negative.
+    return tf.Variable(tf.fill(shape, -1.0), trainable=False)
+
+
+def _seen(rows, names) -> dict:
+    """Returns the rows that were recorded, by name: a step need not have all of them."""
+    pairs = zip(names, rows.numpy(), strict=True)
+    return {name: row for name, row in pairs if np.ravel(row)[0] != -1}
+
+
+def _statistics(rows, names) -> dict:
+    return {name: tensor_statistics.read(row) for name, row in _seen(rows, names).items()}
 
 
 def _set(variable, indices: list, rows: list) -> None:

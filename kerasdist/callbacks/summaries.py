@@ -66,7 +66,8 @@ a step was computed; also of each worker |
     losses. There is only one graph, with conditions, with parameter servers, and if a step draws
     random numbers with operations like `tf.random.normal`, which would begin anew in another graph.
     The weights never change because of it. Outputs of layers are those of the first replica's
-    examples. A call of several steps (`steps_per_execution`) writes at most once.
+    examples; there are none of layers that are not called, or inside of `tf.cond` or a loop alone.
+    A call of several steps (`steps_per_execution`) writes at most once.
 
     A `fit` that a `Checkpoint` resumes first removes the later events of the interrupted run from
     the event files of `Summaries` in `log_dir`, since those steps are made again. Any other `fit`

@@ -987,8 +987,9 @@ def test_term_in_a_short_last_call_waits_for_the_end_of_the_epoch(tmp_path):
     with pytest.raises(SystemExit):  # The epoch has 7 steps: the last call has one.
         train(strategy, arrays, [Checkpoint(tmp_path, every_steps=100), Tell(after=6)], make=make)
 
-    record = Folder(str(tmp_path)).newest().record
-    assert (record["epoch"], record["step"]) == (1, 0)
+    saved = Folder(str(tmp_path)).newest()
+    assert saved is not None
+    assert (saved.record["epoch"], saved.record["step"]) == (1, 0)
 
 
 def test_term_between_two_epochs_saves_nothing_twice(monkeypatch, tmp_path):

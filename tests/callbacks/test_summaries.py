@@ -124,6 +124,33 @@ def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path):
     assert_is_of(event_files.histograms(tmp_path / "train")["activations/first"][1], outputs)
 
 
+class Hidden(keras.Model):
+    """One of its layers is called in a condition, and one not at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.last = (keras.layers.Dense(6, name=name) for name in ("inside", "last"))
+        self.unused = keras.layers.Dense(2, name="unused")
+        self.unused.build((None, 6))
+
+    def call(self, x):
+        return self.last(tf.cond(tf.reduce_sum(x) < 1e9, lambda: self.inside(x), lambda: x))
+
+
+def test_nothing_is_written_of_what_the_step_does_not_have(tmp_path):
+    with strategies.get("2 replicas").scope():
+        model = Hidden()
+        model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="Gradients do not exist for variables ..unused"):
+        model.fit(*examples(16), verbose=0, callbacks=[Summaries(tmp_path, every_steps=1)])
+
+    folder = tmp_path / "train"
+    tags = event_files.numbers(folder).keys() | event_files.histograms(folder).keys()
+    assert {"sparsity/last", "activations/last", "weights/hidden/inside/kernel"} <= tags
+    assert not [tag for tag in tags if tag.endswith("y/inside") or tag.endswith("s/inside")]
+    assert not [tag for tag in tags if "unused" in tag]
+
+
 @each_kind_of_strategy
 @pytest.mark.parametrize(
     "arguments",
