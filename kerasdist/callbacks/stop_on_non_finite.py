@@ -34,8 +34,10 @@ class StopOnNonFinite(StepCallback):
     `train_step` makes several updates, those that came before the one that is not finite stay. The
     message names the step, the worker and replica, what went wrong first (an input, a layer, a loss
     or the gradient of a variable), and the largest gradients before it, as a replica has them for
-    its part of the batch. The batch that caused it is kept. Infinite gradients of a
-    `LossScaleOptimizer` are left to the optimizer.
+    its part of the batch. The batch that caused it is kept. Steps of a `LossScaleOptimizer`, as
+    with `mixed_float16`, are left to that optimizer, whatever is infinite or NaN in them: it leaves
+    out their updates and halves its scale, and nobody is told. `keras.callbacks.TerminateOnNaN`
+    ends a training whose loss is NaN there.
 
     It acts before all other callbacks, wherever it is in the list. It costs one sum over the
     gradients in each step and, on accelerators, a wait for its result.
