@@ -15,7 +15,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.exit_codes import SIGNALED, USAGE
 from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
-from kerasdist.strategies.choice import choose
+from kerasdist.strategies.choice import choose, what_counts_for_task
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.usage_error import UsageError, arguments_checked
 
@@ -83,7 +83,7 @@ def _print_plan(parsed) -> int:
         for name, number in numbers.items():
             if number is not None:
                 check_int(f"--{name}", number, at_least=1)
-        config, cluster = _config(parsed), Cluster.from_env()
+        config, cluster = what_counts_for_task(_config(parsed), Cluster.from_env())
     # Counting GPUs loads TensorFlow, which takes seconds.
     asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
     num_gpus = count_gpus() if asks_for_gpus else 0

@@ -108,6 +108,14 @@ def test_cluster_comes_from_tf_config(monkeypatch, capsys):
     assert "on each of 2 workers" in capsys.readouterr().out
 
 
+def test_an_evaluator_is_beside_the_cluster(monkeypatch, capsys):
+    cluster, task = {"worker": ["a:2222", "b:2222"]}, {"type": "evaluator", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+    assert command.main(["plan"]) == 0
+    assert rows_of(capsys.readouterr().out)["strategy"].startswith("OneDeviceStrategy")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

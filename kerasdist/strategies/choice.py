@@ -98,6 +98,18 @@ def choose(config: DeploymentConfig | None, cluster: Cluster, *, num_gpus: int) 
     return Choice(strategy="OneDeviceStrategy", reason=f"{wish}: {kind}", devices=devices)
 
 
+def what_counts_for_task(
+    config: DeploymentConfig | None, cluster: Cluster
+) -> tuple[DeploymentConfig | None, Cluster]:
+    """Returns what `choose` is to be asked with in a task: an evaluator is beside the cluster.
+
+    It reads checkpoints by itself, on the devices of its machine.
+    """
+    if cluster.task.job == "evaluator":
+        return None, Cluster.local()
+    return config, cluster
+
+
 def _config_from(cluster, num_gpus):
     return DeploymentConfig(
         num_clones=max(num_gpus, 1),

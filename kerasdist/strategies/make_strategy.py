@@ -11,7 +11,7 @@ from kerasdist.cluster import Cluster, proxies
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
-from kerasdist.strategies.choice import Choice, choose
+from kerasdist.strategies.choice import Choice, choose, what_counts_for_task
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.version import installed_version
 
@@ -121,8 +121,7 @@ def count_gpus() -> int:
 
 def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions):
     """Returns the strategy of this task, once its cluster is there."""
-    if cluster.task.job == "evaluator":  # It reads checkpoints, beside the cluster.
-        config, cluster = None, Cluster.local()
+    config, cluster = what_counts_for_task(config, cluster)
     config = config or _config_of_launcher(cluster)
     choice = choose(config, cluster, num_gpus=count_gpus())
     if not choice.needs_cluster:
