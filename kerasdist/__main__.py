@@ -252,7 +252,7 @@ def _add_show(commands):
         "a PNG, from their event files, and says what limited each.",
     )
     parser.add_argument(
-        "runs", nargs="+", type=_path, metavar="RUN", help="a folder of event files"
+        "runs", nargs="+", type=_path, metavar="RUN", help="a folder of event files, or of runs"
     )
     parser.add_argument(
         "--output", type=_path, default=Path("run.png"), metavar="PNG", help="default: run.png"

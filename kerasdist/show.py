@@ -19,28 +19,35 @@ _PANELS = (
     ("examples/s", ("examples_per_second",)),
 )
 _FEW_POINTS = 30
+# Of the curves of a run in one panel.
+_STYLES = ("-", "--", ":", "-.")
+_ROLES = ("train", "validation")
 
 
 def show(runs: Sequence[Path], output: Path) -> str:
     """Draws one or several runs into a PNG; returns a sentence about each.
 
     Args:
-        runs: Folders with event files, such as the `log_dir` of `callbacks.Summaries`.
-        output: The PNG.
+        runs: Folders with event files, such as the `log_dir` of `callbacks.Summaries`; or folders
+            of such folders, each of which is then drawn.
+        output: The PNG; without a suffix it gets ".png", and a folder gets "run.png".
 
     Raises:
         UsageError: A folder has no numbers in it, no run has any that are drawn, or matplotlib is
             missing.
     """
     unreadable: list[Path] = []
+    runs = list(dict.fromkeys(run for folder in runs for run in _runs_in(folder)))
     curves = {_name_of(run, runs): read(run, unreadable) for run in runs}
     panels = _panels(curves)
     if not panels:
+        folders = ", ".join(map(os.path.abspath, runs))
         raise UsageError(
-            f"There are no losses, rates or epoch logs to draw in {', '.join(map(str, runs))}. "
+            f"There are no losses, rates or epoch logs to draw in {folders}. "
             "Name the log_dir of callbacks.Summaries or TensorBoard."
         )
-    _draw(panels, output)
+    output = _file_of(output)
+    _draw(panels, list(curves), output)
     told = [sentence_on(name, each) for name, each in curves.items()]
     return "\n".join([*told, *_note_on(unreadable), f"Written: {output}"])
 
@@ -57,7 +64,7 @@ def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
     """
     curves: Curves = collections.defaultdict(dict)
     damaged: list[Path] = []
-    for path in sorted(run.rglob("events.out.tfevents.*")) if run.is_dir() else []:
+    for path in _event_files_in(run):
         role = path.parent.relative_to(run).as_posix()
         try:
             for tag, step, value in _numbers(path):
@@ -68,7 +75,7 @@ def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
         raise UsageError(
             " ".join(
                 [
-                    f"There are no numbers in {run}.",
+                    f"There are no numbers in {os.path.abspath(run)}.",
                     *_note_on(damaged),
                     "Name the folder that event files are written to, such as the log_dir of "
                     "callbacks.Summaries.",
@@ -78,6 +85,24 @@ def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
     if unreadable is not None:
         unreadable += damaged
     return dict(curves)
+
+
+def _event_files_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("events.out.tfevents.*")) if folder.is_dir() else []
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Returns the runs in a folder: itself, unless all event files are in those of others."""
+    parents = [path.parent for path in _event_files_in(folder)]
+    runs = {each.parent if each.name in _ROLES and each != folder else each for each in parents}
+    return [folder] if folder in runs or not runs else sorted(runs)
+
+
+def _file_of(output: Path) -> Path:
+    """Returns the file of a picture."""
+    if output.is_dir():
+        return output / "run.png"
+    return output if output.suffix else output.with_name(f"{output.name}.png")
 
 
 def _note_on(unreadable: list[Path]) -> list[str]:
@@ -135,29 +160,36 @@ def _numbers(path):
 
 
 def _panels(curves: dict[str, Curves]) -> list[tuple[str, dict]]:
-    """Returns the titles of the panels that have curves, each with these by their labels."""
+    """Returns the titles of the panels that have curves, each with these by run and tag."""
     panels = [(title, _of_panel(curves, tags)) for title, tags in _PANELS]
     return [(title, lines) for title, lines in [*panels, *_metrics(curves)] if lines]
 
 
-def _draw(panels: list[tuple[str, dict]], output: Path):
+def _draw(panels: list[tuple[str, dict]], runs: list[str], output: Path):
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError(
             "`show` needs matplotlib, which is not installed: pip install 'kerasdist[plot]'."
         ) from None
-    figure = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(9, 2.6 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axis, (title, lines) in zip(axes, panels, strict=True):
-        for label, line in lines.items():
+        for (run, tag), line in lines.items():
             steps = sorted(line)
-            style = "o-" if len(steps) < _FEW_POINTS else "-"
-            values = [line[step] for step in steps]
-            axis.plot(steps, values, style, label=_as_plain_text(label), markersize=3)
+            axis.plot(
+                steps,
+                [line[step] for step in steps],
+                label=_as_plain_text(f"{run} {tag}"),
+                marker="o" if len(steps) < _FEW_POINTS else "",
+                markersize=3,
+                **_look_of(run, tag, runs=runs, tags=list(dict.fromkeys(tag for _, tag in lines))),
+            )
         axis.set_title(_as_plain_text(title), loc="left")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        # Beside the panel: inside, that of several runs would cover their curves.
+        axis.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     axes[-1].set_xlabel("step, as in TensorBoard")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -170,6 +202,13 @@ def _draw(panels: list[tuple[str, dict]], output: Path):
         ) from error
 
 
+def _look_of(run: str, tag: str, *, runs: list[str], tags: list[str]) -> dict[str, str]:
+    """Returns the colour of a curve, which is that of its run if there are several, and style."""
+    index = tags.index(tag)
+    color = runs.index(run) if len(runs) > 1 else index
+    return {"color": f"C{color}", "linestyle": _STYLES[index % len(_STYLES)]}
+
+
 def _as_plain_text(label: str) -> str:
     """Returns a label that matplotlib shows as it is: no formula, and not left out."""
     text = label.replace("$", r"\$")
@@ -178,7 +217,7 @@ def _as_plain_text(label: str) -> str:
 
 def _of_panel(curves, tags) -> dict:
     return {
-        f"{run} {title}": line
+        (run, title): line
         for run, each in curves.items()
         for title, line in sorted(each.items())
         if title.rpartition("/")[2] in tags and "/" not in _without_role(title)
@@ -209,6 +248,5 @@ def _mean(line) -> float:
 
 
 def _name_of(run: Path, runs) -> str:
-    return (
-        run.name or os.fspath(run) if len({each.name for each in runs}) == len(runs) else str(run)
-    )
+    names = {Path(os.path.abspath(each)).name for each in runs}  # That of "." is empty.
+    return (Path(os.path.abspath(run)).name or str(run)) if len(names) == len(runs) else str(run)

@@ -111,6 +111,39 @@ def test_a_folder_of_event_files_itself_is_a_run(tmp_path):
     assert show.sentence_on("run", show.read(tmp_path)) == "run: loss 1 at step 2."
 
 
+def test_a_folder_of_runs_is_each_of_them(tmp_path, capsys, monkeypatch):
+    for name in ("runs/lr 0.1/train", "runs/lr 0.1/validation", "runs/lr 0.01/train", "runs/plain"):
+        write_scalars(tmp_path / name)
+    monkeypatch.chdir(tmp_path / "runs")
+
+    assert main(["show", ".", "lr 0.1", f"--output={tmp_path / 'run.png'}"]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said[:-1]] == ["lr 0.01", "lr 0.1", "plain"]
+
+
+def test_a_run_has_the_same_colour_in_all_panels():
+    runs, tags = ["first", "second"], ["train/loss", "validation/epoch_loss"]
+
+    looks = [show._look_of("second", tag, runs=runs, tags=tags) for tag in tags]
+    assert looks == [{"color": "C1", "linestyle": "-"}, {"color": "C1", "linestyle": "--"}]
+    assert show._look_of("first", tags[1], runs=runs[:1], tags=tags)["color"] == "C1"
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [("curves", "curves.png"), ("pictures", "pictures/run.png"), ("a.pdf", "a.pdf")],
+)
+def test_what_is_written_is_said(given, written, tmp_path, capsys):
+    write_scalars(tmp_path / "run")
+    (tmp_path / "pictures").mkdir()
+
+    assert main(["show", str(tmp_path / "run"), f"--output={tmp_path / given}"]) == 0
+
+    assert capsys.readouterr().out.splitlines()[-1] == f"Written: {tmp_path / written}"
+    assert (tmp_path / written).is_file()
+
+
 def damaged(path):
     content = bytearray(path.read_bytes())
     content[-30] ^= 255
