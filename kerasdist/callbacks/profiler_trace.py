@@ -1,9 +1,7 @@
 """Traces of some steps, for TensorBoard and for Perfetto."""
 
-import itertools
 import json
 import os
-import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.checks import check_choice, check_int, check_one_of, checked_folder, is_int
+from kerasdist.callbacks import trace_windows
+from kerasdist.checks import check_choice, check_int, check_one_of, checked_folder
 from kerasdist.lifetime.remote_recordings import RemoteRecordings
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
@@ -36,7 +35,9 @@ class ProfilerTrace(keras.callbacks.Callback):
     servers the chief writes the traces of all tasks. `python -m kerasdist trace FILE` says where
     the time went. Steps are those of the optimizer: `at_steps=[60]` records the update after which
     it has made 60. If a call has several steps, the whole call with that step is recorded. Between
-    the windows it costs next to nothing, and recorded steps do not count for `Throughput`.
+    the windows it costs next to nothing, and recorded steps do not count for `Throughput`. A window
+    begins when the one before it is over, and ends with `fit`; at the end, a warning names those of
+    `at_steps` that have no trace of their own.
 
     Args:
         log_dir: Folder of the run.
@@ -78,7 +79,8 @@ class ProfilerTrace(keras.callbacks.Callback):
         check_choice("tasks", tasks, ("chief", "all"))
         self.log_dir = checked_folder("log_dir", log_dir)
         self.every_steps, self.num_steps, self.tasks = every_steps, num_steps, tasks
-        self.at_steps = None if at_steps is None else _checked(at_steps)
+        self.at_steps = None if at_steps is None else trace_windows.checked(at_steps)
+        self._windows = trace_windows.Windows(at_steps=self.at_steps, every_steps=every_steps)
         self.files: list[str] = []
         self._recorder = Recorder()
         self._remote: RemoteRecordings | None = None
@@ -95,7 +97,12 @@ class ProfilerTrace(keras.callbacks.Callback):
             self._remote = RemoteRecordings(strategy.served_cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
         self._steps = StepCounter(self.model)
-        self._plan(updates_of(self.model))
+        num_updates = updates_of(self.model)
+        training = running_call.training_of(self.model)
+        callbacks = training.callbacks if training else ()
+        resumed = any(getattr(each, "resumed_from", None) for each in callbacks)
+        self._windows.begin_fit(num_updates, is_resumed=resumed)
+        self._plan(num_updates)
         running_call.at_end(self.model, self._stop)  # Also after an error.
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -113,17 +120,36 @@ class ProfilerTrace(keras.callbacks.Callback):
         self._left -= self._steps.advance(batch)
         if self._recorder.is_running:
             num_updates = updates_of(self.model)
-            if num_updates >= self._first + self.num_steps - 1:
+            if num_updates >= self._last:
+                self._windows.note(self._first, num_updates)
                 self._stop()
                 self._plan(num_updates)
 
+    def on_train_end(self, logs=None):
+        if not self._is_on:
+            return
+        num_updates = updates_of(self.model)
+        if self._recorder.is_running:
+            self._windows.note(self._first, num_updates)
+            log_lines.say(
+                self.model.distribute_strategy,
+                f"The trace of step {self._first} ends at step {num_updates}, with `fit`, and not "
+                f"at step {self._last}.",
+            )
+        if left_out := self._windows.left_out(num_updates):
+            warnings.warn(
+                f"ProfilerTrace has written no trace of its own for these of `at_steps`: "
+                f"{left_out}.",
+                stacklevel=2,
+            )
+
+    @property
+    def _last(self) -> int:
+        return self._first + self.num_steps - 1
+
     def _plan(self, num_updates: int):
         """Chooses the next window, after so many updates."""
-        if self.every_steps is not None:
-            self._first = (num_updates // self.every_steps + 1) * self.every_steps
-        else:
-            later = (step for step in self.at_steps or () if step > num_updates)
-            self._first = next(later, sys.maxsize)
+        self._first = self._windows.next_after(num_updates)
         self._left = self._first - num_updates - self.model.steps_per_execution
 
     def _start(self):
@@ -133,9 +159,10 @@ class ProfilerTrace(keras.callbacks.Callback):
             warnings.warn(
                 f"Step {self._first} is not traced because another trace is running in this "
                 "process (of another ProfilerTrace, or TensorBoard(profile_batch=...)): "
-                f"{error.message}.",
+                f"{error.message.rstrip('.')}.",
                 stacklevel=2,
             )
+            self._windows.note_told(self._first)
             self._plan(self._first)
             return
         if self._remote:
@@ -187,13 +214,3 @@ class ProfilerTrace(keras.callbacks.Callback):
             strategy = self.model.distribute_strategy
             log_lines.say(strategy, f"The trace of step {self._first}: {viewer.ways_to_look(path)}")
         self.files.append(path)
-
-
-def _checked(at_steps) -> tuple[int, ...]:
-    steps = tuple(at_steps)
-    are_rising = all(first < second for first, second in itertools.pairwise(steps))
-    if not steps or not all(map(is_int, steps)) or steps[0] < 1 or not are_rising:
-        raise ValueError(
-            f"`at_steps` must be rising ints from 1 on. Received: at_steps={list(steps)}."
-        )
-    return steps

@@ -1,8 +1,10 @@
 """Traces of some steps: their files, on every deployment."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 from kerasdist import trace
 from kerasdist.callbacks import GradientAccumulation, ProfilerTrace, Throughput
+from kerasdist.callbacks.trace_windows import Windows
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_strategy, each_with_parameter_servers
@@ -109,14 +112,57 @@ def test_training_goes_on_where_the_folder_cannot_be_written(tmp_path):
     hand_loop.assert_same(model, hand_loop.train().weights)
 
 
-def test_a_run_that_ends_within_a_window_keeps_it(tmp_path):
+def test_a_run_that_ends_within_a_window_keeps_it_and_says_so(tmp_path, caplog):
     model = hand_loop.make_model(strategies.get("one device"))
     callback = ProfilerTrace(tmp_path, at_steps=[13], num_steps=100)
     hand_loop.fit(model, [callback])
 
+    assert "The trace of step 13 ends at step 14, with `fit`, and not at step 112." in caplog.text
     assert [Path(path).name for path in callback.files] == ["tf_trace-13.json"]
     tf.profiler.experimental.start(str(tmp_path))  # Nothing runs any more.
     tf.profiler.experimental.stop(save=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps_per_execution", "told"),
+    [
+        ({"at_steps": [3, 600, 700]}, 1, "600, 700 (`fit` ended after step 14)"),
+        ({"at_steps": [2, 3, 4, 6], "num_steps": 3}, 1, "3, 4 (in the trace of step 2)"),
+        ({"at_steps": [1, 2, 7, 8]}, 4, "2 (in the trace of step 1)"),
+    ],
+)
+def test_steps_without_a_trace_of_their_own_are_named_once(
+    arguments, steps_per_execution, told, tmp_path
+):
+    strategy = strategies.get("one device")
+    model = hand_loop.make_model(strategy, steps_per_execution=steps_per_execution)
+    callback = ProfilerTrace(tmp_path, **arguments)
+
+    with pytest.warns(UserWarning, match=re.escape(f"these of `at_steps`: {told}.")):
+        hand_loop.fit(model, [callback])
+    hand_loop.fit(model, [callback])
+
+
+def test_steps_before_the_fit_are_named(tmp_path):
+    model = hand_loop.make_model(strategies.get("one device"))
+    hand_loop.fit(model)
+
+    with pytest.warns(UserWarning, match=re.escape("3 (`fit` began after step 14).")):
+        hand_loop.fit(model, [ProfilerTrace(tmp_path, at_steps=[3])])
+
+
+def test_steps_before_an_interruption_are_not():
+    windows = Windows(at_steps=(3, 9), every_steps=None)
+    windows.begin_fit(5, is_resumed=True)
+
+    assert windows.left_out(7) == "9 (`fit` ended after step 7)"
+
+
+def test_steps_may_be_those_of_numpy_and_are_several(tmp_path):
+    assert ProfilerTrace(tmp_path, at_steps=np.arange(2, 6, 2)).at_steps == (2, 4)
+    with pytest.raises(TypeError, match=r"must be a list of ints. Received: at_steps=5. A single"):
+        not_several: Any = 5
+        ProfilerTrace(tmp_path, at_steps=not_several)
 
 
 @pytest.mark.parametrize(
