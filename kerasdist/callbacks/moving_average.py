@@ -35,7 +35,12 @@ class MovingAverage(StepCallback):
         trainable: Whether trainable variables are averaged.
         batch_statistics: Whether the moving statistics of BatchNormalization are averaged a second
             time, as the Inception trainers did.
-        validate: Whether validation during `fit` uses the averages.
+        validate: Whether validation during `fit` uses the averages. The weights themselves stay
+            outside of it: what `ModelCheckpoint(save_best_only=True)` saves and
+            `EarlyStopping(restore_best_weights=True)` restores by "val_loss" are not the averages
+            that it was computed with. To keep those, use `Checkpoint(keep_best=1)` instead, which
+            also holds the averages, and afterwards
+            `kerasdist.warm_start(model, checkpoint.best, averages=True)`.
 
     Raises:
         TypeError, ValueError: A value has the wrong type or is out of range, or there is nothing to

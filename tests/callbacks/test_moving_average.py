@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.callbacks import MovingAverage
+import kerasdist
+from kerasdist.callbacks import Checkpoint, MovingAverage
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
 from tests import strategies
@@ -164,6 +165,19 @@ def test_validation_uses_the_averages_when_asked(strategy):
     assert history["val_loss"][-1] == pytest.approx(averaged_loss, abs=1e-6)
     assert abs(plain.evaluate(x, y, verbose=0) - averaged_loss) > 1e-3
     hand_loop.assert_same(plain, hand_loop.train().weights)
+
+
+def test_the_averages_of_the_best_epoch_are_in_the_best_checkpoint(tmp_path, capsys):
+    model = hand_loop.make_model(strategies.get("one device"))
+    x, y = examples(37)
+    checkpoint = Checkpoint(tmp_path, keep_best=1)
+    callbacks = [MovingAverage(0.9, validate=True), checkpoint]
+    history = hand_loop.fit(model, callbacks, validation_data=(x, y), epochs=3)
+
+    assert checkpoint.best is not None
+    kerasdist.warm_start(model, checkpoint.best, averages=True)
+
+    assert model.evaluate(x, y, verbose=0) == pytest.approx(min(history["val_loss"]), abs=1e-6)
 
 
 @each_kind_of_strategy
