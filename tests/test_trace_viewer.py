@@ -27,6 +27,7 @@ def test_what_is_missing_or_too_old_is_named(monkeypatch, installed, advice):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
 
+    assert viewer.ways_to_look("lr 0.1/a").startswith("python -m kerasdist trace 'lr 0.1/a', or ")
     text = viewer.ways_to_look("runs/1/tf_trace-60.json")
     assert text.startswith("python -m kerasdist trace runs/1/tf_trace-60.json, or ")
     assert text.endswith(f"profile tab {advice}" if "run" not in advice else "folder of the run")

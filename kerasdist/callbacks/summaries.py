@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -257,9 +258,10 @@ a step was computed; also of each worker |
             return f"There are no summaries in {self.log_dir}: they could not be written."
         are_cut = any(file.has_failed for file in files)
         cut = ", up to where the disk refused more" if are_cut else ""
+        folder = shlex.quote(self.log_dir)  # For the shell; a name may have a space.
         return (
             f"Summaries are in {self.log_dir}{cut}. To look at them: tensorboard --logdir "
-            f"{self.log_dir}, or python -m kerasdist show {self.log_dir}"
+            f"{folder}, or python -m kerasdist show {folder}"
         )
 
     def describe(self):

@@ -1,6 +1,7 @@
 """What can show a trace, and whether it is installed here."""
 
 import importlib.metadata
+import shlex
 
 # The former package of TensorBoard's profile tab, which loaded parts of TensorFlow that are gone.
 _OLD_PLUGIN = "tensorboard-plugin-profile"
@@ -10,8 +11,8 @@ _OLD_VERSIONS = (2, 20)
 def ways_to_look(path: str) -> str:
     """Returns the commands that show a trace in Chrome's format, and what they need."""
     return (
-        f"python -m kerasdist trace {path}, or open it at ui.perfetto.dev; for TensorBoard's "
-        f"profile tab {_profile_tab()}"
+        f"python -m kerasdist trace {shlex.quote(path)}, or open it at ui.perfetto.dev; for "
+        f"TensorBoard's profile tab {_profile_tab()}"
     )
 
 

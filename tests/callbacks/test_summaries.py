@@ -104,7 +104,7 @@ def assert_is_of(rows, values):
     assert rows[-1, 1] == pytest.approx(values.max(), abs=1e-5)
 
 
-def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path):
+def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path, caplog):
     with strategies.get("one device").scope():
         model = keras.Sequential(
             [
@@ -115,13 +115,15 @@ def test_layers_with_the_share_of_zeros_in_what_they_give(tmp_path):
         )
         model.compile(keras.optimizers.SGD(0.0), "mse")
     x, y = examples(16)
-    model.fit(x, y, batch_size=16, verbose=0, callbacks=[Summaries(tmp_path, every_steps=1)])
+    folder = tmp_path / "lr 0.1"
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[Summaries(folder, every_steps=1)])
 
+    assert f"python -m kerasdist show '{folder}'" in caplog.text  # As a shell reads it.
     outputs = keras.ops.convert_to_numpy(model.layers[0](x))
-    sparsity = event_files.numbers(tmp_path / "train")["sparsity/first"][1]
+    sparsity = event_files.numbers(folder / "train")["sparsity/first"][1]
     assert 0 < sparsity < 1
     assert sparsity == pytest.approx(np.mean(outputs == 0))
-    assert_is_of(event_files.histograms(tmp_path / "train")["activations/first"][1], outputs)
+    assert_is_of(event_files.histograms(folder / "train")["activations/first"][1], outputs)
 
 
 class Hidden(keras.Model):
