@@ -190,7 +190,8 @@ def _add_trace(commands):
         "file",
         type=_path,
         metavar="FILE",
-        help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or its folder",
+        help="tf_trace-<step>.json or <task>.xplane.pb of callbacks.ProfilerTrace, or a "
+        "folder, of which the newest trace is taken",
     )
     parser.add_argument("--top", type=int, default=15, metavar="N", help="rows (default: 15)")
     parser.add_argument(
@@ -207,7 +208,11 @@ def _trace(parsed) -> int:
 
     with arguments_checked():
         check_int("--top", parsed.top, at_least=1)
-    print(report(trace.read(parsed.file), num_top=parsed.top, kind=parsed.count))
+    file = trace.newest(parsed.file)
+    text = report(trace.read(file), num_top=parsed.top, kind=parsed.count)
+    if file != parsed.file:
+        print(f"{file}, the newest trace in {parsed.file}:\n")
+    print(text)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -66,6 +67,16 @@ def test_how_many_operations_of_a_kind_ran_where(chrome, capsys):
         "/host:CPU                            1",
         "/host:CPU replica_1                  1",
     ]
+
+
+def test_of_several_traces_the_newest_is_taken_and_named(chrome, tmp_path, capsys):
+    newer = chrome.rename(tmp_path / "tf_trace-9.json")
+    chrome.write_text(newer.read_text())
+    os.utime(newer, (2e9, 2e9))
+
+    assert main(["trace", str(tmp_path)]) == 0
+
+    assert capsys.readouterr().out.startswith(f"{newer}, the newest trace in {tmp_path}:\n\n")
 
 
 @pytest.mark.parametrize(

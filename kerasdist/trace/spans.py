@@ -57,11 +57,7 @@ def read(path: Path) -> list[Span]:
     Raises:
         UsageError: It is not such a file, or there is none.
     """
-    if path.is_dir():
-        found = sorted([*path.rglob("tf_trace-*.json*"), *path.rglob("*.xplane.pb")], key=_age)
-        if not found:
-            raise UsageError(f"There is no trace in {path}: no tf_trace-*.json, no *.xplane.pb.")
-        path = found[-1]
+    path = newest(path)
     try:
         content = path.read_bytes()
         if path.name.endswith(".xplane.pb"):
@@ -77,6 +73,20 @@ def read(path: Path) -> list[Span]:
         raise UsageError(f"{path} is not a trace: it is nested too deeply.") from None
     except (OSError, EOFError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a trace: {error}.") from error
+
+
+def newest(path: Path) -> Path:
+    """Returns the newest trace in a folder; what is no folder as it is.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if not path.is_dir():
+        return path
+    found = [*path.rglob("tf_trace-*.json*"), *path.rglob("*.xplane.pb")]
+    if not found:
+        raise UsageError(f"There is no trace in {path}: no tf_trace-*.json, no *.xplane.pb.")
+    return max(found, key=_age)
 
 
 def of_profile(content: bytes) -> Iterator[Span]:
