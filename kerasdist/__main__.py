@@ -77,9 +77,14 @@ def _add_deployment(parser):
     parser.add_argument("--ps_job_name", metavar="NAME", help=f"{defaults.ps_job_name}")
 
 
+_DEPLOYMENT_FLAGS = {
+    field.name: f"--{field.name}" for field in dataclasses.fields(DeploymentConfig)
+}
+
+
 def _print_plan(parsed) -> int:
     numbers = {name: getattr(parsed, name) for name in ("global_batch_size", "num_examples")}
-    with arguments_checked():
+    with arguments_checked(_DEPLOYMENT_FLAGS):
         for name, number in numbers.items():
             if number is not None:
                 check_int(f"--{name}", number, at_least=1)
@@ -87,24 +92,17 @@ def _print_plan(parsed) -> int:
     # Counting GPUs loads TensorFlow, which takes seconds.
     asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
     num_gpus = count_gpus() if asks_for_gpus else 0
-    with arguments_checked():
+    with arguments_checked(_DEPLOYMENT_FLAGS):
         choice = choose(config, cluster, num_gpus=num_gpus)
     print(plan_deployment(choice, **numbers))
     return 0
 
 
 def _config(parsed) -> DeploymentConfig | None:
-    names = [
-        "num_clones",
-        "num_replicas",
-        "num_ps_tasks",
-        "replica_id",
-        "worker_job_name",
-        "ps_job_name",
-    ]
-    given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
-    if parsed.clone_on_cpu:
-        given["clone_on_cpu"] = True
+    values = {name: getattr(parsed, name) for name in _DEPLOYMENT_FLAGS}
+    given = {
+        name: value for name, value in values.items() if value is not None and value is not False
+    }
     return DeploymentConfig(**given) if given else None
 
 
@@ -325,7 +323,7 @@ def _add_launch(commands):
 def _launch(parsed) -> int:
     names = [field.name for field in dataclasses.fields(launcher.Settings)]
     settings = {name: getattr(parsed, name) for name in names}
-    with arguments_checked():
+    with arguments_checked({name: flag for name, (flag, *_) in _LAUNCH_FLAGS.items()}):
         launcher.Settings(**settings)
         program = checked(_command_of(parsed))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # By a script that starts it with `&`.

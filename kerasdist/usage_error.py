@@ -1,7 +1,8 @@
 """What a person typed wrong: one readable line, no traceback, exit code 2."""
 
 import contextlib
-from collections.abc import Generator
+import re
+from collections.abc import Generator, Mapping
 
 
 class UsageError(ValueError):
@@ -9,13 +10,25 @@ class UsageError(ValueError):
 
 
 @contextlib.contextmanager
-def arguments_checked() -> Generator[None]:
+def arguments_checked(flags: Mapping[str, str] | None = None) -> Generator[None]:
     """Makes a UsageError of a ValueError or TypeError that is raised inside.
 
     Only for what checks or reads what the person named. Elsewhere such an error is a bug of ours,
     whose traceback must not be lost, and which a launcher must not take for a wrong argument.
+
+    Args:
+        flags: What the person knows of the arguments, by the names that messages have for these:
+            {"num_workers": "--workers"}.
     """
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(_with_flags(str(error), flags or {})) from error
+
+
+def _with_flags(message: str, flags: Mapping[str, str]) -> str:
+    for name, flag in flags.items():
+        # A name without an underscore may be a word of the sentence.
+        end = r"\b" if "_" in name else "(?=[=`])"
+        message = re.sub(rf"(?<![\w.-]){name}(=True\b|{end})", flag, message)
+    return message

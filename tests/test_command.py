@@ -124,9 +124,10 @@ def test_an_evaluator_is_beside_the_cluster(monkeypatch, capsys):
             "`--global_batch_size` must be at least 1. Received: --global_batch_size=0.",
         ),
         (["--num_examples=-1"], "`--num_examples` must be at least 1. Received: --num_examples=-1"),
-        (["--num_clones=0"], "`num_clones` must be at least 1. Received: num_clones=0."),
-        (["--num_clones=3"], "Received: num_clones=3; GPUs that TensorFlow sees: none."),
-        (["--worker_job_name="], "`worker_job_name` must not be empty."),
+        (["--num_clones=0"], "`--num_clones` must be at least 1. Received: --num_clones=0."),
+        (["--num_clones=3"], "Received: --num_clones=3; GPUs that TensorFlow sees: none."),
+        (["--num_clones=3"], "Use fewer clones, or --clone_on_cpu for logical CPUs."),
+        (["--worker_job_name="], "`--worker_job_name` must not be empty."),
     ],
 )
 def test_mistake_is_one_line_and_exit_code_2(arguments, message, capsys):

@@ -56,6 +56,15 @@ def test_what_differs_by_nature_is_told_from_the_rest(doctor):
     assert "nothing else differs: equal in 2 steps" in text
 
 
+def test_one_device_is_not_taken_for_replicas(doctor):
+    options = ("--clones=1", "--steps=1")
+    code, text = doctor(*options, program=programs.TUTORIAL, arguments=["8"])
+
+    assert code == 0, text
+    assert "the deployment is one device, too" in text
+    assert "`--clones 2` compares those" in text
+
+
 def test_a_sum_over_examples_is_named(doctor):
     code, text = doctor("--steps=2", program=programs.SUM)
 
@@ -141,6 +150,7 @@ def test_a_program_without_make_strategy_cannot_be_examined(doctor):
         (["--steps=0", "--", "python", "train.py"], "`--steps` must be at least 1. Received: --st"),
         (["--clones=0", "--", "python", "train.py"], "Received: --clones=0."),
         (["--", "python", "no_such_file.py"], "There is no such file: no_such_file.py"),
+        (["--", "python", "a b.ipynb"], "`jupyter nbconvert --to script 'a b.ipynb'`"),
         (["--", "ls"], "The doctor examines programs that Python runs"),
         (["--", sys.executable, "-W", "ignore"], "There is no program to run"),
         (["--clones=2"], "`--clones` needs a program to examine"),

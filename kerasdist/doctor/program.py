@@ -27,7 +27,7 @@ from kerasdist.comparison.reasons import may_be_natural, reasons
 from kerasdist.comparison.recording import Recording
 from kerasdist.doctor.settings import Settings
 from kerasdist.launcher import task_log, tracebacks
-from kerasdist.launcher.command import split_python
+from kerasdist.launcher.command import check_is_no_notebook, split_python
 from kerasdist.strategies import Choice
 from kerasdist.usage_error import UsageError, arguments_checked
 
@@ -84,6 +84,12 @@ def examine(
             return 1
 
 
+_ONE_DEVICE = (
+    "the deployment is one device, too, so that this compares kerasdist with plain Keras, and no "
+    "replicas. `--clones 2` compares those, on logical CPUs if there are no GPUs."
+)
+
+
 class _ProgramFailedError(Exception):
     """The user's program ended with an error; the message has its last lines."""
 
@@ -95,6 +101,8 @@ def _examine(command, settings) -> int:
         print(_row("once more", "with random draws and batch statistics made alike"), flush=True)
         alike, _ = _look(command, dataclasses.replace(settings, is_alike=True))
     print(_row("data", _describe_data(found)))
+    if deployment.num_replicas == 1:
+        print(_row("note", _ONE_DEVICE))
     if not found.began_alike:
         print(_row("weights", "initial values differed; copied from one device"))
     if found.is_equal:
@@ -207,6 +215,8 @@ def _split(program) -> tuple[list[str], list[str]]:
     Raises:
         UsageError: The command does not run Python.
     """
+    with arguments_checked():
+        check_is_no_notebook("program", program)
     python, arguments = split_python(program)
     if not python or not shutil.which(python[0]):
         raise UsageError(

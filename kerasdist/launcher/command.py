@@ -1,6 +1,7 @@
 """The command that a launch runs, checked before a cluster is started in vain; and its parts."""
 
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def checked(program: object) -> list[str]:
             "`python -m kerasdist launch --workers 2 -- python train.py`."
         )
     command = list(program)
+    check_is_no_notebook("program", command)
     if command[0].endswith(".py") and not shutil.which(command[0]):
         command = [sys.executable, *command]
     if not shutil.which(command[0]):
@@ -57,6 +59,18 @@ def checked(program: object) -> list[str]:
             f"{Path.cwd()}."
         )
     return command
+
+
+def check_is_no_notebook(name: str, command: Sequence[str]) -> None:
+    """Raises a ValueError if a command runs a notebook, which Python cannot read."""
+    _, what = split_python(command)
+    script = next(iter(what or command), "")
+    if script.endswith(".ipynb"):
+        made = shlex.quote(f"{script.removesuffix('.ipynb')}.py")
+        raise ValueError(
+            f"`{name}` is a notebook, which Python cannot run. Received: {script!r}. Make a script "
+            f"of it: `jupyter nbconvert --to script {shlex.quote(script)}`, and run {made}."
+        )
 
 
 def split_python(command: Sequence[str]) -> tuple[list[str], list[str]]:
