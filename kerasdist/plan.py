@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kerasdist.counted import counted
 from kerasdist.strategies.choice import Choice
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Plan:
             ("strategy", self.strategy),
             ("devices", _devices(self.devices, self.num_workers)),
             ("parameter servers", str(self.num_ps) if self.num_ps else ""),
-            ("replicas", _count(self.num_replicas, "copy", "copies") + " of the model"),
+            ("replicas", counted(self.num_replicas, "copy", "copies") + " of the model"),
             ("batch", _batch(self)),
             ("last batch", _last_batch(self)),
             ("steps per epoch", _steps(self)),
@@ -182,7 +183,7 @@ def _devices(devices, num_workers):
 def _batch(plan):
     if not plan.global_batch_size:
         return ""
-    text = _count(plan.global_batch_size, "example", "examples")
+    text = counted(plan.global_batch_size, "example")
     if plan.num_ps:
         text = f"{text}, one worker's step; asynchronous: no worker waits for another"
     num_replicas = plan.num_replicas_of_step
@@ -190,7 +191,7 @@ def _batch(plan):
         return text
     largest = _rounded_up(plan.global_batch_size, num_replicas)
     smallest = plan.global_batch_size // num_replicas
-    each = f"{largest}" if largest == smallest else f"{smallest} or {largest}"
+    each = f"{largest:,}" if largest == smallest else f"{smallest:,} or {largest:,}"
     return f"{text}{'' if plan.num_ps else ' (global)'}, {each} on each replica"
 
 
@@ -200,15 +201,16 @@ def _last_batch(plan):
     last = plan.num_examples % plan.global_batch_size
     if last == 0:
         return "as large as the others"
-    text = f"{_count(last, 'example', 'examples')}, weighted by their number; none dropped"
+    number = "its number" if last == 1 else "their number"
+    text = f"{counted(last, 'example')}, weighted by {number}; none dropped"
     empty = plan.num_replicas_of_step - last
-    return text + (f"; {_count(empty, 'replica', 'replicas')} without any" if empty > 0 else "")
+    return text + (f"; {counted(empty, 'replica')} without any" if empty > 0 else "")
 
 
 def _steps(plan):
     if not plan.steps_per_epoch:
         return ""
-    return f"{plan.steps_per_epoch:,} for {_count(plan.num_examples, 'example', 'examples')}"
+    return f"{plan.steps_per_epoch:,} for {counted(plan.num_examples, 'example')}"
 
 
 def _update(callbacks, num_replicas, cluster):
@@ -281,10 +283,6 @@ def _rounded_up(number: int, divisor: int) -> int:
 
 def _number(value):
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _count(number, singular, plural):
-    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def _short_name(device):

@@ -64,6 +64,11 @@ def run(
         return INTERRUPTED
 
 
+def examples(number: int) -> str:
+    """Returns "1 example" or "1437 examples"."""
+    return f"{number} example{'' if number == 1 else 's'}"
+
+
 @contextlib.contextmanager
 def _lines_as_they_are() -> Generator[None]:
     """Lets the lines about a training appear without a prefix, unless the caller logs otherwise.

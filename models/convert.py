@@ -65,7 +65,7 @@ def _convert(values: flags.FlagValues) -> int:
     finally:
         shutil.rmtree(incomplete, ignore_errors=True)
     for split, count in counts.items():
-        print(f"  {split:<15} {count} examples")
+        print(f"  {split:<15} {command.examples(count)}")
     print(f"Written: {target}")
     return 0
 

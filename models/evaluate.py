@@ -276,7 +276,7 @@ def _take(path: str, model: keras.Model, values: flags.FlagValues) -> bool:
 def _print_results(evaluation: Evaluation, name: str, results: dict[str, float]) -> None:
     values = evaluation.values
     print(
-        f"\n{name} on {evaluation.num_examples} examples of {values.dataset_name}, "
+        f"\n{name} on {command.examples(evaluation.num_examples)} of {values.dataset_name}, "
         f"split {values.dataset_split_name}:"
     )
     for metric, value in results.items():

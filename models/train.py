@@ -346,7 +346,8 @@ def _finish(
     else:
         if test and split:
             accuracy = run.history["val_accuracy"][-1]
-            print(f"\n{split.title()} accuracy: {accuracy:.4f} ({test.num_examples} examples)")
+            counted = command.examples(test.num_examples)
+            print(f"\n{split.title()} accuracy: {accuracy:.4f} ({counted})")
         print("\nWritten:")
         for name, path in train_dir.files().items():
             print(f"  {name:<15} {path}")

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "checks": set(),
     "command_parser": {"suggestion", "version"},
     "config": {"checks"},
+    "counted": set(),
     "environment": set(),
     "exit_codes": set(),
     "files": {"remote_path"},
@@ -57,7 +58,7 @@ MAY_IMPORT = {
         *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
         *("lifetime", "preflight", "private", "tasks", "training", "version"),
     },
-    "trace": {"private", "usage_error"},
+    "trace": {"counted", "private", "usage_error"},
     "checkpoints": {
         *("files", "lifetime", "private", "remote_path", "short_list", "training", "unique"),
     },
@@ -65,13 +66,13 @@ MAY_IMPORT = {
     "patterns": set(),
     "weights": {
         *("checkpoints", "patterns", "private", "remote_path", "short_list", "terminal"),
-        *("training",),
+        *("counted", "training"),
     },
     "show": {"short_list", "training", "usage_error"},
     "callbacks": {
         *("checkpoints", "checks", "comparison", "exit_codes", "lifetime", "patterns", "plan"),
         *("private", "remote_path", "short_list", "tasks", "terminal", "trace", "training"),
-        *("unique",),
+        *("counted", "unique"),
     },
     "launch_note": {"environment"},
     "launcher": {
@@ -80,12 +81,12 @@ MAY_IMPORT = {
     },
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
-    "plan": {"placement", "private", "strategies", "training"},
-    "comparison": {"strategies"},
+    "plan": {"counted", "placement", "private", "strategies", "training"},
+    "comparison": {"counted", "strategies"},
     "parity": {"comparison"},
     "doctor": {
         *("__init__", "checks", "config", "cluster", "comparison", "launcher", "parity", "plan"),
-        *("private", "strategies", "training", "usage_error"),
+        *("counted", "private", "strategies", "training", "usage_error"),
     },
     "__init__": {
         *(

@@ -95,7 +95,7 @@ def test_an_error_on_the_deployment_alone_is_shown_once(doctor):
     code, text = doctor("--clones=2", program=programs.FAILING)
 
     assert code == 1
-    assert "plain Keras: 1 steps" in text
+    assert "plain Keras: 1 step (" in text
     assert "The program failed on the deployment, MirroredStrategy" in text
     assert 'File "train.py", line' in text
     assert text.count("Traceback") == 1

@@ -57,8 +57,12 @@ def test_text_has_one_aligned_row_for_each_thing():
         (2, 33, "33 examples (global), 16 or 17 on each replica"),
         (4, 33, "33 examples (global), 8 or 9 on each replica"),
         (4, 1, "1 example (global), 0 or 1 on each replica"),
-        (4, 4096, "4,096 examples (global), 1024 on each replica"),
-        (3, 3 * 10**16 + 3, f"{3 * 10**16 + 3:,} examples (global), {10**16 + 1} on each replica"),
+        (4, 4096, "4,096 examples (global), 1,024 on each replica"),
+        (
+            3,
+            3 * 10**16 + 3,
+            f"{3 * 10**16 + 3:,} examples (global), {10**16 + 1:,} on each replica",
+        ),
     ],
 )
 def test_batch_is_global_and_per_replica(num_replicas, global_batch_size, text):
@@ -71,9 +75,9 @@ def test_batch_is_global_and_per_replica(num_replicas, global_batch_size, text):
         (2, 128, "as large as the others"),
         (2, 100, "36 examples, weighted by their number; none dropped"),
         (2, 10, "10 examples, weighted by their number; none dropped"),
-        (1, 65, "1 example, weighted by their number; none dropped"),
-        (2, 65, "1 example, weighted by their number; none dropped; 1 replica without any"),
-        (4, 65, "1 example, weighted by their number; none dropped; 3 replicas without any"),
+        (1, 65, "1 example, weighted by its number; none dropped"),
+        (2, 65, "1 example, weighted by its number; none dropped; 1 replica without any"),
+        (4, 65, "1 example, weighted by its number; none dropped; 3 replicas without any"),
         (4, 68, "4 examples, weighted by their number; none dropped"),
     ],
 )

@@ -48,14 +48,14 @@ def test_devices_messages_and_waits():
 
     assert "6 spans in 0.20 ms" in text
     assert "/host:CPU replica_1    0.020        10.0%" in text
-    assert "Messages between replicas: 0.050 ms in 1 spans, 25.0% of the time" in text
-    assert "Waits for input: 0.050 ms in 1 spans, 25.0% of the time" in text
+    assert "Messages between replicas: 0.050 ms in 1 span, 25.0% of the time" in text
+    assert "Waits for input: 0.050 ms in 1 span, 25.0% of the time" in text
 
 
 def test_a_trace_of_no_length_has_no_shares():
     text = report(SPANS[-1:])
 
-    assert "1 spans in 0.00 ms" in text
+    assert "1 span in 0.00 ms" in text
     assert "Waits for input: 0.000 ms in 0 spans, 0.0% of the time" in text
 
 

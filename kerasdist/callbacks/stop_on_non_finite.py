@@ -243,7 +243,8 @@ class StopOnNonFinite(StepCallback):
             return ""
         of_worker = len(peers.local_replicas(strategy))
         workers = "" if peers.count(strategy) == 1 else f"worker {bad[0] // of_worker}, "
-        return f" on {workers}replica {', '.join(map(str, bad))} of {strategy.num_replicas_in_sync}"
+        which = f"replica {bad[0]}" if len(bad) == 1 else f"replicas {', '.join(map(str, bad))}"
+        return f" on {workers}{which} of {strategy.num_replicas_in_sync}"
 
     def _cause(self) -> str:
         if self.batch is not None:

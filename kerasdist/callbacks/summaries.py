@@ -23,6 +23,7 @@ from kerasdist.checks import (
     check_secs,
     checked_folder,
 )
+from kerasdist.counted import counted
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
@@ -265,7 +266,7 @@ a step was computed; also of each worker |
         )
 
     def describe(self):
-        when = f"{self.every_steps} steps" if self.every_steps else f"{self.every_secs:g} s"
+        when = counted(self.every_steps, "step") if self.every_steps else f"{self.every_secs:g} s"
         return f"write summaries every {when} to {self.log_dir}"
 
     def _plan(self) -> str:

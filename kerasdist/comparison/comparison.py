@@ -7,6 +7,7 @@ import numpy as np
 
 from kerasdist.comparison.differences import TOLERANCES, absolute_differences
 from kerasdist.comparison.recording import OneStep, Recording, Step
+from kerasdist.counted import counted
 
 _KINDS = ("weight", "optimizer", "log")
 _MOST_ROWS = 3  # Shown of what differs.
@@ -88,8 +89,8 @@ class Comparison:
         if self.is_equal:
             num_variables = len(self.step.weights) + len(self.step.slots)
             return (
-                f"{num_variables} variables and {len(self.step.logs)} logs; largest difference "
-                f"{self.largest:.1e}"
+                f"{counted(num_variables, 'variable')} and {counted(len(self.step.logs), 'log')}; "
+                f"largest difference {self.largest:.1e}"
             )
         first, last = self.step.first, self.step.last
         steps = f"step {first}" if first == last else f"steps {first} to {last}"

@@ -25,6 +25,7 @@ from kerasdist.checks import check_int
 from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import may_be_natural, reasons
 from kerasdist.comparison.recording import Recording
+from kerasdist.counted import counted
 from kerasdist.doctor.settings import Settings
 from kerasdist.launcher import task_log, tracebacks
 from kerasdist.launcher.command import check_is_no_notebook, split_python
@@ -106,7 +107,7 @@ def _examine(command, settings) -> int:
     if not found.began_alike:
         print(_row("weights", "initial values differed; copied from one device"))
     if found.is_equal:
-        print(f"Equal in {found.num_steps[0]} steps: {found.describe()}.")
+        print(f"Equal in {counted(found.num_steps[0], 'step')}: {found.describe()}.")
         return 0
     print(found.describe())
     print("Likely reason:")
@@ -180,7 +181,7 @@ def _record(command, settings, deployment=None) -> tuple[Recording, str]:
     recording = Recording(folder)
     name = deployment if deployment else _TRUTHS[settings.strategy]
     if recording.num_calls or deployment:
-        steps = f"{recording.num_steps} steps ({time.monotonic() - start:.0f} s)"
+        steps = f"{counted(recording.num_steps, 'step')} ({time.monotonic() - start:.0f} s)"
         print(_row("deployment" if deployment else "one device", f"{name}: {steps}"), flush=True)
     return recording, str(folder)
 
@@ -257,8 +258,8 @@ def _describe_alike(alike) -> str:
     if alike.is_equal:
         return (
             "With random draws and batch statistics made alike, nothing else differs: equal in "
-            f"{alike.num_steps[0]} steps, largest difference {alike.largest:.1e}. To examine it "
-            "like that from the start: `--alike`."
+            f"{counted(alike.num_steps[0], 'step')}, largest difference {alike.largest:.1e}. To "
+            "examine it like that from the start: `--alike`."
         )
     return (
         f"With random draws and batch statistics made alike, it still differs.\n{alike.describe()}"

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Iterable
 
+from kerasdist.counted import counted
 from kerasdist.trace.spans import Span
 
 _COLLECTIVES = ("Collective", "AllReduce", "AllGather", "Nccl", "Broadcast", "ReduceScatter")
@@ -24,7 +25,7 @@ def report(spans: list[Span], *, num_top: int = 15, kind: str | None = None) -> 
     window = max(span.start_us + span.us for span in spans) - min(span.start_us for span in spans)
     return "\n\n".join(
         [
-            f"{len(spans):,} spans in {window / 1e3:.2f} ms",
+            f"{counted(len(spans), 'span')} in {window / 1e3:.2f} ms",
             _devices(spans, window),
             _operations(spans, num_top),
             _group("Messages between replicas", _named(spans, _COLLECTIVES), window),
@@ -77,7 +78,8 @@ def _counts(spans, kind) -> str:
 
 def _group(title, spans, window) -> str:
     us = _covered((span.start_us, span.start_us + span.us) for span in spans)
-    return f"{title}: {us / 1e3:.3f} ms in {len(spans):,} spans, {_share(us, window)} of the time"
+    number = counted(len(spans), "span")
+    return f"{title}: {us / 1e3:.3f} ms in {number}, {_share(us, window)} of the time"
 
 
 def _share(us: float, window: float) -> str:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kerasdist.counted import counted
 from kerasdist.weights.sources import Source, Value, read
 
 
@@ -22,7 +23,9 @@ def listing(path: str) -> str:
         for row in rows
     ]
     total = sum(map(_bytes, values))
-    return "\n".join([_about(path, source), *lines, f"{len(values)} arrays, {total:,} bytes"])
+    return "\n".join(
+        [_about(path, source), *lines, f"{counted(len(values), 'array')}, {total:,} bytes"]
+    )
 
 
 def comparison(first: str, second: str) -> str:
@@ -41,7 +44,9 @@ def comparison(first: str, second: str) -> str:
         elif difference := _difference(ours[name], theirs[name]):
             lines.append(f"{name}: {difference}")
     num_equal = len(ours.keys() & theirs.keys()) - sum(": only in" not in line for line in lines)
-    return "\n".join([*lines, f"{num_equal} arrays are equal, {len(lines)} differ"])
+    return "\n".join(
+        [*lines, f"{counted(num_equal, 'array is', 'arrays are')} equal, {len(lines)} differ"]
+    )
 
 
 def _about(path: str, source: Source) -> str:

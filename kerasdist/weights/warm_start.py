@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kerasdist.counted import counted
 from kerasdist.short_list import short_list
 
 if TYPE_CHECKING:  # `import kerasdist` loads neither Keras nor TensorFlow.
@@ -30,7 +31,8 @@ class WarmStart:
     unused: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"Warm start from {self.source}: {len(self.restored)} variables restored"]
+        number = counted(len(self.restored), "variable")
+        lines = [f"Warm start from {self.source}: {number} restored"]
         for title, names in (
             ("left alone", self.left_alone),
             ("missing in the source", self.missing),

@@ -122,13 +122,15 @@ def _slow_worker(workers, are_asynchronous) -> str | None:
         others = _mean([each for each in workers if each is not slow], "steps_per_second")
         if slow.steps_per_second > _FEW_STEPS * others:
             return None
-        seen = f"makes {slow.steps_per_second:.1f} steps/s, the others {others:.1f} each"
+        rest = f"the others {others:.1f} each" if len(workers) > 2 else f"the other {others:.1f}"
+        seen = f"makes {slow.steps_per_second:.1f} steps/s, {rest}"
     else:
         slow = min(workers, key=lambda each: each.exchange)
         others = _mean([each for each in workers if each is not slow], "exchange")
         if others - slow.exchange < _MUCH_WAITING:
             return None
-        seen = f"keeps the others waiting {others - slow.exchange:.0%} of the time"
+        rest = "others" if len(workers) > 2 else "other"
+        seen = f"keeps the {rest} waiting {others - slow.exchange:.0%} of the time"
     shares, names = _shares_of(slow), _NAMES_OF_SERVED if are_asynchronous else _NAMES
     cause = max(shares, key=lambda cause: shares[cause])
     return (

@@ -32,7 +32,7 @@ def test_a_slow_worker_and_what_it_does():
     workers = [WorkerShare("worker 0", 0.0, 0.7, 0.1), WorkerShare("worker 1", 0.6, 0.1, 0.1)]
 
     text = limit_of(workers, ms_per_step=5.0)
-    assert text.startswith("Bottleneck: worker 1, which keeps the others waiting 60% of the time.")
+    assert text.startswith("Bottleneck: worker 1, which keeps the other waiting 60% of the time.")
     assert "Of its own time 60% is input" in text
 
 
@@ -41,7 +41,7 @@ def test_a_slow_worker_and_what_it_does():
     [
         (0.7, 10.0, "Bottleneck: the chief, workers wait 70% of the time for their next steps"),
         (0.1, 10.0, "Bottleneck: computation, 60%"),
-        (0.1, 4.0, "Bottleneck: worker 1, which makes 4.0 steps/s, the others 10.0 each."),
+        (0.1, 4.0, "Bottleneck: worker 1, which makes 4.0 steps/s, the other 10.0."),
     ],
 )
 def test_workers_that_keep_their_own_pace(idle, steps, said):
