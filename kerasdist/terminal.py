@@ -11,13 +11,31 @@ The results of commands and of `FirstStepProof` are printed to stdout.
 import contextlib
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
+
+# The stdout on which what was printed last, a progress bar, does not end its line.
+_open_on: Any = None
 
 
 def say(line: str) -> None:
     """Prints a line to stderr, if that can be written."""
+    begin_line()
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         print(line, file=sys.stderr, flush=True)
+
+
+def note_line(*, is_open: bool) -> None:
+    """Notes whether the line on stdout is one that goes on, as that of a progress bar."""
+    global _open_on
+    _open_on = sys.stdout if is_open else None
+
+
+def begin_line() -> None:
+    """Ends the line of a progress bar on stdout, so that what comes next has one of its own."""
+    if _open_on is not None and _open_on is sys.stdout:
+        note_line(is_open=False)
+        with contextlib.suppress(OSError, ValueError):
+            print(flush=True)
 
 
 def end_process(exit_code: int) -> NoReturn:

@@ -192,7 +192,7 @@ def test_the_chief_says_the_rate_of_all_and_each_worker_the_mean():
 def test_a_slow_worker_is_named_with_what_it_does():
     chief, worker = strategies.run_on_workers(lines_beside_a_slow_callback, "2 workers")
 
-    assert chief[-1].startswith("Bottleneck: worker 1, which keeps the others waiting ")
+    assert chief[-1].startswith("Bottleneck: worker 1, which keeps the other waiting ")
     assert re.search(r"Of its own time \d+% is between the steps", chief[-1])
     assert "Bottleneck" not in worker[-1]  # It is said once.
 

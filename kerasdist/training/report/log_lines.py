@@ -20,6 +20,7 @@ def say(strategy, line: str) -> None:
     # The lines, which the user has asked for with a callback, must not end in the middle of a run.
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.INFO)
+    terminal.begin_line()
     if _logger.hasHandlers():
         _logger.info("%s", text)
     elif _logger.isEnabledFor(logging.INFO):

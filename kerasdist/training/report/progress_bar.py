@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from kerasdist import terminal
 from kerasdist.training.step.lazy_logs import LazyLogs
 
 # What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
@@ -58,6 +59,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         if self._is_due(logs):
             self._show_rate()
             super().on_train_batch_end(batch, logs)
+            self._note_line(is_open=True)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -74,9 +76,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self.seen = batch + 1
         if self._is_due(logs):
             super().on_test_batch_end(batch, logs)
+            self._note_line(is_open=True)
 
     def on_test_end(self, logs=None):
         super().on_test_end({**self._not_shown, **(logs or {})})
+        if not self._is_in_fit:
+            self._note_line(is_open=False)
 
     def on_epoch_end(self, epoch, logs=None):
         self._end_rate()
@@ -87,6 +92,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         shown = {**self._not_shown, **(logs or {})}
         shown.pop(_RATE, None)
         super().on_epoch_end(epoch, shown)
+        self._note_line(is_open=False)
         if target is not None:
             self.target = target
 
@@ -101,6 +107,10 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._last_redraw = now
         self._not_shown = {}
         return True
+
+    def _note_line(self, *, is_open: bool):
+        if self.verbose == 1 and keras.config.is_interactive_logging_enabled():
+            terminal.note_line(is_open=is_open)
 
     def _end_rate(self):
         self._show_rate()

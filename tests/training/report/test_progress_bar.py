@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from kerasdist import terminal
 from kerasdist.training.report import progress_bar
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs
@@ -68,6 +69,23 @@ def test_the_last_line_shows_what_a_callback_wrote_in_the_last_step(clock, capsy
     drawn = capsys.readouterr().out
     assert "rate: 0.2500" in drawn
     assert re.search(r"loss: 0\.5000 - rate: 0\.1250\s*$", drawn)
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_a_line_in_between_has_a_line_of_its_own(clock, verbose, capsys):
+    bar = make_bar(10, verbose=verbose)
+    run_steps(bar, clock, num_steps=2, secs=1.0)
+    capsys.readouterr()
+
+    for step in (2, 4):
+        terminal.say(f"step {step}")
+    assert capsys.readouterr() == ("\n" if verbose == 1 else "", "step 2\nstep 4\n")
+
+    run_steps(bar, clock, num_steps=1, secs=1.0)
+    bar.on_epoch_end(0, {"loss": 0.5})
+    capsys.readouterr()
+    terminal.say("step 6")
+    assert capsys.readouterr() == ("", "step 6\n")
 
 
 @pytest.mark.parametrize("verbose", [0, 2])

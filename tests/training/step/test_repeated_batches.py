@@ -309,7 +309,7 @@ def test_a_step_that_is_not_finite_is_left_out_on_every_replica(strategy):
     x[15] = np.nan
 
     def run():
-        named = "Step 2 is not finite on replica 0, 1, 2 of 3"
+        named = "Step 2 is not finite on replicas 0, 1, 2 of 3"
         with pytest.raises(FloatingPointError, match=named):
             model.fit(x, Y, callbacks=[callbacks.StopOnNonFinite()], **FIT)
 
