@@ -1,4 +1,4 @@
-"""Which lines of a task are TensorFlow's own, written below Python: they stay in its log alone.
+"""Which lines of a task are TensorFlow's own: they stay in its log alone.
 
 TensorFlow writes some fifteen of them before the first step of every task, and pages of them if a
 peer is lost. What a person must know comes as a Python error, or a task says it in a sentence.
@@ -11,6 +11,19 @@ _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (([\w.]+)\.(?:cc|h|cu|c
 # No driver if there is no GPU; and the connections between tasks, which the tasks report better.
 _SAID_BETTER = re.compile(
     r"cuda_platform|local_rendezvous|\w*collective\w*|ring_alg|coordination_\w+|grpc_\w+"
+)
+# What its strategies note in Python, where the program lets absl show it: by the file,
+# as in I1128 12:56:48.810051 140353533959040 mirrored_strategy.py:423] Using ..., or by the text.
+_PYTHON_NOTE = re.compile(
+    r"I\d{4} \d\d:\d\d:[\d.]+ +\d+ (collective_all_reduce_strategy|mirrored_strategy"
+    r"|parameter_server_strategy(_v2)?|cross_device_ops|distribute_coordinator"
+    r"|cluster_coordinator)\.py:\d+\] "
+    r"|INFO:tensorflow:(Using MirroredStrategy with |Enabled multi-worker collective ops with "
+    r"|(Single-worker )?MultiWorkerMirroredStrategy with |Check health not enabled"
+    r"|Collective all_reduce |Collective batch_all_gather|batch_all_reduce: |Reduce to /"
+    r"|Gather to /|`tf\.distribute\.experimental\.ParameterServerStrategy` is initialized"
+    r"|ParameterServerStrategy |Number of GPUs on workers: |\S+ is now connecting to cluster "
+    r"|Waiting for all global closures |Waiting for the cluster, |Cluster is ready)"
 )
 _CONTINUATION = re.compile(
     r"WARNING: All log messages before absl::InitializeLog\(\)"
@@ -49,4 +62,6 @@ class ForeignLines:
 def is_foreign(line: str) -> bool:
     """Returns whether a line is TensorFlow's own, and not of what ends the process."""
     found = _LINE.match(line)
-    return found[1] != "F" if found else bool(_CONTINUATION.match(line))
+    if found:
+        return found[1] != "F"
+    return bool(_CONTINUATION.match(line) or _PYTHON_NOTE.match(line))

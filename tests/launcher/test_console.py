@@ -125,6 +125,8 @@ TENSORFLOW_LINES = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
 I1122 12:22:50.963708    5628 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
+I1128 12:56:48.810051 140353533959040 mirrored_strategy.py:423] Using MirroredStrategy with devices
+INFO:tensorflow:Collective all_reduce tensors: 1 all_reduces, num_devices = 1
 To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
 E0000 00:00:1795350186.430710    5629 cuda_platform.cc:52] failed call to cuInit: INTERNAL
 I0000 00:00:1795350187.648943    5994 coordination_service.cc:505] Example stragglers:
@@ -171,12 +173,13 @@ def test_warnings_of_tensorflow_are_shown_once_for_all_tasks():
     low = "W0000 00:00:1795350186.430710    {} bfc_allocator.cc:12] Allocation exceeds {} bytes."
     end = "F0000 00:00:1795350186.430710    5629 tensor.cc:9] Check failed: dtype() == expected"
     of_python = "W1122 12:22:50.963708 139872 train.py:12] The learning rate is large."
-    lines = [low.format(1, 10), low.format(2, 20), end, end, of_python, of_python]
+    of_program = ["I1122 12:22:50.963708 139872 train.py:9] Step 3", "INFO:tensorflow:Step 3"]
+    lines = [low.format(1, 10), low.format(2, 20), end, end, of_python, of_python, *of_program]
     for line in lines:
         console.show_line(WORKER, line)
 
     shown = [line.removeprefix("worker 0 | ") for line in stream.getvalue().splitlines()]
-    assert shown == [low.format(1, 10), end, end, of_python, of_python]
+    assert shown == [low.format(1, 10), end, end, of_python, of_python, *of_program]
 
 
 def test_progress_bar_stays_where_a_note_of_tensorflow_comes():
