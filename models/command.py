@@ -6,6 +6,7 @@ can call `train.main([...])` and `evaluate.main([...])` in the same process.
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 
@@ -54,7 +55,9 @@ def run(
         print(f"error: {told}\n`--help` lists the flags.", file=sys.stderr)
         return _MISTAKE
     except (flags.Error, UsageError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # absl shows what is no bool as a tuple.
+        told = re.sub(r"\('Non-boolean argument .*'\)$", "it is neither true nor false", str(error))
+        print(f"error: {told}", file=sys.stderr)
         return _MISTAKE
     except (kerasdist.ClusterStartError, DivergedError, UnreadableDataError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Write a dataset in another format: `python -m models.convert --help` lists the flags.
+r"""Write a dataset in another format: `python -m models.convert --help` lists the flags.
 
     python -m models.convert --dataset_name=digits --dataset_dir=data --output_dir=digits_folder
     python -m models.convert --dataset_name=folder --dataset_dir=digits_folder --form=tfrecords \

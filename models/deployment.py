@@ -71,7 +71,15 @@ def cluster(values: flags.FlagValues) -> kerasdist.Cluster:
             task_id=values.task_id,
         )
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(_in_flags_of_hosts(str(error), values)) from error
+
+
+def _in_flags_of_hosts(message: str, values: flags.FlagValues) -> str:
+    """Returns a message about `Cluster.from_hosts` in the words of the flags."""
+    names = [name for name in ("worker_hosts", *_HOSTS) if values[name].present]
+    given = " ".join(f"--{name}={values[name].value}" for name in names)
+    found = re.fullmatch(r"from_hosts\(.*?\): (.*)", message, re.DOTALL)
+    return f"{given}: {found[1]}".replace('"index"', "--task_id") if found else message
 
 
 def make_strategy(values: flags.FlagValues, cluster: kerasdist.Cluster) -> tf.distribute.Strategy:

@@ -189,6 +189,8 @@ def _built(values: flags.FlagValues, dataset: datasets.Dataset) -> keras.Model:
 def _loaded(values: flags.FlagValues, path: Path) -> keras.Model:
     """Returns the model in a file, for images of --eval_image_size."""
     model = saved_model.load(path)
+    for variable in model.variables:
+        variable.regularizer = None  # The loss of the examples, as that of a checkpoint.
     size = values.eval_image_size
     if not size or size == model.input_shape[1]:
         return model

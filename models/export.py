@@ -52,7 +52,7 @@ def _export(values: flags.FlagValues) -> int:
         if labels.is_file():
             (folder / "assets.extra").mkdir()
             shutil.copyfile(labels, folder / "assets.extra" / labels.name)
-    except OSError as error:
+    except (OSError, tf.errors.OpError) as error:
         raise UsageError(f"--export_dir {str(folder)!r} cannot be written: {error}") from error
     print(f"Written: {folder}")
     return 0

@@ -96,9 +96,11 @@ def _errors_of_flags(
     try:
         yield
     except callbacks.Checkpoint.MismatchError as error:
+        # What it says to do is for programs.
+        differences, _, _ = str(error).partition(" Restore the model")
         told = (
             f"--train_dir {str(train_dir.path)!r} holds another training. Give its flags again, "
-            f"choose another directory, or replace it with --overwrite. {error}"
+            f"choose another directory, or replace it with --overwrite. {differences}"
         )
         if re.search(r"batch size \d+ in the checkpoint", told):
             told += (

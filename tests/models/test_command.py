@@ -13,6 +13,7 @@ from models.usage_error import UsageError
 
 
 def define_flags(values):
+    flags.DEFINE_bool("clone_on_cpu", False, "Where.", flag_values=values)
     flags.DEFINE_integer("batch_size", 32, "Examples.", lower_bound=1, flag_values=values)
 
 
@@ -32,6 +33,10 @@ def run(argv, action=lambda values: 0):
         (["--max_steps=9"], "There is no --max_steps here: --max_number_of_steps says"),
         (["--batch_size=0"], "flag --batch_size=0: 0 is not a positive integer"),
         (["--batch_size=many"], "flag --batch_size=many"),
+        (
+            ["--clone_on_cpu=maybe"],
+            "error: flag --clone_on_cpu=maybe: it is neither true nor false\n",
+        ),
         (["32"], "Unexpected argument '32'."),
     ],
 )

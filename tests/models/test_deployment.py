@@ -74,8 +74,8 @@ def test_empty_hosts_are_the_legacy_way_to_be_alone():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--worker_hosts=a:1,b"], "The port is missing"),
-        (["--worker_hosts=a:1,b:1", "--task_id=2"], "index=2"),
+        (["--worker_hosts=a:1,b"], "^--worker_hosts=a:1,b: The port is missing"),
+        (["--worker_hosts=a:1,b:1", "--task_id=2"], "--task_id=2: --task_id must be at least 0"),
         (["--ps_hosts=a:1"], "--ps_hosts=a:1 needs --worker_hosts"),
         (["--chief_host=a:1"], "--chief_host=a:1 needs --worker_hosts"),
     ],

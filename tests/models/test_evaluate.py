@@ -1,5 +1,7 @@
 """`python -m models.evaluate`: its numbers and its mistakes."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -37,6 +39,18 @@ def test_the_numbers_are_those_of_predict(data_dir, model_path, capsys):
     out = capsys.readouterr().out
     assert f"Accuracy  {(ranks[:, 0] == labels).mean():.4f}" in out
     assert f"Recall_5  {(ranks[:, :5] == labels[:, None]).any(axis=1).mean():.4f}" in out
+
+
+def test_the_loss_that_is_shown_is_that_of_the_examples(data_dir, model_path, tmp_path, capsys):
+    decayed = nets.build("lenet", num_classes=10, weight_decay=1.0)
+    decayed.set_weights(keras.saving.load_model(model_path).get_weights())
+    decayed.save(tmp_path / "model.keras")
+
+    losses = []
+    for path in (model_path, tmp_path / "model.keras"):
+        assert run(data_dir, path) == 0
+        losses.append(re.findall(r"loss: ([\d.]+)", capsys.readouterr().out)[-1])
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(("num_batches", "num_examples"), [(2, 200), (4, 360), (9, 360)])

@@ -101,3 +101,10 @@ np.save(sys.argv[2], encoded["probabilities"].numpy())
 
     assert export.main([f"--checkpoint_path={run.path}", f"--export_dir={folder}"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(run, capsys):
+    assert export.main([f"--checkpoint_path={run.path}", "--export_dir=/proc/exported"]) == 2
+
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("error: --export_dir '/proc/exported' cannot be written: ")

@@ -345,6 +345,7 @@ def test_a_run_goes_on_with_its_own_net_and_optimizer_alone(argv, tmp_path, caps
         told = capsys.readouterr().err
         assert f"error: --train_dir {str(tmp_path / 'run')!r} holds another training." in told
         assert "in the checkpoint, " in told
+        assert "weights_if_changed" not in told
         assert ("--batch_size is per clone" in told) == ("--clone_on_cpu" in other)
         assert [file.read_bytes() for file in files] == contents
     assert train.main([*argv, "--optimizer=adam", "--overwrite"]) == 0
