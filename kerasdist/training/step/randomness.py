@@ -3,8 +3,8 @@
 Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
 replica 0 keeps the numbers of one device, and the others add their position to the seed. While they
 update the weights, each its own copy, they draw the same ones, and so they do where each has the
-whole batch. The operations of `tf.random` have a
-seed in the graph, which every worker traces for itself.
+whole batch. The operations of `tf.random` have a seed in the graph, which every worker traces for
+itself; which of them come once for all is in `shared_calls`.
 """
 
 import contextlib
