@@ -289,7 +289,7 @@ def _own_attributes(owner) -> dict[str, Any]:
 def _names_of_keras() -> frozenset[str]:
     """Returns the names of the attributes that Keras gives every model, layer, metric and loss."""
     # Keras counts those without a name, which later ones would show.
-    inputs = keras.Input((1,), name="any")
+    inputs = keras.Input((1,), name="inputs")
     examples = (
         keras.Model(inputs, keras.layers.Identity(name="any")(inputs), name="any"),
         *(keras.Model(name="any"), keras.Sequential(name="any"), keras.layers.Layer(name="any")),
