@@ -173,7 +173,7 @@ def test_a_training_that_diverges_ends_with_code_1_and_without_a_model(argv, tmp
     assert train.main([*argv, *diverging, "--max_number_of_steps=20"]) == 1
 
     printed = capsys.readouterr()
-    says = r"error: Step \d+ is not finite on replica .*: .* no model is saved\. Lower --learning_"
+    says = r"error: Step \d+ is not finite on replicas .*: .* no model is saved\. Lower --learning_"
     assert re.match(says, printed.err)
     assert printed.err.count("\n") == 1
     assert "Test accuracy" not in printed.out
