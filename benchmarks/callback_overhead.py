@@ -72,7 +72,7 @@ ONE_BY_ONE = {
 WRITING = {
     "summaries, every 100": lambda: callbacks.Summaries(tempfile.mkdtemp(), every_steps=100),
     "throughput, every 100": lambda: callbacks.Throughput(every_steps=100),
-    "trace, none in sight": lambda: callbacks.ProfilerTrace(tempfile.mkdtemp(), at_steps=[10**9]),
+    "trace, none in sight": lambda: callbacks.ProfilerTrace(tempfile.mkdtemp(), every_steps=10**9),
 }
 # The last one is a part of the update, which then waits for all gradients, as in clipping.
 WATCHING = WRITING | {"stop on non-finite": callbacks.StopOnNonFinite}
