@@ -23,25 +23,17 @@ from tensorflow.python.distribute import (
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import (
     cond,
-    gen_random_ops,
     gen_resource_variable_ops,
     gen_state_ops,
     gen_stateful_random_ops,
-    gen_stateless_random_ops,
-    gen_stateless_random_ops_v2,
     while_loop,
 )
 
 from kerasdist.private import names
+from kerasdist.private.call_adapter import RANDOM_MODULES
 
 # TensorFlow's functions behind every random number and every assignment, where each operation runs
 # at once; see `alike_draws` and `assignments_undone`.
-RANDOM_MODULES = (
-    gen_random_ops,
-    gen_stateful_random_ops,
-    gen_stateless_random_ops,
-    gen_stateless_random_ops_v2,
-)
 RANDOM_FUNCTIONS = re.compile(
     r"(stateful_|stateless_)?(parameterized_)?(random_)?(standard_)?"
     r"(truncated_normal|normal|uniform|uniform_int|uniform_full_int)(_v2)?"

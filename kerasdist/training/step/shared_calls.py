@@ -7,6 +7,7 @@ replica has the whole batch, all random numbers are.
 
 import contextlib
 import operator
+import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -53,7 +54,22 @@ def iterators_kept() -> Generator[None]:
 
 
 def _read(stock, *args, **kwargs):
-    return _of_first(replica_step.current(), stock, args, kwargs)
+    step: Any = replica_step.current()
+    if step is not None and step.calls_of_first is None and step.is_first:
+        _warn_if_out_of_reach(step)
+    return _of_first(step, stock, args, kwargs)
+
+
+def _warn_if_out_of_reach(step) -> None:
+    """Warns of an iterator that is read where a replica cannot have what another one reads."""
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph() is step.graph:
+        return
+    warnings.warn(
+        "The step reads from an iterator inside of a condition or a loop, where each replica reads "
+        "an element of its own, and one device reads one for the whole batch: the weights will be "
+        "other ones than there. Read it before the condition or the loop.",
+        stacklevel=2,
+    )
 
 
 def _draw(stock, *args, **kwargs):

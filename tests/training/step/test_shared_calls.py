@@ -62,7 +62,7 @@ class JoinsBatches(SemiSupervised):
         return tf.math.reduce_std(outputs)
 
 
-def unlabeled(**arguments):
+def unlabeled():
     dataset = tf.data.Dataset.from_tensor_slices(UNLABELED).shuffle(40, seed=1)
     return dataset.batch(4).repeat()
 
@@ -86,6 +86,25 @@ class FlipsACoin(Own):
             return True
 
         tf.cond(tf.random.uniform(()) < 0.5, update, lambda: False)
+
+
+class ReadsNowAndThen(SemiSupervised):
+    """A model that reads further examples under a condition."""
+
+    def more(self, x):
+        rows = tf.cond(
+            self.optimizer.iterations > 1,
+            lambda: tf.stop_gradient(next(self.unlabeled)),
+            lambda: tf.zeros([4, 3]),
+        )
+        return tf.reduce_mean(tf.square(self(rows, training=True)))
+
+
+class DrawsAsItIsTraced(Own):
+    """A model with a number of numpy's in its graph."""
+
+    def more(self, x):
+        return np.float32(np.random.uniform()) * tf.reduce_mean(tf.square(self(x)))
 
 
 class Scales(Own):
@@ -125,8 +144,12 @@ def fit_and_evaluate(model):
         (lambda: SemiSupervised(unlabeled()), {"steps_per_execution": 2}, fit),
         (FlipsACoin, {}, fit),
         (Scales, {}, fit),
+        (DrawsAsItIsTraced, {}, fit),
     ],
-    ids=["iterator", "iterator, eager", "iterator, several steps", "coin", "number of Keras"],
+    ids=[
+        *("iterator", "iterator, eager", "iterator, several steps"),
+        *("coin", "number of Keras", "number of numpy"),
+    ],
 )
 def test_as_on_one_device_without_a_word(strategy, make, arguments, run):
     make = compiled(make, **arguments)
@@ -138,6 +161,14 @@ def test_a_step_that_needs_the_whole_batch_takes_one_element_for_all(strategy):
     make = compiled(lambda: JoinsBatches(unlabeled()))
     (text,) = warned_by(lambda: check_as_plain(strategy, make, fit))
     assert "each replica computes the whole batch" in text
+
+
+@on_three_replicas
+def test_an_iterator_that_is_read_under_a_condition_is_told(strategy):
+    with strategy.scope():
+        model = compiled(lambda: ReadsNowAndThen(unlabeled()))()
+    texts = warned_by(lambda: fit(model))
+    assert sum("inside of a condition or a loop" in text for text in texts) == 1
 
 
 @on_three_replicas
