@@ -18,7 +18,7 @@ from kerasdist.training import peers, traits
 from kerasdist.training.report import report_file
 from kerasdist.training.step import layer_outputs, replica_step, step_variables, whole_step
 from kerasdist.training.step.graph_function import rare_cond
-from kerasdist.training.step.sliced_gradients import values_of
+from kerasdist.training.step.sliced_gradients import map_values, values_of
 from kerasdist.training.step.update_callback import StepCallback
 
 # How many of the largest earlier gradients are named.
@@ -34,10 +34,11 @@ class StopOnNonFinite(StepCallback):
     `train_step` makes several updates, those that came before the one that is not finite stay. The
     message names the step, the worker and replica, what went wrong first (an input, a layer, a loss
     or the gradient of a variable), and the largest gradients before it, as a replica has them for
-    its part of the batch. The batch that caused it is kept. Steps of a `LossScaleOptimizer`, as
-    with `mixed_float16`, are left to that optimizer, whatever is infinite or NaN in them: it leaves
-    out their updates and halves its scale, and nobody is told. `keras.callbacks.TerminateOnNaN`
-    ends a training whose loss is NaN there.
+    its part of the batch. The batch that caused it is kept.
+
+    With a `LossScaleOptimizer`, as with `mixed_float16`, only the losses that Keras computes are
+    looked at. An infinite gradient is an overflow there, and that optimizer's business: it leaves
+    out the update and halves its scale. It does the same where the loss is not finite.
 
     It acts before all other callbacks, wherever it is in the list. It costs one sum over the
     gradients in each step and, on accelerators, a wait for its result.
@@ -87,7 +88,7 @@ class StopOnNonFinite(StepCallback):
         self._index = {id(each): index for index, each in enumerate(model.trainable_variables)}
         # A callback may freeze some of them later.
         self._paths = [each.path for each in model.trainable_variables]
-        self._sizes: dict = {}
+        self._found_by: dict = {}
         with step_variables.being_made(strategy):
             self._sizes_before: Any = tf.Variable(tf.zeros([len(self._index)]), trainable=False)
         self._evidence = [
@@ -99,46 +100,72 @@ class StopOnNonFinite(StepCallback):
 
     def riders(self, gradients):
         step: Any = replica_step.current()
-        sizes = tf.stack([_size_of(gradient) for gradient in gradients])
+        sizes = tf.stack([_size_of(each) for each in gradients]) if gradients else tf.zeros([0])
         losses = tf.stack([tf.cast(loss, tf.float32) for loss in step.losses.values()] or [0.0])
         is_bad = ~tf.reduce_all(tf.math.is_finite(tf.concat([sizes, losses], axis=0)))
         if step.may_be_empty:
             is_bad &= step.num_examples > 0
         # Every replica is traced in a thread of its own.
-        self._sizes[threading.get_ident()] = sizes, losses
+        self._found_by[threading.get_ident()] = sizes, losses
         num_replicas = self.model.distribute_strategy.num_replicas_in_sync
         flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
         return {_rider(step.updates): flag}
 
+    def guard_scaled(self, gradients, optimizer):
+        step: Any = replica_step.current()
+        is_bad, leave_out, _ = self._judgment(step.updates, optimizer.inner_optimizer, [])
+        rare_cond(is_bad, leave_out)
+        first = next(gradient for gradient in gradients if gradient is not None)
+        # One that is NaN is enough: the optimizer then makes no update.
+        spoilt = map_values(first, lambda values: tf.where(is_bad, np.nan, values))
+        return [spoilt if gradient is first else gradient for gradient in gradients]
+
     def update(self, gradients_and_variables, apply):
         step: Any = replica_step.current()
-        flags = step.sums.get(_rider(step.updates[:-1]))
-        if flags is None:  # A LossScaleOptimizer looks for itself.
+        if threading.get_ident() not in self._found_by:  # A LossScaleOptimizer has been asked.
             apply(gradients_and_variables)
             return
+        *before, optimizer = step.updates
+        indices = [self._index[id(variable)] for _, variable in gradients_and_variables]
+        is_bad, leave_out, keep_sizes = self._judgment(before, optimizer, indices)
+
+        def go_on():
+            keep_sizes()
+            apply(gradients_and_variables)
+
+        rare_cond(is_bad, leave_out, go_on)
+
+    def _judgment(self, before, optimizer, variables) -> tuple:
+        """Returns whether the update is left out, what is then done, and what otherwise.
+
+        Args:
+            before: The optimizers that have updated in this step.
+            optimizer: The one that counts this update.
+            variables: The positions of those whose gradients the riders have seen.
+        """
+        step: Any = replica_step.current()
+        flags = step.sums[_rider(before)]
         local = peers.replica_id() - peers.local_replicas(self.model.distribute_strategy)[0]
         evidence = self._evidence[local]
-        sizes, losses = self._sizes.pop(threading.get_ident())
-        indices = [[self._index[id(variable)]] for _, variable in gradients_and_variables]
+        sizes, losses = self._found_by.pop(threading.get_ident())
+        indices = tf.reshape(tf.constant(variables, tf.int32), [-1, 1])
         is_bad = tf.reduce_any(flags > 0)
         # What comes after the step, in the same call, waits for what is to be done.
         is_left_out = is_bad if self.action == "restore" else is_bad | evidence.is_there()
+        data = step.data if self._keeps_batch else ()
 
         def leave_out():
-            count = tf.cast(tf.convert_to_tensor(step.updates[-1].iterations), tf.int64) + 1
-            data = step.data if self._keeps_batch else ()
+            count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
             evidence.keep(
-                *(count, flags, indices, sizes, step.losses, losses, data),
-                is_first=replica_step.is_first_update(),
+                *(count, flags, indices, sizes, step.losses, losses, data), is_first=not before
             )
 
-        def go_on():
+        def keep_sizes():
             if local == 0:
                 self._sizes_before.scatter_nd_update(indices, sizes)
-            apply(gradients_and_variables)
 
         replica_step.discard_if(is_left_out)
-        rare_cond(is_left_out, leave_out, go_on)
+        return is_left_out, leave_out, keep_sizes
 
     def on_train_begin(self, logs=None):
         self.batch, self.step, self._num_restores = None, None, 0
@@ -215,14 +242,19 @@ class StopOnNonFinite(StepCallback):
     def _explanation(self) -> str:
         is_here = self._found is not None
         cause = self._cause() if is_here else "see the message of that worker for the cause"
+        return (
+            f"Step {self.step} is not finite{self._place()}: {cause}. Its update is left out, and "
+            f"{self._weights()}.{self._largest_gradients()}"
+        )
+
+    def _largest_gradients(self) -> str:
         norms = np.sqrt(2 * self._sizes_before.numpy())
+        if not norms.any():  # Of the first step, or with a LossScaleOptimizer.
+            return ""
         before = dict(zip(self._paths, map(float, norms), strict=True))
         largest = sorted(before, key=before.__getitem__, reverse=True)[:_NUM_LARGEST]
         named = ", ".join(f"{path} {before[path]:.3g}" for path in largest)
-        return (
-            f"Step {self.step} is not finite{self._place()}: {cause}. Its update is left out, and "
-            f"{self._weights()}. Largest gradients before ({self._norms()}): {named}."
-        )
+        return f" Largest gradients before ({self._norms()}): {named}."
 
     def _weights(self) -> str:
         first = self._evidence[0]

@@ -81,6 +81,58 @@ def test_restore_goes_on_as_if_the_batch_were_not_there(strategy):
     assert np.isfinite([*history["loss"], *history["mae"], *history["loss (raw)"]]).all()
 
 
+def scaled_sgd():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+@each_strategy
+@pytest.mark.parametrize("arguments", [{}, *exhaustive({"run_eagerly": True})])
+def test_a_loss_that_is_scaled_goes_on_as_if_the_batch_were_not_there(strategy, arguments):
+    model = hand_loop.make_model(strategy, scaled_sgd, metrics=["mae"], **arguments)
+    callbacks = [GradientClipping(norm=10.0), StopOnNonFinite("restore")]
+
+    with pytest.warns(UserWarning, match=r"weights are those of step \d+\. Training goes on"):
+        history = hand_loop.fit(model, callbacks, data=data_with_nan())
+
+    truth = hand_loop.train(batches=good_batches(epochs=2))
+    hand_loop.assert_same(model, truth.weights)
+    assert np.isfinite([*history["loss"], *history["mae"]]).all()
+    # Once in each epoch.
+    assert model.optimizer.dynamic_scale.numpy() == model.optimizer.initial_scale / 4
+
+
+def infinite_with_finite_gradients(y, p):
+    return tf.reduce_mean(p, axis=-1) + tf.reduce_mean(y, axis=-1)
+
+
+def test_a_scaled_loss_is_left_out_where_its_gradients_are_finite():
+    x, y = examples()
+    y = y.copy()
+    y[16 * BAD_STEP - 1] = np.inf
+    model = hand_loop.make_model(strategies.get("one device"), scaled_sgd)
+    with model.distribute_strategy.scope():
+        model.compile(scaled_sgd(), infinite_with_finite_gradients)
+
+    with pytest.raises(FloatingPointError, match="Step 4 is not finite: the loss 'loss' is inf"):
+        hand_loop.fit(model, [StopOnNonFinite()], data=(x, y))
+
+    assert model.optimizer.iterations.numpy() == BAD_STEP - 1
+
+
+def test_what_overflows_without_compilation_is_not_taken_for_a_step_without_an_optimizer():
+    def optimizer():
+        return keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.1, momentum=0.9), initial_scale=2.0**127
+        )
+
+    model = hand_loop.make_model(strategies.get("one device"), optimizer, run_eagerly=True)
+
+    x, y = examples()
+    hand_loop.fit(model, [GradientClipping(norm=10.0)], data=(10 * x, 10 * y))
+
+    assert model.optimizer.dynamic_scale.numpy() < 2.0**127
+
+
 class CompileAt(keras.callbacks.Callback):
     def __init__(self, batch):
         super().__init__()

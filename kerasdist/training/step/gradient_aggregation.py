@@ -60,10 +60,10 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         return stock(optimizer, _aggregate_anew(variables, gradients, step), variables)
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
-    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        own = list(map(step.whole_gradients.own, gradients))
-        for callback in update_callback.of_step(step.callbacks):
-            step.riders.update(callback.riders(own))
+    # Those of a LossScaleOptimizer may be infinite: it judges them itself.
+    own = [] if _scales(optimizer) else list(map(step.whole_gradients.own, gradients))
+    for callback in update_callback.of_step(step.callbacks):
+        step.riders.update(callback.riders(own))
     gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
     draws_seen = draws.looked_for_in_update(optimizer, step)
     with _local_updates(), draws_seen, step.delivery.updating(optimizer):
@@ -267,8 +267,9 @@ def in_own_apply() -> Generator[None]:
 
 def _update(stock, optimizer, gradients, variables, step):
     """Updates this replica's variables with the gradients of the global batch."""
-    is_outer = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if is_outer:  # It unscales the gradients for its inner one, which comes by here.
+    if _scales(optimizer):  # It unscales the gradients for its inner one, which comes by here.
+        for callback in update_callback.of_step(step.callbacks):
+            gradients = callback.guard_scaled(gradients, optimizer)
         return stock(optimizer, gradients, variables)
     if not step.callbacks:
         delivery = step.delivery
@@ -295,6 +296,10 @@ def _update(stock, optimizer, gradients, variables, step):
     ]
     _update_with_callbacks(unscaled, update, step)
     return None
+
+
+def _scales(optimizer) -> bool:
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def _update_with_callbacks(pairs: list, update: Callable, step) -> None:

@@ -396,7 +396,8 @@ def _put_back(states: States, copies: States, step: ReplicaStep) -> Generator[No
 def _check_applied(step: ReplicaStep):
     if not step.has_whole_batch and not tf.executing_eagerly():
         _check_conditions(step)
-    if not step.callbacks or step.updates:
+    # A LossScaleOptimizer that is called may leave out the update.
+    if not step.callbacks or step.update_graphs:
         return
     model = step.callbacks[0].model
     # Keras' own step does not call it if there is nothing to train, and warns.

@@ -124,9 +124,21 @@ class StepCallback(UpdateCallback):
         Traced once per replica and update. `replica_step.current().sums` then holds the sums.
 
         Args:
-            gradients: Of this replica alone: tensors, IndexedSlices or None.
+            gradients: Of this replica alone: tensors, IndexedSlices or None; empty for those of a
+                scaled loss, which are the business of `LossScaleOptimizer`.
         """
         return {}
+
+    def guard_scaled(self, gradients: list, optimizer) -> list:
+        """Returns the gradients that a `LossScaleOptimizer` is to look at.
+
+        It makes no update if one of them is not finite; else `update` comes after it.
+
+        Args:
+            gradients: Of the global batch and of the scaled loss.
+            optimizer: The `LossScaleOptimizer`.
+        """
+        return gradients
 
     def observe_gradients(self, gradients_and_variables: list) -> None:
         """Looks at the gradients of the global batch before any callback has changed them."""
