@@ -17,7 +17,7 @@ from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
 from kerasdist.strategies.choice import choose, what_counts_for_task
 from kerasdist.strategies.make_strategy import count_gpus
-from kerasdist.usage_error import UsageError, arguments_checked
+from kerasdist.usage_error import UsageError, arguments_checked, flags_named
 
 _DEVICES = Path("/dev")
 
@@ -323,13 +323,15 @@ def _add_launch(commands):
 def _launch(parsed) -> int:
     names = [field.name for field in dataclasses.fields(launcher.Settings)]
     settings = {name: getattr(parsed, name) for name in names}
-    with arguments_checked({name: flag for name, (flag, *_) in _LAUNCH_FLAGS.items()}):
+    flags = {name: flag for name, (flag, *_) in _LAUNCH_FLAGS.items()}
+    with arguments_checked(flags):
         launcher.Settings(**settings)
         program = checked(_command_of(parsed))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # By a script that starts it with `&`.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return launcher.launch(program, **settings).exit_code
+        with flags_named(flags):
+            return launcher.launch(program, **settings).exit_code
     except KeyboardInterrupt:
         return SIGNALED + signal.SIGINT
 

@@ -208,9 +208,12 @@ def _last_batch(plan):
 
 
 def _steps(plan):
-    if not plan.steps_per_epoch:
+    if not plan.num_examples:
         return ""
-    return f"{plan.steps_per_epoch:,} for {counted(plan.num_examples, 'example')}"
+    examples = counted(plan.num_examples, "example")
+    if not plan.steps_per_epoch:
+        return f"not known for {examples} without a batch size"
+    return f"{plan.steps_per_epoch:,} for {examples}"
 
 
 def _update(callbacks, num_replicas, cluster):

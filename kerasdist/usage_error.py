@@ -26,6 +26,15 @@ def arguments_checked(flags: Mapping[str, str] | None = None) -> Generator[None]
         raise UsageError(_with_flags(str(error), flags or {})) from error
 
 
+@contextlib.contextmanager
+def flags_named(flags: Mapping[str, str]) -> Generator[None]:
+    """Lets a UsageError that is raised inside name flags, as `arguments_checked` does."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(_with_flags(str(error), flags)) from error
+
+
 def _with_flags(message: str, flags: Mapping[str, str]) -> str:
     for name, flag in flags.items():
         # A name without an underscore may be a word of the sentence.

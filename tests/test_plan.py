@@ -97,10 +97,17 @@ def test_steps_include_the_smaller_last_one(num_examples, text):
     assert rows["steps per epoch"].startswith(text)
 
 
-@pytest.mark.parametrize("numbers", [{}, {"global_batch_size": 64}, {"num_examples": 64}])
+@pytest.mark.parametrize("numbers", [{}, {"global_batch_size": 64}])
 def test_what_is_not_known_has_no_row(numbers):
     assert not {"last batch", "steps per epoch"} & rows_of_plan(**numbers).keys()
     assert Plan(strategy="Any", devices=("CPU:0",), **numbers).steps_per_epoch is None
+
+
+def test_examples_without_a_batch_size_are_not_dropped():
+    rows = rows_of_plan(num_examples=1437)
+
+    assert rows["steps per epoch"] == "not known for 1,437 examples without a batch size"
+    assert "last batch" not in rows
 
 
 ASYNCHRONOUS_BATCH = "64 examples, one worker's step; asynchronous: no worker waits for another"

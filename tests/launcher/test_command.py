@@ -125,7 +125,7 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--max-restarts=-1", "--", "true"], "Received: --max-restarts=-1."),
         (["--grace-secs=-1", "--", "true"], "Received: --grace-secs=-1.0."),
         (["--timeout-secs=nan", "--", "true"], "Received: --timeout-secs=nan."),
-        (["--log-dir=/dev/null/logs", "--", "true"], "log_dir='/dev/null/logs'"),
+        (["--log-dir=/dev/null/logs", "--", "true"], "--log-dir='/dev/null/logs'"),
         (["--log-dir=", "--", "true"], "`--log-dir` must not be empty. Received: --log-dir=''."),
         (["--workers=5000", "--", "true"], "at most 1,000 tasks, which all run on this machine."),
         (["--", "no-such-program"], "Received: 'no-such-program'."),
