@@ -5,6 +5,7 @@ import os
 import warnings
 
 import keras
+import tensorflow as tf
 
 from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
@@ -15,6 +16,8 @@ from kerasdist.training.report.wrapper import Wrapper
 
 # How long a worker waits for the chief to reach the same call, and to write.
 BEGIN_SECS = 60.0
+# After which a call of the chief's for another name, the same number in order, is taken for it.
+OTHER_NAME_SECS = 5.0
 END_SECS = 3600.0
 _WRITTEN = "written: "  # And the path.
 _num_written = collections.Counter()
@@ -57,8 +60,8 @@ def write(stock, model, *args, **kwargs):
     """Replaces `save`, `save_weights` and `export`: the chief writes, and the others wait for it.
 
     So the file is there on every worker when they return, or all raise what the chief raises. A
-    worker that names a folder of its own, or works in one, then writes there, too: its program may
-    look there next.
+    worker that names a path of its own, or works in a folder of its own, then writes there, too:
+    its program may look there next.
     The chief waits for nobody: it may write alone, as its callbacks do.
     """
     strategy = getattr(model, "distribute_strategy", None)
@@ -75,9 +78,14 @@ def write(stock, model, *args, **kwargs):
     if not is_remote(path):  # The workers' working folders may differ.
         path = os.path.abspath(path)
     _num_written[name, place] += 1
+    _num_written[place] += 1
     call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
+    in_order = f"call {_num_written[place]} that writes {place} ends"
     if not peers.is_chief(strategy):
-        path_of_chief = _path_of_chief(strategy, call)
+        try:
+            path_of_chief = _path_of_chief(strategy, call, in_order)
+        except tf.errors.UnavailableError:  # Its program has ended: it writes nothing any more.
+            path_of_chief = ""
         if may_write and path_of_chief not in (path, None):
             with keras_adapter.compile_config_kept(model):
                 stock(model, *args, **kwargs)
@@ -91,12 +99,26 @@ def write(stock, model, *args, **kwargs):
         notices.replace(f"{call} ends", carried_error.to_text(error, told))
         raise
     notices.replace(f"{call} ends", _WRITTEN + path)
+    notices.post(in_order)
     return None
 
 
-def _path_of_chief(strategy, call) -> str | None:
-    """Waits until the chief has written, and returns where; None if it does not get there."""
-    begins = notices.is_posted(f"{call} begins", timeout_secs=BEGIN_SECS)
+def _path_of_chief(strategy, call: str, in_order: str) -> str | None:
+    """Waits until the chief has written, and returns where; None if it does not get there.
+
+    Args:
+        strategy: A strategy of ours.
+        call: By the name of the file.
+        in_order: What the chief posts at the end of its call with the same number.
+
+    Returns:
+        The path; "" for one of another name, of which the chief's program knows alone.
+    """
+    begins = notices.is_posted(f"{call} begins", timeout_secs=OTHER_NAME_SECS)
+    if not begins and notices.is_posted(in_order, timeout_secs=BEGIN_SECS - OTHER_NAME_SECS):
+        begins = notices.is_posted(f"{call} begins", timeout_secs=0.0)
+        if not begins:
+            return ""
     end = begins and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
     if not end:
         warnings.warn(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import keras
 import pytest
+import tensorflow as tf
 
 from kerasdist.callbacks import Every, OnChief
 from kerasdist.cluster import Cluster, Task
@@ -100,6 +101,7 @@ def test_the_chief_writes_and_the_others_return_afterwards(posted, monkeypatch):
     assert list(posted) == [
         "`save` for 'm.keras' (call 1, outside `fit`) begins",
         "`save` for 'm.keras' (call 1, outside `fit`) ends",
+        "call 1 that writes outside `fit` ends",
     ]
 
     monkeypatch.setattr(chief, "_num_written", collections.Counter())  # Of another process.
@@ -111,6 +113,29 @@ def test_a_worker_that_names_another_path_writes_there_too(posted, monkeypatch):
 
     monkeypatch.setattr(chief, "_num_written", collections.Counter())
     assert write(1, "other folder/m.keras") == ["other folder/m.keras"]
+
+
+def test_a_worker_that_names_another_file_writes_it(posted, monkeypatch):
+    write(0, "saved")
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    assert write(1, "saved/worker_1") == ["saved/worker_1"]
+
+
+def test_a_file_that_the_chief_writes_alone_is_not_taken_for_that_of_all(posted, monkeypatch):
+    write(0, "best.keras")
+    write(0)
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    assert write(1) == []
+
+
+def test_a_worker_writes_what_it_names_where_the_chief_has_gone(monkeypatch):
+    def is_posted(notice, timeout_secs):
+        raise tf.errors.UnavailableError(None, None, "Connection reset by peer")
+
+    monkeypatch.setattr(notices, "is_posted", is_posted)
+    assert write(1, "saved/worker_1") == ["saved/worker_1"]
 
 
 def test_a_worker_that_works_in_another_folder_writes_there_too(posted, monkeypatch, tmp_path):
