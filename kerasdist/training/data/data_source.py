@@ -22,13 +22,22 @@ class DataSource:
         iterator: Of `tf.data`, of a distributed dataset, or any other.
         next_size: int64 scalar, the examples of the next global batch, for data of which each
             worker reads its own part (see `file_shards`); None for others.
+        is_distributed: Whether its batches have a value for each replica already.
         calls_python: Whether Python makes the data: then it is waited for, as in plain Keras.
     """
 
-    def __init__(self, iterator: Iterator, *, next_size=None, calls_python: bool = False):
+    def __init__(
+        self,
+        iterator: Iterator,
+        *,
+        next_size=None,
+        is_distributed: bool = False,
+        calls_python: bool = False,
+    ):
         self.iterator = iterator
-        self._calls_python = calls_python
         self.next_size = next_size
+        self.is_distributed = is_distributed
+        self._calls_python = calls_python
 
     def __iter__(self):
         return self

@@ -48,6 +48,11 @@ class GlobalBatches:
         """The examples of the next global batch, where workers read parts of their own; or None."""
         return self.source.next_size
 
+    @property
+    def is_distributed(self) -> bool:
+        """Whether a batch has a value for each replica already."""
+        return self.source.is_distributed
+
     def answer(self, num_taken: int, next_size=None) -> None:
         """Notes what the step function did.
 
@@ -272,9 +277,10 @@ class EpochIterator(keras_adapter.EpochIterator):
             next_size = peers.sum_over(self._strategy, size)
             next_size = tf.constant(next_size, tf.int64)
             return DataSource(iterator, next_size=next_size, calls_python=self._calls_python)
+        is_distributed = isinstance(iterator, tf.distribute.DistributedIterator)
         if self._class_weight is not None:
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
-        return DataSource(iterator, calls_python=self._calls_python)
+        return DataSource(iterator, is_distributed=is_distributed, calls_python=self._calls_python)
 
     def _interrupted_warning(self):
         if self.steps_per_epoch:

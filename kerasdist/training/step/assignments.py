@@ -5,8 +5,9 @@ far what a variable has changed by is spread over the replicas: see `rehearsal`.
 count have made of it is compared now and then: see `training.report.drift`.
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import numpy as np
 import tensorflow as tf
@@ -107,6 +108,18 @@ def describe_news(model, weights: list[str], states: list[str], num_replicas: in
         told.update(new)
         texts.append(_describe_states(new, num_replicas))
     return texts
+
+
+@contextlib.contextmanager
+def nobody_told(model) -> Generator[None]:
+    """Lets what is described inside be news afterwards: nobody hears of it."""
+    states, are_weights_told = set(_told_states.get(model, ())), model in _told_weights
+    try:
+        yield
+    finally:
+        _told_states[model] = states
+        if not are_weights_told:
+            _told_weights.discard(model)
 
 
 def _describe_assigned(paths: list[str], num_replicas: int) -> str:

@@ -158,7 +158,7 @@ def _describe_differences(
             if are_few or not may_repeat or not comparison.finds_nothing_if_repeated():
                 raise
             failure = graph_errors.describe_failure(error, model, step, differing)
-            return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
+            return replica_run.with_repeated([failure], strategy), True
         of_logs = [] if difference else comparison.describe_logs()  # What follows is no news.
         is_other = bool(difference) or assignments.are_different(parts.spreads)
         is_other = is_other or comparison.has_counted
@@ -167,7 +167,7 @@ def _describe_differences(
     texts = comparison.describe(parts, difference)
     if not is_repeated:
         return [*of_logs, *texts], False
-    return [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"], True
+    return replica_run.with_repeated(texts, strategy), True
 
 
 class _Comparison:

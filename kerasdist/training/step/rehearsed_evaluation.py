@@ -2,10 +2,10 @@
 
 On several replicas a loss, and what a test_step returns, count as means over the examples. As
 before the first step that trains (`rehearsal`), a few examples go through it twice, operation by
-operation: all of them on every replica, and divided. Results of metrics are read for all examples,
-and are left out. A loss of the user's that is no mean is tried with all examples, as in training.
-Validation in `fit` is not looked at where the step that trains has been, and is made of the same
-parts.
+operation: all of them on every replica, and divided. Results of metrics are read for all examples;
+what the metrics count is compared. A loss of the user's that is no mean is tried with all examples,
+as in training. Validation in `fit` is not looked at where the step that trains has been, and is
+made of the same parts.
 """
 
 import functools
@@ -125,11 +125,11 @@ def _rehearse(
             if not may_repeat or not dry_runs.finds_nothing(strategy, compare_whole):
                 raise
             failure = graph_errors.describe_failure(error, model, step, differing)
-            return [f"{failure} {replica_run.describe_repeated(strategy)}"], True
+            return replica_run.with_repeated([failure], strategy), True
         is_repeated = may_repeat and peers.any_of(strategy, bool(texts))
         is_repeated = is_repeated and dry_runs.finds_nothing(strategy, compare_whole)
     if is_repeated:
-        texts = [*texts[:-1], f"{texts[-1]} {replica_run.describe_repeated(strategy)}"]
+        texts = replica_run.with_repeated(texts, strategy)
     return texts, is_repeated
 
 

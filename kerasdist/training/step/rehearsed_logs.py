@@ -2,10 +2,12 @@
 
 A log of a train_step counts as a mean over the examples. The norm of the errors, a maximum, a
 root, or how many examples there are is none, and its mean over the replicas is another number.
-Results of metrics are left out: they are read for all examples.
+Results of metrics are left out: they are read for all examples, and what the metrics count is
+compared in their place.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
+from kerasdist.short_list import short_list
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.metric_results import MetricResults
+from kerasdist.training.step.rehearsed_metrics import RehearsedMetrics
 from kerasdist.training.step.step_logs import describe_rows, name_of
 
 # What differs by less may be rounding of a sum that is about 0.
@@ -33,6 +37,7 @@ class RehearsedLogs:
     def __init__(self, model, *, is_training: bool = True):
         self._is_training = is_training
         self._results = MetricResults(model)
+        self._metrics = RehearsedMetrics(model)
         self._wholes: dict[bool, dict[tuple, np.ndarray]] = {}
         self._logs: Any = None
         self._shapes: dict[tuple, tuple] = {}
@@ -44,13 +49,17 @@ class RehearsedLogs:
 
     def run_whole(self, step: Callable, touched, data) -> None:
         """Runs `step` with the whole batch, or with `touched`, the same but for rounding."""
+        before = self._metrics.states()
         arrays = _arrays_of(step(data))
+        self._metrics.keep_whole(before, is_touched=data is touched)
         self._wholes[data is touched] = arrays
         self._wholes.setdefault(False, arrays)  # Of what rounding does not touch they are the same.
 
     def run_part(self, step: Callable, data) -> None:
         """Runs `step` with the share of a replica; all of them call it, inside of `watched()`."""
+        before = self._metrics.states()
         logs = step(data)
+        self._metrics.add_up(before)
         replica: Any = replica_step.current()
         arrays = _arrays_of(logs)
         flat = [
@@ -89,6 +98,9 @@ class RehearsedLogs:
         if differing:
             describe = _describe_numbers if self._is_training else _describe_evaluation
             texts.append(describe(differing, num_replicas))
+        allowed = functools.partial(differs, tolerance=tolerance, rounding=rounding)
+        if names := self._metrics.differing(allowed):
+            texts.append(_describe_counted(names, num_replicas))
         return texts
 
 
@@ -133,6 +145,15 @@ def _describe_numbers(differing: list, num_replicas: int) -> str:
         "no mean. Compute it from `kerasdist.global_mean(values)` and "
         "`kerasdist.global_sum(values)`, as in `tf.sqrt(kerasdist.global_mean(errors**2))`, or in "
         "a metric of your own, which sees all examples."
+    )
+
+
+def _describe_counted(names: list[str], num_replicas: int) -> str:
+    return (
+        f"What the metric {short_list(map(repr, names), 3)} counts in a step is not what it counts "
+        "on one device: it is computed from several examples of the batch, or once for a batch, "
+        f"and each of {num_replicas} replicas has examples of its own. Update a metric of your "
+        "own, which sees all examples, with the outputs of the model, and compute it there."
     )
 
 

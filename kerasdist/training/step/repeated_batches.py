@@ -2,8 +2,6 @@
 
 import warnings
 
-import tensorflow as tf
-
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.epoch_iterator import GlobalBatches
@@ -79,12 +77,12 @@ class RepeatedBatches:
             text = graph_errors.describe_failure(
                 graph_errors.explained(failure), self._model, step.step, step.first_axes.describe()
             )
-        warnings.warn(f"{text} {replica_run.describe_repeated(self._strategy)}", stacklevel=2)
+        (text,) = replica_run.with_repeated([text], self._strategy)
+        warnings.warn(text, stacklevel=2)
 
 
 def _are_of_all_workers(data) -> bool:
     """Whether each worker has the batches of all workers, and not its own part of them."""
     if not isinstance(data, GlobalBatches):
         return True
-    is_distributed = isinstance(data.iterator, tf.distribute.DistributedIterator)
-    return data.next_size is None and not is_distributed
+    return data.next_size is None and not data.is_distributed

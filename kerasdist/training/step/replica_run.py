@@ -295,12 +295,19 @@ def rehearse(
     )
 
 
-def describe_repeated(strategy) -> str:
-    """Returns in words what it means that every replica has the whole batch."""
-    return (
-        "Until you change it, each replica computes the whole batch, which gives what one device "
-        f"gives: {strategy.num_replicas_in_sync} replicas are no faster than one."
-    )
+def with_repeated(texts: list[str], strategy) -> list[str]:
+    """Returns what was found of a step, and with the last of it that replicas have whole batches.
+
+    Nothing where nothing is news: the model's user has been told before.
+    """
+    if not texts:
+        return []
+    *others, last = texts
+    return [
+        *others,
+        f"{last} Until you change it, each replica computes the whole batch, which gives what one "
+        f"device gives: {strategy.num_replicas_in_sync} replicas are no faster than one.",
+    ]
 
 
 def _way_back(take_own: Callable | None) -> Callable[[], None]:

@@ -237,18 +237,18 @@ class StepFunction:
 
     def _take_checked(self, data) -> int:
         """Looks at a first step where that is due, and runs it; returns how many steps it was."""
-        iterator = data.iterator
-        is_distributed = isinstance(iterator, tf.distribute.DistributedIterator)
-        is_whole = isinstance(iterator, tf.data.Iterator)
-        if not self._check.can_be_made() or not (is_whole or is_distributed):
+        if not self._check.can_be_made():
             return 0
+        iterator = data.iterator
         batch = next(iterator)
         own = without_optionals(batches.in_one_piece(batch, self._strategy))
-        if is_distributed:
+        if data.is_distributed:
             self._check_own_batch(own, batches.num_examples(own))
+        else:
+            self._check_batch(own)
+        if not isinstance(iterator, tf.data.Iterator):
             self._run_batch(batch)
             return 1
-        self._check_batch(own)
         again = iter(batches.dataset_of(batch, iterator.element_spec))
         return self._take(again, 1, data)
 

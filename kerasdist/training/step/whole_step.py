@@ -9,6 +9,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
+    assignments,
     batch_statistics,
     lazy_logs,
     own_attributes,
@@ -62,7 +63,11 @@ def run_shares(model, batch) -> dict:
 
     Batch statistics are those of the global batch.
     """
-    with warnings.catch_warnings(), batch_statistics.synchronized(model):
+    with (
+        batch_statistics.synchronized(model),
+        assignments.nobody_told(model),
+        warnings.catch_warnings(),
+    ):
         # They are said when `fit` makes its own; which losses see all examples is found here.
         warnings.simplefilter("ignore")
         step = StepFunction(

@@ -32,3 +32,15 @@ def test_what_was_told_is_no_news():
     assert assignments.describe_news(model, ["bias"], ["mean"], 2) == []
     (of_state,) = assignments.describe_news(model, [], ["mean", "count"], 2)
     assert "'count' is" in of_state
+
+
+def test_what_nobody_hears_is_news_afterwards():
+    model = keras.Model()
+
+    with assignments.nobody_told(model):
+        assert len(describe([0.1, 0.0, 0.3], model)) == 2
+
+    assert len(describe([0.1, 0.0, 0.3], model)) == 2
+    with assignments.nobody_told(model):
+        assert describe([0.1, 0.0, 0.3], model) == []
+    assert describe([0.1, 0.0, 0.3], model) == []

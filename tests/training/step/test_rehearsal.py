@@ -274,6 +274,28 @@ def test_a_state_that_is_not_the_same_on_all_replicas_is_named(strategy, mean_of
     assert all("to the state 'sequential" in each and " and 1 more is" in each for each in found)
 
 
+@on_two_replicas
+def test_what_was_told_of_a_model_is_mended_again_after_compile(strategy):
+    def make():
+        keras.utils.set_random_seed(0)
+        norm = RunningNorm(mean_of_replica)
+        model = keras.Sequential([keras.Input((3,)), norm, layers.Dense(2)])
+        model.compile("sgd", "mse")
+        return model
+
+    plain = make()
+    with strategy.scope():
+        model = make()
+    for each in (plain, model):
+        found = warnings_of_fit(each)
+        each.compile("sgd", "mse")
+        assert warnings_of_fit(each) == []
+        assert len(found) == (each is model)
+
+    for ours, expected in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
 class SemiSupervised(keras.Model):
     """A model that learns from examples with labels and from others, of another batch size."""
 

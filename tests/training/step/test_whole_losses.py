@@ -308,18 +308,24 @@ def test_one_example_shows_nothing_and_the_next_batch_is_checked(strategy, recwa
 
 @pytest.mark.exhaustive
 @on_three_replicas
-@pytest.mark.parametrize("steps_per_execution", [4, 1])
-def test_data_that_is_distributed_shows_it_too(steps_per_execution, strategy, recwarn):
+@pytest.mark.parametrize(
+    ("steps_per_execution", "class_weight"), [(4, None), (1, None), (1, {0: 2.0, 1: 0.5, 2: 1.0})]
+)
+def test_data_that_is_distributed_shows_it_too(
+    steps_per_execution, class_weight, strategy, recwarn
+):
     def make():
         model = small_net(contrast)()
         model.compile(model.optimizer, contrast, steps_per_execution=steps_per_execution)
         return model
 
     def run(model):
-        data = tf.data.Dataset.from_tensor_slices((X, X)).batch(6)
+        labels = np.eye(3, dtype="float32")[CLASSES] if class_weight else X
+        data = tf.data.Dataset.from_tensor_slices((X, labels)).batch(6)
         if model.distribute_strategy is strategy:
             data = strategy.experimental_distribute_dataset(data)
-        return model.fit(data, epochs=2, verbose=0).history, model.evaluate(data, verbose=0)
+        history = model.fit(data, epochs=2, verbose=0, class_weight=class_weight).history
+        return history, model.evaluate(data, verbose=0)
 
     check_as_plain(strategy, make, run)
     assert not [each for each in recwarn if "replicas" in str(each.message)]

@@ -1,0 +1,121 @@
+"""What a rehearsed step counts in Keras' metrics: do they say what they say on one device?
+
+Sums over the replicas are those of one device if each example counts for itself. A step may also
+update a metric with what it computes from several examples: which of them are alike, or how far one
+is from the mean of its batch. Metrics of the user's own see all examples, and are left out.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import keras_stock, tensorflow_adapter
+from kerasdist.training.step import replica_step
+
+# What the variables of a metric hold, or what a step adds to it, by the id of the metric.
+_States = dict[int, list[np.ndarray]]
+
+
+class RehearsedMetrics:
+    """Reads what a step adds to the metrics of a model, in each run of a rehearsal.
+
+    Args:
+        model: A compiled model on several replicas.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        self._metrics: dict[int, keras.metrics.Metric] = {}
+        self._whole: _States = {}
+        self._touched: _States = {}
+        self._sums: _States = {}
+
+    def states(self) -> _States:
+        """Returns what the metrics hold on this replica."""
+        metrics = filter(keras_stock.adds_up, keras_stock.metrics_of(self._model))
+        self._metrics = {id(metric): metric for metric in metrics if metric.variables}
+        return {
+            key: [np.asarray(variable.value, "float64") for variable in metric.variables]
+            for key, metric in self._metrics.items()
+        }
+
+    def keep_whole(self, before: _States, *, is_touched: bool) -> None:
+        """Keeps what a step with the whole batch has added.
+
+        Args:
+            before: The `states` before it.
+            is_touched: Whether rounding has touched the batch.
+        """
+        added = self._added(before)
+        if is_touched:
+            self._touched = added
+        else:
+            self._whole = added
+
+    def add_up(self, before: _States) -> None:
+        """Adds up what steps with the shares have added; all replicas call it.
+
+        Args:
+            before: The `states` of this replica before its step.
+        """
+        replica: Any = replica_step.current()
+        # Where each has the whole batch, the numbers of the first one are read.
+        counts = float(replica.share if replica.has_whole_batch else replica.share > 0)
+        added = self._added(before)
+        flat = [
+            counts * each.ravel()
+            for key, whole in self._whole.items()
+            for each in added.get(key, map(np.zeros_like, whole))
+        ]
+        if not flat:
+            return
+        (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(np.concatenate(flat))])
+        left = iter(np.split(sums.numpy(), np.cumsum([each.size for each in flat])[:-1]))
+        self._sums = {
+            key: [next(left).reshape(each.shape) for each in whole]
+            for key, whole in self._whole.items()
+        }
+
+    def differing(self, differs: Callable) -> list[str]:
+        """Returns the names of the metrics whose results are not the same.
+
+        Args:
+            differs: Called with a result of the whole batch, of one that rounding has touched, and
+                of what the replicas have added up.
+        """
+        return [
+            metric.name
+            for key, metric in self._metrics.items()
+            if key in self._sums
+            and any(
+                differs(*results)
+                for results in zip(
+                    _results(metric, self._whole[key]),
+                    _results(metric, self._touched.get(key, self._whole[key])),
+                    _results(metric, self._sums[key]),
+                    strict=True,
+                )
+            )
+        ]
+
+    def _added(self, before: _States) -> _States:
+        after = self.states()
+        # What the step has made began with zeros.
+        begins = {key: before.get(key, map(np.zeros_like, each)) for key, each in after.items()}
+        return {
+            key: [now - then for now, then in zip(each, begins[key], strict=True)]
+            for key, each in after.items()
+        }
+
+
+def _results(metric, state: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns what a metric gives whose variables hold this."""
+    values = [
+        tf.cast(value, variable.dtype)
+        for value, variable in zip(state, metric.variables, strict=True)
+    ]
+    results = keras.tree.flatten(metric.stateless_result(values))
+    return [np.asarray(tf.convert_to_tensor(each), "float64") for each in results]
