@@ -107,7 +107,7 @@ class StopOnNonFinite(StepCallback):
             is_bad &= step.num_examples > 0
         # Every replica is traced in a thread of its own.
         self._found_by[threading.get_ident()] = sizes, losses
-        num_replicas = self.model.distribute_strategy.num_replicas_in_sync
+        num_replicas = peers.num_replicas(self.model.distribute_strategy)
         flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
         return {_rider(step.updates): flag}
 

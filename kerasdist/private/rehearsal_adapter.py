@@ -17,9 +17,6 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute import (
-    distribute_lib,
-)
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import (
     cond,
@@ -169,49 +166,3 @@ def inner_graphs_entered(
     }
     with names.replaced(replaced):
         yield
-
-
-@contextlib.contextmanager
-def one_replica_seen(is_seen: Callable[[], bool]) -> Generator[list]:
-    """Lets programs see one replica in the threads where `is_seen()`: it has nobody to add up with.
-
-    Nor has it somebody to gather from, and it is the first. TensorFlow's strategies compute with a
-    number of their own, and work as they do.
-
-    Yields:
-        A list with an item for each time that the number of replicas was asked for there.
-    """
-    questions: list = []
-    strategy, replica = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
-    gatherer = distribute_lib.ReplicaContext
-    stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, replica.all_reduce
-    stock_id, stock_gather = replica.replica_id_in_sync_group.fget, gatherer.all_gather
-
-    def number(owner):
-        if not is_seen():
-            return stock_number(owner)
-        questions.append(owner)
-        return 1
-
-    def all_reduce(owner, reduce_op, value, options=None):
-        if not is_seen():
-            return stock_reduce(owner, reduce_op, value, options)
-        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
-
-    def all_gather(owner, value, axis, options=None):
-        if not is_seen():
-            return stock_gather(owner, value, axis, options)
-        return tf.nest.map_structure(tf.identity, value)
-
-    def replica_id(owner):
-        # Programs find their own part of what is gathered by it.
-        return tf.constant(0) if is_seen() else stock_id(owner)
-
-    replaced = {
-        (strategy, "num_replicas_in_sync"): property(number),
-        (replica, "all_reduce"): all_reduce,
-        (gatherer, "all_gather"): all_gather,
-        (replica, "replica_id_in_sync_group"): property(replica_id),
-    }
-    with names.replaced(replaced):
-        yield questions

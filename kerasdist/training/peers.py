@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
+from kerasdist.private import one_replica
 
 # What TensorFlow says where the messages of workers are not of one kind or shape.
 _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
@@ -58,15 +59,19 @@ def is_chief(strategy) -> bool:
 
 def local_replicas(strategy) -> range:
     """Returns the positions, among all replicas, of those on this worker."""
-    num_local = strategy.num_replicas_in_sync // count(strategy)
+    num_local = num_replicas(strategy) // count(strategy)
     first = index_of(strategy) * num_local
     return range(first, first + num_local)
 
 
+def num_replicas(strategy) -> int:
+    """Returns the number of replicas of all workers, also in a step that sees one."""
+    return one_replica.num_replicas(strategy)
+
+
 def replica_id() -> int:
     """Returns the position of the replica that is traced, among all replicas."""
-    position = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return position if isinstance(position, int) else int(tf.get_static_value(position))
+    return one_replica.replica_id()
 
 
 def step_watch(strategy) -> Any:

@@ -175,7 +175,7 @@ def _has_rows(leaf, step) -> bool:
 
 
 def _num_replicas() -> int:
-    return tf.distribute.get_strategy().num_replicas_in_sync
+    return peers.num_replicas(tf.distribute.get_strategy())
 
 
 def _parts(leaf) -> list:

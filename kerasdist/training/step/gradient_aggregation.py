@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.training import peers
 from kerasdist.training.step import (
     called_optimizers,
     draws,
@@ -226,7 +227,7 @@ def _division_of(optimizer, step) -> int:
 
 def num_replicas() -> int:
     """Returns the number of replicas of the strategy of this thread."""
-    return tf.distribute.get_strategy().num_replicas_in_sync
+    return peers.num_replicas(tf.distribute.get_strategy())
 
 
 def all_reduce(stock, optimizer, gradients_and_variables):

@@ -98,10 +98,11 @@ class RehearsedLogs:
         if differing:
             describe = _describe_numbers if self._is_training else _describe_evaluation
             texts.append(describe(differing, num_replicas))
+        if texts:  # Metrics of the same numbers are no news.
+            return texts
         allowed = functools.partial(differs, tolerance=tolerance, rounding=rounding)
-        if names := self._metrics.differing(allowed):
-            texts.append(_describe_counted(names, num_replicas))
-        return texts
+        names = self._metrics.differing(allowed)
+        return [_describe_counted(names, num_replicas)] if names else []
 
 
 def _arrays_of(logs) -> dict[tuple, np.ndarray]:

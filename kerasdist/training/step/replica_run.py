@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, rehearsal_adapter
+from kerasdist.private import keras_adapter, one_replica, rehearsal_adapter
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
@@ -200,6 +200,9 @@ def run(
     seed_of = 0 if shares.are_whole else first
     with (
         late_variables.made_at_once(strategy),
+        contextlib.nullcontext()
+        if is_alone
+        else one_replica.seen(_has_all, all_reduce=_all_reduce),
         randomness.graph_seed_of_worker(seed_of),
         shared_calls.made_once(strategy),
     ):
@@ -272,12 +275,9 @@ def rehearse(
         if position == 0:
             own_losses.extend(replica_step.own_losses)
 
-    def sees_one_replica():  # Not the strategy around the steps.
-        return is_whole and current() is not None
-
     with (
         rehearsal_adapter.assignments_undone(),
-        rehearsal_adapter.one_replica_seen(sees_one_replica) as questions,
+        one_replica.seen(_has_all) as questions,
         rehearsal_adapter.inner_graphs_entered(apart),
         rehearsal_adapter.alike_draws() as start,
         shared_calls.iterators_kept(),
@@ -293,6 +293,33 @@ def rehearse(
         own_losses=own_losses,
         counted=counted,
     )
+
+
+def _has_all() -> bool:
+    """Whether what runs on this replica has all examples, and is to see no other replica.
+
+    A loss that is divided by the number of replicas, or that gathers their examples, is then what
+    it is on one device.
+    """
+    step = current()
+    return step is not None and step.has_whole_batch
+
+
+def _all_reduce(stock, reduce_op, value):
+    """Stands before an `all_reduce` of the program's own: the same on all replicas afterwards."""
+    step = current()
+    if step is None:
+        return stock(value)
+    is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM", "sum")
+    if is_sum and step.may_be_empty and step.dependence and step.dependence.is_in(value):
+        # What a replica computes of an example that does not count is no part of a sum.
+        value = tf.nest.map_structure(
+            lambda each: tf.where(step.num_examples > 0, each, tf.zeros_like(each)), value
+        )
+    result = stock(value)
+    if step.dependence:
+        step.dependence.end_at(result)
+    return result
 
 
 def with_repeated(texts: list[str], strategy) -> list[str]:

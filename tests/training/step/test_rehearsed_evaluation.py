@@ -119,14 +119,15 @@ def test_what_is_no_mean_is_named_once_with_the_remedy(strategy, run):
 
 
 @on_two_replicas
-@pytest.mark.parametrize(
-    "options", [{"loss": divided}, {"others": [Spread()]}], ids=["a loss", "a layer"]
-)
-def test_losses_and_layers_are_looked_at(strategy, options):
-    def make():
-        return make_net(*options.get("others", ()), loss=options.get("loss", "mse"))
+def test_a_loss_that_is_divided_by_the_number_of_replicas_sees_one(strategy, capsys):
+    assert warnings_of(strategy, lambda: make_net(loss=divided), evaluate) == []
 
-    (message,) = warnings_of(strategy, make, evaluate)
+    assert "Loss: 'divided' of the model" in capsys.readouterr().err
+
+
+@on_two_replicas
+def test_layers_are_looked_at(strategy):
+    (message,) = warnings_of(strategy, lambda: make_net(Spread()), evaluate)
 
     assert "`evaluate` gives as 'loss' is not what it is on one device" in message
 
