@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training.step import own_attributes
+from kerasdist.training import peers
 
 # Of the root mean square: far above rounding.
 _TOLERANCE = 1e-3
@@ -39,7 +39,7 @@ def note_spreads(step: Callable, variables: list, spreads: list, data):
     changes = [_sketch_of_change(*each) for each in zip(before, variables, strict=True)]
     sketches = np.array([changes, np.square(changes)])
     (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(sketches)])
-    means, mean_squares = sums.numpy() / tf.distribute.get_strategy().num_replicas_in_sync
+    means, mean_squares = sums.numpy() / peers.num_replicas(tf.distribute.get_strategy())
     variances = np.maximum(mean_squares - means**2, 0.0)
     tiny = np.finfo("float64").tiny
     spreads.append(np.sqrt(variances / np.maximum(mean_squares, tiny)).tolist())
@@ -58,13 +58,6 @@ def _sketch_of_change(before, variable) -> float:
     if tf.norm(change) <= _ROUNDING * tf.norm(before):
         return 0.0
     return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
-
-
-def share_first(model) -> None:
-    """Gives all replicas of this worker the weights and states that the first one has."""
-    states = [value for _, value in own_attributes.states_of(model)]
-    for variable in (*(each.value for each in model.trainable_variables), *states):
-        variable.assign(tf.convert_to_tensor(variable))
 
 
 def are_different(spreads: list) -> bool:

@@ -1,7 +1,9 @@
 """The check of the first step, before it runs: of the first batch that can be divided.
 
-A step that makes the variables of a model cannot be checked: it must draw their values as it would
-without us. What it does with a part of the batch is then known only before the second step.
+A model that nobody has built has the variables that the trace of its first step makes. Without a
+graph it is the step itself that makes them: it then cannot be checked, since it must draw their
+values as it would without us, and what it does with a part of the batch is known only before the
+second step.
 """
 
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from kerasdist.private import keras_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
-from kerasdist.training.step import assignments, own_apply
+from kerasdist.training.step import own_apply
 
 # Of each replica, of which the first step is looked at: as many as a rehearsal can use.
 _EXAMPLES_OF_REPLICA = 8
@@ -38,7 +40,6 @@ class FirstStepCheck:
     def __init__(self, model, step, rehearse: Callable | None, *, before: Callable[[], None]):
         self._model, self._step, self._before = model, step, before
         self._rehearse: Any = rehearse
-        self._is_late = False  # Whether a step was made that could not be checked.
         self._num_of_one = 0
         self.is_made = False
 
@@ -46,13 +47,8 @@ class FirstStepCheck:
         """Whether the step that comes next cannot be checked, and ought to be."""
         return self._is_due() and not keras_adapter.is_built(self._model)
 
-    def note_missed(self, *, was_divided: bool) -> None:
-        """Notes that a step was made that could not be checked, and has made all variables.
-
-        Args:
-            was_divided: Whether replicas had parts of its batch.
-        """
-        self._is_late |= was_divided
+    def note_built(self) -> None:
+        """Notes that a step has been traced, or made, which has made all variables."""
         keras_adapter.note_unused_layers(self._model)
 
     def can_be_made(self) -> bool:
@@ -79,13 +75,10 @@ class FirstStepCheck:
         self.is_made = True
         differing = self._step.see(batch)
         self._before()
-        if self._is_late:  # Steps before may have let the replicas drift apart.
-            assignments.share_first(self._model)
         with own_apply.routed(self._model):
             return bool(
                 self._rehearse(
                     *(self._model, self._step.step, batch),
-                    is_late=self._is_late,
                     may_repeat=may_repeat,
                     differing=differing,
                 )

@@ -83,7 +83,6 @@ def warn_of_differences(
     step: Callable,
     batch,
     *,
-    is_late: bool = False,
     may_repeat: bool = False,
     differing: str | None = None,
 ) -> bool:
@@ -93,7 +92,6 @@ def warn_of_differences(
         model: A compiled model whose variables exist.
         step: Its train_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
-        is_late: Whether steps were made before, without a rehearsal.
         may_repeat: Whether every replica can have the whole batch.
         differing: How its tensors differ in the length of their first axis; None where they do not.
 
@@ -102,7 +100,6 @@ def warn_of_differences(
         device.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    saw_one = whole_losses.may_see_all(model)
     rehearse = functools.partial(
         *(_describe_differences, model, step, batch), may_repeat=may_repeat, differing=differing
     )
@@ -115,11 +112,6 @@ def warn_of_differences(
             stacklevel=2,
         )
         return False
-    sees_all = saw_one and not whole_losses.may_see_all(model)
-    if sees_all and is_late:
-        texts = [_describe_late(model), *texts]
-    if is_late and not _are_finite(model.trainable_variables):
-        texts = [*texts, _describe_not_finite(num_replicas)]
     for text in texts:
         warnings.warn(text, stacklevel=2)
     return is_repeated
@@ -285,29 +277,10 @@ def _arrays_of(tensors: list) -> list[np.ndarray]:
     return [np.asarray(tf.convert_to_tensor(each), "float64") for each in tensors]
 
 
-def _describe_not_finite(num_replicas: int) -> str:
-    return (
-        f"Could not check that {num_replicas} replicas give the gradient of one device: the steps "
-        "that made the weights, before it could be checked, have left some that are not finite. A "
-        "mean over a part of the examples, such as those of a mask, may divide by 0 on a replica "
-        "that has none of them; `kerasdist.global_mean(values, weights=mask)` does not. Call the "
-        "model with a batch before `fit`, as in `model(x[:1])`, to have it checked."
-    )
-
-
 def _describe_counted(names: list[str], num_replicas: int) -> str:
     return (
         f"With `run_eagerly=True`, each of {num_replicas} replicas changes {short_list(names, 3)} "
         "for itself, and with its part of a batch; one device does so once for the whole batch. "
         "Keep numbers in weights, as `add_weight` makes them, or count with "
         "`self.optimizer.iterations`."
-    )
-
-
-def _describe_late(model) -> str:
-    return (
-        f"The loss of the model '{model.name}' is computed from the whole batch from now on. In "
-        "the steps that made its weights, before it could be checked, each replica computed it "
-        "from its own examples: the weights are other ones than on one device. Call the model with "
-        "a batch before `fit`, as in `model(x[:1])`."
     )

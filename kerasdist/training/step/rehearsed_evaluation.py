@@ -46,7 +46,6 @@ def warn_of_differences(
     step: Callable,
     batch,
     *,
-    is_late: bool = False,
     may_repeat: bool = False,
     differing: str | None = None,
 ) -> bool:
@@ -56,7 +55,6 @@ def warn_of_differences(
         model: A compiled model whose variables exist.
         step: Its test_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
-        is_late: Whether steps were made before, without a rehearsal; makes no difference.
         may_repeat: Whether every replica can have the whole batch.
         differing: How its tensors differ in the length of their first axis; None where they do not.
 

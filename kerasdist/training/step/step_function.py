@@ -174,8 +174,8 @@ class StepFunction:
         self._news = None
         self._repeated.read_metrics()
         self._repeated.see(data)
-        is_unchecked = self._check.is_missed()
-        if is_unchecked and self._model.run_eagerly:
+        is_unchecked = self._check.is_missed() and self._model.run_eagerly
+        if is_unchecked:
             # What counts in Python would begin with a number for each replica.
             self._repeated.switch(on=self._repeated.are_possible)
         try:
@@ -188,7 +188,7 @@ class StepFunction:
                 raise
             raise told from cause
         if is_unchecked:
-            self._check.note_missed(was_divided=not self._repeated.are_on)
+            self._check.note_built()
             self._repeated.switch(on=False)
         if self._is_first_call:
             self._is_first_call = False
@@ -224,6 +224,7 @@ class StepFunction:
     def _run(self, data):
         if not isinstance(data, GlobalBatches):
             for batch in map(batches.as_tensors, data):
+                self._build(self._one_step, batch, reduce_retracing=True)
                 self._check_batch(without_optionals(batch))
                 self._run_batch(batch)
             return
@@ -237,32 +238,51 @@ class StepFunction:
 
     def _take_checked(self, data) -> int:
         """Looks at a first step where that is due, and runs it; returns how many steps it was."""
-        if not self._check.can_be_made():
+        if not (self._check.can_be_made() or self._is_to_be_built()):
             return 0
         iterator = data.iterator
         batch = next(iterator)
+        is_dataset = isinstance(iterator, tf.data.Iterator)
+        again = iter(batches.dataset_of(batch, iterator.element_spec)) if is_dataset else None
+        if again is None:
+            self._build(self._one_step, batch, reduce_retracing=True)
+        else:
+            self._build(*self._steps_of(again, 1, data))
         own = without_optionals(batches.in_one_piece(batch, self._strategy))
         if data.is_distributed:
             self._check_own_batch(own, batches.num_examples(own))
         else:
             self._check_batch(own)
-        if not isinstance(iterator, tf.data.Iterator):
+        if again is None:
             self._run_batch(batch)
             return 1
-        again = iter(batches.dataset_of(batch, iterator.element_spec))
         return self._take(again, 1, data)
 
     def _take(self, iterator, num_steps: int, data) -> int:
         """Runs so many of the steps that `data` asks for; returns how many there were."""
         if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
             return self._steps_in_python(iterator, num_steps)
+        result = self._run_method(*self._steps_of(iterator, num_steps, data))
         if data.num_steps == 1:
-            self._news = self._run_method(self._next_step, iterator)
+            self._news = result
             return 1
-        if data.is_exact:
-            self._run_method(self._exact_steps, iterator, tf.constant(num_steps))
-            return num_steps
-        return int(self._run_method(self._steps_while_data, iterator, tf.constant(num_steps)))
+        return num_steps if data.is_exact else int(result)
+
+    def _steps_of(self, iterator, num_steps: int, data) -> tuple:
+        """Returns the method that runs steps for `data` in a graph, and its arguments."""
+        if data.num_steps == 1:
+            return self._next_step, iterator
+        method = self._exact_steps if data.is_exact else self._steps_while_data
+        return method, iterator, tf.constant(num_steps)
+
+    def _is_to_be_built(self) -> bool:
+        """Whether a trace of the first step is to make the variables, before it is checked."""
+        return self._check.is_missed() and not self._model.run_eagerly
+
+    def _build(self, method: types.MethodType, *inputs, **arguments) -> None:
+        if self._is_to_be_built():
+            self._graphs.trace(method, *inputs, is_quiet=self._step.is_quiet, **arguments)
+            self._check.note_built()
 
     def _check_batch(self, batch) -> None:
         if self._check.of_batch(batch, may_repeat=self._repeated.are_possible):
@@ -280,10 +300,12 @@ class StepFunction:
     def _take_own_steps(self, data):
         iterator, num_taken, next_size = data.iterator, 0, data.next_size
         run = functools.partial(self._run_method, self._own_steps)
-        if self._check.can_be_made() and next_size > 0:
+        is_looked_at = self._check.can_be_made() or self._is_to_be_built()
+        if is_looked_at and next_size > 0:
             element = batch, num_examples, _ = next(iterator)
-            self._check_own_batch(without_optionals(batch), num_examples)
             again = iter(batches.dataset_of(element, iterator.element_spec))
+            self._build(self._own_steps, again, tf.constant(1), next_size)
+            self._check_own_batch(without_optionals(batch), num_examples)
             num_taken, next_size = run(again, tf.constant(1), next_size)
         num_left = data.num_steps - int(num_taken)
         if num_left:

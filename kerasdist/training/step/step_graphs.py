@@ -46,6 +46,21 @@ class StepGraphs:
         """
         if self._model.run_eagerly:
             return method(*inputs)
+        return self._with_graph(
+            lambda graph: graph(*inputs), method, is_quiet=is_quiet, **arguments
+        )
+
+    def trace(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments) -> None:
+        """Makes the graph that `run` runs with the same arguments, and variables with it."""
+        self._with_graph(
+            lambda graph: graph.get_concrete_function(*inputs),
+            method,
+            is_quiet=is_quiet,
+            **arguments,
+        )
+
+    def _with_graph(self, use: Callable, method: types.MethodType, *, is_quiet: bool, **arguments):
+        """Returns what `use` makes of a method's graph."""
         make = functools.partial(graph_function, method, **arguments)
         self._is_tracing = False  # Whatever an earlier call has ended with.
         failure: Exception | None = None  # Of the step with parts of the batch.
@@ -56,7 +71,7 @@ class StepGraphs:
                 self._expect_trace()
                 self._graphs[key] = make()
             try:
-                result = self._graphs[key](*inputs)
+                result = use(self._graphs[key])
                 break
             except TraceAgainError:
                 is_again = True

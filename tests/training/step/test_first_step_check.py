@@ -57,30 +57,17 @@ def test_it_is_made_once_and_says_what_the_rehearsal_says(answer):
     assert ours.check.of_batch(batch_of(5), may_repeat=True) == bool(answer)
     assert not ours.check.can_be_made()
     assert not ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
-    assert ours.asked == ["before", {"is_late": False, "may_repeat": True, "differing": None}]
+    assert ours.asked == ["before", {"may_repeat": True, "differing": None}]
 
 
-def test_the_step_that_makes_the_variables_is_missed():
+def test_a_model_that_is_not_built_is_checked_when_it_is():
     ours = Check(is_built=False)
     assert ours.check.is_missed()
     assert not ours.check.of_batch(batch_of(5), may_repeat=True)
-    ours.check.note_missed(was_divided=True)
 
     ours.model(X)
+    ours.check.note_built()
 
     assert not ours.check.is_missed()
     ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
-    assert ours.asked == ["before", {"is_late": True, "may_repeat": False, "differing": None}]
-
-
-def test_replicas_that_have_drifted_apart_begin_the_check_with_one_weight():
-    ours = Check()
-    bias = ours.model.layers[-1].bias.value
-    first, second = strategies.get("2 replicas").experimental_local_results(bias)
-    first.assign([1.0])
-    second.assign([2.0])
-    ours.check.note_missed(was_divided=True)
-
-    ours.check.of_batch(batch_of(5), may_repeat=True)
-
-    assert second.numpy().tolist() == [1.0]
+    assert ours.asked == ["before", {"may_repeat": False, "differing": None}]

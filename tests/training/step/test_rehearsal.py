@@ -537,37 +537,6 @@ def test_labels_among_the_inputs_stay_exact(strategy):
     assert any("not the one that the whole batch gives" in each for each in texts)
 
 
-@on_two_replicas
-def test_weights_that_the_first_step_has_made_nan_are_named(strategy):
-    """They exist only after it, so that it could not be rehearsed."""
-
-    class MaskedStep(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = layers.Dense(2)
-
-        def call(self, inputs):
-            return self.dense(inputs)
-
-        def train_step(self, data):
-            x, y = data
-            mask = tf.cast(x[:, 0] == X[0, 0], tf.float32)  # An example of the first replica.
-            with tf.GradientTape() as tape:
-                losses = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
-                loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply(gradients, self.trainable_variables)
-            return {"loss": loss}
-
-    with strategy.scope():
-        model = MaskedStep()
-        model.compile("sgd")
-
-    (message,) = warnings_of_fit(model)
-
-    assert "have left some that are not finite" in message
-
-
 class Amplifies(layers.Layer):
     """A layer that makes much of the last bits of its inputs, as a deep net with few examples."""
 
