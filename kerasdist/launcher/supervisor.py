@@ -14,7 +14,7 @@ from typing import TextIO
 
 from kerasdist import launch_note
 from kerasdist.cluster import Task
-from kerasdist.exit_codes import PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
+from kerasdist.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.launcher import task_log
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
@@ -261,7 +261,7 @@ def _make_logs(
 
 def _error_of(result: LaunchResult) -> str | None:
     """Returns the error of a program that ended with one of its own."""
-    if not result.root_cause or result.root_cause.exit_code != 1:
+    if not result.root_cause or result.root_cause.exit_code != FAILED:
         return None
     return error_of(result.root_cause.log)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kerasdist import launch_note
 from kerasdist.cluster import Task
-from kerasdist.exit_codes import PEER_FAILED, SIGNALED
+from kerasdist.exit_codes import FAILED, PEER_FAILED, SIGNALED
 from kerasdist.launcher import task_entry, task_log
 from kerasdist.launcher.guard import KILL_SECS
 from kerasdist.launcher.result import TaskResult
@@ -137,7 +137,7 @@ class TaskProcess:
         code = SIGNALED + signal.SIGKILL if self.exit_code is None else self.exit_code
         return TaskResult(
             task=self.task,
-            exit_code=1 if self._has_failed_slowly else code,
+            exit_code=FAILED if self._has_failed_slowly else code,
             was_stopped=self.was_stopped,
             log=self.log,
         )

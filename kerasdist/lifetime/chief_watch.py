@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.step_watch import BETWEEN, DATA, Place, StepWatch
 
 _WAITS = {
@@ -46,6 +47,7 @@ class ChiefWatch(StepWatch):
         return {task}, f"{self._cluster.describe(task)} is late: {doing}."
 
     def _end_process(self, cause: str, is_late: bool) -> None:
-        me = self._cluster.describe(self._cluster.task)
-        self._tell(f"{me} failed: {cause}" if is_late else cause)
-        super()._end_process(cause, is_late)
+        if is_late:
+            peer_failure.end_by_itself(cause, self._cluster, self._tell)
+        self._tell(cause)
+        peer_failure.end(cause, self._cluster)

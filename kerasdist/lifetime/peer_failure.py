@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
-from kerasdist.exit_codes import PEER_FAILED
+from kerasdist.exit_codes import FAILED, PEER_FAILED
 from kerasdist.lifetime import farewell
 from kerasdist.private import service_adapter
 from kerasdist.terminal import end_process, say
@@ -45,7 +45,6 @@ _TOLD = "kerasdist says: "
 _MOST_CHARACTERS = 300
 _TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever if the chief is gone.
 _SPREAD_SECS = 1.0
-_ERROR = 1
 
 # Waits in a process of its own: TensorFlow holds Python's lock while it waits for a peer. A process
 # that SIGUSR1 ends has exit code 138; only one with a handler of its own for that survives it.
@@ -117,20 +116,13 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
         return
     lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}
     if ended := farewell.said_by(lost_tasks, cluster):
-        _end_by_itself(farewell.describe(ended, traceback), cluster, tell)
+        end_by_itself(farewell.describe(ended, traceback), cluster, tell)
     say(describe(of_peer, cluster))
     tell(cause_of(of_peer, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:
         # The others hear it through this process, which must not end before that.
         time.sleep(_SPREAD_SECS)
     end_process(PEER_FAILED)
-
-
-def _end_by_itself(cause: str, cluster: Cluster, tell: Callable[[str], object]) -> NoReturn:
-    launch_note.leave(launch_note.FAILED)
-    say(f"error: {cluster.task} ends because {cause}")
-    tell(f"{cluster.describe(cluster.task)} failed: {cause}")
-    end_process(_ERROR)
 
 
 def lost(cause: str) -> tf.errors.UnavailableError:
@@ -142,6 +134,15 @@ def end(cause: str, cluster: Cluster) -> NoReturn:
     """Ends this process, from any thread, because of a lost peer."""
     say(message(cause, cluster))
     end_process(PEER_FAILED)
+
+
+def end_by_itself(cause: str, cluster: Cluster, tell: Callable[[str], object]) -> NoReturn:
+    """Ends this process, from any thread, because of itself, and tells the others."""
+    launch_note.leave(launch_note.FAILED)
+    # Without its address, which is another one after a restart: a launcher compares the errors.
+    say(f"error: {cluster.task} ends because {cause}")
+    tell(f"{cluster.describe(cluster.task)} failed: {cause}")
+    end_process(FAILED)
 
 
 def describe(error: BaseException, cluster: Cluster) -> str:

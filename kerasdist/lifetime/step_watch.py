@@ -16,18 +16,17 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 
-from kerasdist import launch_note, terminal
+from kerasdist import terminal
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices, peer_failure
 
 _LOOK_SECS = 1.0
 _NOTE_SECS = 5.0  # After which a worker without progress notes its place for the others.
-_LEAST_SECS = 10.0  # Before which no step is late,
-_FIRST_SECS = 120.0  # and no first call of a step function, which traces it.
+_LEAST_SECS = 10.0  # Before which no step is late.
+_FIRST_SECS = 120.0  # The same for the first call of a step function, which traces it.
 _TIMES_LONGER = 5.0  # Than the longest of the last steps.
 _SETTLE_SECS = 3.0  # Until the others have noted their places.
 _NUM_STEPS = 1000
-_ERROR = 1
 
 BETWEEN = "between two steps, in a callback or elsewhere in its program"
 DATA = "waiting for its data"
@@ -288,13 +287,9 @@ class StepWatch:
         )
 
     def _end_process(self, cause: str, is_late: bool) -> None:
-        if not is_late:
-            peer_failure.end(cause, self._cluster)
-        who = self._cluster.describe(self._cluster.task)
-        self._say(f"error: {who} ends because {cause}")
-        launch_note.leave(launch_note.FAILED)
-        peer_failure.tell_others(f"{who} failed: {cause}")
-        terminal.end_process(_ERROR)
+        if is_late:
+            peer_failure.end_by_itself(cause, self._cluster, peer_failure.tell_others)
+        peer_failure.end(cause, self._cluster)
 
 
 def late_ones(places: Mapping[Task, Place]) -> set[Task]:
