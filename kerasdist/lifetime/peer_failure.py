@@ -10,12 +10,10 @@ import contextlib
 import functools
 import os
 import re
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from subprocess import PIPE, Popen
 from typing import NoReturn
 
 import tensorflow as tf
@@ -45,40 +43,6 @@ _TOLD = "kerasdist says: "
 _MOST_CHARACTERS = 300
 _TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever if the chief is gone.
 _SPREAD_SECS = 1.0
-
-# Waits in a process of its own: TensorFlow holds Python's lock while it waits for a peer. A process
-# that SIGUSR1 ends has exit code 138; only one with a handler of its own for that survives it.
-_WATCHER = """
-import os, select, signal, sys
-
-def stop(*_):
-    raise KeyboardInterrupt
-
-def is_over(secs):
-    return bool(select.select([0], [], [], secs)[0])
-
-pid, secs, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-signals = [signal.SIGUSR1, signal.SIGKILL]
-try:
-    signal.signal(signal.SIGTERM, stop)
-    if is_over(secs):
-        sys.exit()
-except KeyboardInterrupt:  # It went to all of the group, and TensorFlow may be deaf to it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if is_over(2):
-        sys.exit()
-    message = "Stopped, while TensorFlow was connecting the cluster."
-    signals = [signal.SIGKILL]
-try:
-    print(message, file=sys.stderr, flush=True)
-except OSError:
-    pass  # The disk is full.
-for number in signals:
-    os.kill(pid, number)
-    if is_over(2):
-        break
-"""
 
 
 def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> None:
@@ -239,45 +203,3 @@ def tell_others(cause: str) -> None:
 def _report(message: str) -> None:
     with contextlib.suppress(tf.errors.OpError):  # They know it already, or cannot hear it.
         service_adapter.report_error(message)
-
-
-class StartLimit:
-    """A context that ends the process with exit code 138 if TensorFlow does not start.
-
-    A worker that dies after the preflight, before TensorFlow has connected it, leaves TensorFlow on
-    the others waiting for an hour, deaf to Ctrl-C and TERM: these, too, end the process here.
-
-    Args:
-        cluster: The workers, and which of them this process is.
-        secs: The limit.
-    """
-
-    def __init__(self, cluster: Cluster, secs: float):
-        cause = (
-            f"TensorFlow did not connect the cluster within {secs:g} s, although every task had "
-            "answered before. Look in the logs of the others for one that ended meanwhile."
-        )
-        self._arguments = [str(os.getpid()), str(secs), message(cause, cluster)]
-
-    def __enter__(self):
-        command = [sys.executable, "-I", "-S", "-c", _WATCHER, *self._arguments]
-        # Ends by itself when this process does, for then its input ends.
-        self._watcher = Popen(command, stdin=PIPE)
-
-    def __exit__(self, *error):
-        self._watcher.communicate()
-
-
-class TerminationKept:
-    """A context that restores the handler of SIGTERM.
-
-    TensorFlow takes over the signal when a strategy over several workers is made, and then does
-    nothing with it.
-    """
-
-    def __enter__(self):
-        self._handler = signal.getsignal(signal.SIGTERM)
-
-    def __exit__(self, *error):
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._handler or signal.SIG_DFL)

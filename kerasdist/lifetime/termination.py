@@ -84,6 +84,21 @@ class Termination:
         threading.Thread(target=_end_at_second, args=(read_end,), daemon=True).start()
 
 
+class TerminationKept:
+    """A context that restores the handler of SIGTERM.
+
+    TensorFlow takes over the signal when a strategy over several workers is made, and then does
+    nothing with it.
+    """
+
+    def __enter__(self):
+        self._handler = signal.getsignal(signal.SIGTERM)
+
+    def __exit__(self, *error):
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handler or signal.SIG_DFL)
+
+
 @functools.cache
 def _register_at_fork() -> None:
     os.register_at_fork(after_in_child=_forget_in_child)

@@ -216,6 +216,7 @@ def _join_parameter_servers(
     from kerasdist.lifetime import peer_failure
     from kerasdist.lifetime.last_word import LastWord
     from kerasdist.lifetime.serving import serve
+    from kerasdist.lifetime.start_limit import StartLimit
     from kerasdist.private import tensorflow_adapter
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
 
@@ -230,7 +231,7 @@ def _join_parameter_servers(
         )
     tell = LastWord(cluster).tell
     peer_failure.handle(cluster, tell=tell)
-    with peer_failure.StartLimit(cluster, options.start_timeout_secs):
+    with StartLimit(cluster, options.start_timeout_secs):
         return ParameterServerStrategy(cluster, options, reason=choice.reason, tell=tell)
 
 

@@ -6,7 +6,9 @@ from kerasdist.cluster import Cluster
 from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.farewell import Farewell
+from kerasdist.lifetime.start_limit import StartLimit
 from kerasdist.lifetime.step_watch import StepWatch
+from kerasdist.lifetime.termination import TerminationKept
 from kerasdist.private import service_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
@@ -37,8 +39,8 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         messages = options.communication_options
         messages = messages or tf.distribute.experimental.CommunicationOptions()
         with (
-            peer_failure.TerminationKept(),
-            peer_failure.StartLimit(cluster, options.start_timeout_secs),
+            TerminationKept(),
+            StartLimit(cluster, options.start_timeout_secs),
             tensorflow_adapter.devices_of_worker(devices),
         ):
             num_gpus = sum("GPU" in device for device in devices)
