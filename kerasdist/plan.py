@@ -252,9 +252,11 @@ def _steps_per_call(model, cluster, callbacks):
 
 
 def _optimizer(optimizer):
+    from kerasdist.private import keras_optimizers  # TensorFlow, which not every plan needs.
+
     if optimizer is None:
         return ""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    optimizer = keras_optimizers.inner_of(optimizer)
     return f"{type(optimizer).__name__}, {_learning_rate(optimizer)}"
 
 

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "counted": set(),
     "environment": set(),
     "exit_codes": set(),
+    "extension_types": set(),
     "files": {"remote_path"},
     "cluster": {"checks", "environment", "suggestion"},
     "preflight": {"checks", "cluster", "environment", "terminal"},
@@ -60,7 +61,8 @@ MAY_IMPORT = {
     },
     "trace": {"counted", "private", "usage_error"},
     "checkpoints": {
-        *("files", "lifetime", "private", "remote_path", "short_list", "training", "unique"),
+        *("extension_types", "files", "lifetime", "private", "remote_path", "short_list"),
+        *("training", "unique"),
     },
     "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": set(),
@@ -72,7 +74,7 @@ MAY_IMPORT = {
     "callbacks": {
         *("checkpoints", "checks", "comparison", "exit_codes", "lifetime", "patterns", "plan"),
         *("private", "remote_path", "short_list", "tasks", "terminal", "trace", "training"),
-        *("counted", "unique"),
+        *("counted", "extension_types", "unique"),
     },
     "launch_note": {"environment"},
     "launcher": {

@@ -24,6 +24,8 @@ from kerasdist.checks import (
     checked_folder,
 )
 from kerasdist.counted import counted
+from kerasdist.extension_types import is_extension
+from kerasdist.private import keras_optimizers
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
@@ -289,8 +291,7 @@ a step was computed; also of each worker |
 
     def _of_optimizer(self) -> dict[str, float]:
         numbers = {}
-        optimizer = optimizer_of(self.model)
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        optimizer = keras_optimizers.inner_of(optimizer_of(self.model))
         if optimizer is not None:
             numbers["learning_rate"] = float(keras.ops.convert_to_tensor(optimizer.learning_rate))
         regularized = [each for each in self.model.trainable_variables if each.regularizer]
@@ -344,8 +345,7 @@ def _is_scalar(value) -> bool:
         array = np.asarray(value)
     except ValueError:  # Lists of different lengths.
         return False
-    # Extensions such as bfloat16 are 2.
-    return array.ndim == 0 and (array.dtype.kind in "biuf" or array.dtype.isbuiltin == 2)
+    return array.ndim == 0 and (array.dtype.kind in "biuf" or is_extension(array.dtype))
 
 
 def _outermost(graph):

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from kerasdist.extension_types import is_extension
 from kerasdist.private import keras_adapter
 from kerasdist.training.report.wrapper import Wrapper
 
@@ -25,8 +26,8 @@ _OF_KERAS = {
     keras.callbacks.ModelCheckpoint: ("best", *keras_adapter.STEPS_OF_MODEL_CHECKPOINT),
     keras.callbacks.SwapEMAWeights: (keras_adapter.ARE_AVERAGES_SWAPPED_IN,),
 }
-# Numbers and text: what NumPy writes without pickle. Extensions such as bfloat16 are 2.
-_PLAIN_KINDS, _EXTENSION = "biufcSU", 2
+# Numbers and text: what NumPy writes without pickle.
+_PLAIN_KINDS = "biufcSU"
 # What the state of each callback says of it.
 _KIND = ("class", "bases")
 # Those whose state was said to be left out.
@@ -143,7 +144,7 @@ def _plain(name, value) -> np.ndarray:
         array = np.asarray(value)
     except ValueError:  # Lists of different lengths.
         array = np.asarray(None)
-    if array.dtype.kind not in _PLAIN_KINDS and array.dtype.isbuiltin != _EXTENSION:
+    if array.dtype.kind not in _PLAIN_KINDS and not is_extension(array.dtype):
         raise _NotKept(f"{name!r} in it is not an array of numbers or text")
     return array
 

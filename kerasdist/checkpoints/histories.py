@@ -10,8 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-# What NumPy says of dtypes such as bfloat16.
-_EXTENSION = 2
+from kerasdist.extension_types import is_extension
 
 
 def read(history) -> dict:
@@ -54,6 +53,6 @@ def _plain(value) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     array = np.asarray(value)
-    if array.dtype.isbuiltin == _EXTENSION:
+    if is_extension(array.dtype):
         array = array.astype("float64")
     return array.tolist() if array.dtype.kind in "biufU" else str(value)

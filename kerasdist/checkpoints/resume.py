@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
+from kerasdist.training.report.progress_bar import MOST_EPOCHS
 
 # Instead of the step of a checkpoint.
 MISSING, UNREADABLE = -1, -2
@@ -15,7 +16,6 @@ _OTHER_MODEL = (
     " This process has trained another model there: if this one is to be trained by itself, as "
     "that of another fold is, give it a folder of its own."
 )
-_MOST_EPOCHS = 10**9  # Who asks for more asks for as many as there is time for.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +173,7 @@ def describe_resume(saved: Saved, training: Training, *, has_data_state: bool) -
     """Returns the line for a training that goes on."""
     record = saved.record
     data = "The data of this epoch" if has_data_state else "All data"
-    of_epochs = f" of {training.epochs}" if training.epochs <= _MOST_EPOCHS else ""
+    of_epochs = f" of {training.epochs}" if training.epochs <= MOST_EPOCHS else ""
     return (
         f"Resumed from {saved.path}: step {saved.step}, epoch {record['epoch'] + 1}{of_epochs}, "
         f"after {record['step']} of its steps. {data} is read again up to that step."

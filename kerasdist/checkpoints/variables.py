@@ -52,17 +52,13 @@ def lost_optimizers_of(model) -> list:
     if keras_stock.is_stock_step(model.train_step):
         return []
     held = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
-    held = {id(each) for optimizer in held for each in (optimizer, _inner_of(optimizer))}
+    held = {id(each) for each in [*held, *map(keras_optimizers.inner_of, held)]}
     own = {id(each) for each in own_attributes.variables_of(model).values()}
     return [
         each
         for each in called_optimizers.of(model)
         if id(each) not in held and id(each.iterations.value) not in own
     ]
-
-
-def _inner_of(optimizer):
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def metrics_of(model) -> list[str]:

@@ -39,11 +39,15 @@ def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
     return [optimizer for layer in layers for optimizer in optimizers_of(layer)]
 
 
+def inner_of(optimizer):
+    """Returns the optimizer that updates: a LossScaleOptimizer leaves that to its inner one."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 def learning_rates_of(model) -> list[keras.Variable]:
     """Returns the learning rates of all optimizers of `model`, without those of schedules."""
     optimizers = [*optimizers_of(model), *optimizers_inside(model)]
-    inner = (getattr(each, "inner_optimizer", each) for each in optimizers)
-    rates = [each._learning_rate for each in unique(inner)]
+    rates = [each._learning_rate for each in unique(map(inner_of, optimizers))]
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
 
 
@@ -90,7 +94,7 @@ def _save(save_own_variables, value_of: Callable, store):
 
 def begin_average_with(optimizer, variable) -> None:
     """Sets the average that `use_ema` keeps of a variable to its value; nothing without one."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    optimizer = inner_of(optimizer)
     if optimizer is None or not optimizer.built or not optimizer.use_ema:
         return
     pairs = zip(

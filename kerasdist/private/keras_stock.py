@@ -188,7 +188,7 @@ def own_applies_of(model) -> list[tuple[Any, str]]:
         Pairs of an optimizer and the name of its method.
     """
     outer = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
-    inner = [getattr(each, "inner_optimizer", each) for each in outer]
+    inner = map(keras_optimizers.inner_of, outer)
     return [(each, name) for each in unique([*outer, *inner]) for name in _own_applies(each)]
 
 

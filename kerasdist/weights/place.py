@@ -3,8 +3,8 @@
 import os
 
 from kerasdist.remote_path import is_remote
+from kerasdist.training.report import model_file
 
-_SUFFIXES = (".keras", ".h5", ".hdf5")
 # Of what callbacks.Checkpoint and TensorFlow write into a folder.
 _PREFIXES, _NAMES = ("step-", ".replaced-step-"), ("checkpoint", "checkpoint.json")
 _NUM_SHOWN = 3
@@ -59,7 +59,7 @@ def _inside(path: str) -> list[str]:
 def _has_weights(path: str) -> bool:
     if os.path.isdir(path):
         return _is_folder_of_weights(path)
-    return path.endswith(_SUFFIXES) or is_v1(path)
+    return path.endswith(model_file.SUFFIXES) or is_v1(path)
 
 
 def _is_folder_of_weights(path: str) -> bool:

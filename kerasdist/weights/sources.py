@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, callback_states, folder
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
+from kerasdist.training.report import model_file
 from kerasdist.weights import place
 
 _AVERAGE = "/ExponentialMovingAverage"
@@ -99,7 +100,7 @@ def _checkpoint_at(path: str) -> Saved | None:
 
 
 def _of_path(path: str, averages: bool) -> list[Value]:
-    if path.endswith((".keras", ".h5", ".hdf5")):
+    if path.endswith(model_file.SUFFIXES):
         values = _of_keras_file(path)
         return _with_averages(values, path) if averages else values
     prefix = path

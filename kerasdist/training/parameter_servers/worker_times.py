@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter, worker_variables
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter, worker_variables
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step import step_times
@@ -130,8 +130,7 @@ class WorkerTimes:
         if self._row is None:
             return
         self._computes_since = step_times.stamp_after(tensors)
-        # A LossScaleOptimizer leaves the update to its inner one.
-        updating = [getattr(each, "inner_optimizer", each) for each in optimizers]
+        updating = map(keras_optimizers.inner_of, optimizers)
         self._updates_before = {id(each): _num_updates(each) for each in updating}
         self._add({_STEPS: 1.0})
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import can_be_whole, whole_file
 
-_SUFFIXES = (".keras", ".h5", ".hdf5")
+SUFFIXES = (".keras", ".h5", ".hdf5")
 _is_being_written = contextvars.ContextVar("is_being_written", default=False)
 
 
@@ -54,7 +54,7 @@ def write(stock, model, *args, **kwargs):
 
 def _path_of_one_file(arguments: dict) -> str | None:
     path = arguments.get("filepath")
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path).endswith(_SUFFIXES):
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path).endswith(SUFFIXES):
         return None
     others = {**arguments, **arguments.get("kwargs", {})}
     is_folder = others.get("zipped") is False

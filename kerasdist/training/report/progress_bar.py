@@ -13,7 +13,8 @@ from kerasdist.training.step.lazy_logs import LazyLogs
 # What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
 _RATE = "examples_per_second"
 
-_MOST_EPOCHS = 10**9  # More are as many as there is time for: "Epoch 2/inf".
+# More are as many as there is time for: "Epoch 2/inf".
+MOST_EPOCHS = 10**9
 
 
 class ProgressBar(keras.callbacks.ProgbarLogger):
@@ -42,7 +43,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
             # Programs put objects of their own here that only write.
             is_terminal = getattr(sys.stdout, "isatty", lambda: False)()
             verbose = 1 if is_terminal or "ipykernel" in sys.modules else 2
-        epochs = math.inf if params["epochs"] > _MOST_EPOCHS else params["epochs"]
+        epochs = math.inf if params["epochs"] > MOST_EPOCHS else params["epochs"]
         super().set_params({**params, "verbose": verbose, "epochs": epochs})
 
     def on_epoch_begin(self, epoch, logs=None):
