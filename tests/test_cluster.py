@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.cluster.address import split_address
 
 TWO_WORKERS = {"worker": ["a:2222", "b:2222"]}
 WORKER_0 = {"type": "worker", "index": 0}
@@ -34,6 +35,11 @@ def test_tf_config_gives_jobs_and_task():
 
 def test_task_reads_as_words():
     assert str(Task("worker", 1)) == "worker 1"
+
+
+def test_address_is_a_host_without_brackets_and_a_port():
+    assert split_address("host:02222") == ("host", 2222)
+    assert split_address("[::1]:2222") == ("::1", 2222)
 
 
 def test_environment_of_the_process_is_the_default(monkeypatch):

@@ -3,6 +3,12 @@
 from kerasdist.cluster.task import Task
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Returns the host, an IPv6 address without its brackets, and the port of a checked address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def check_address(task: Task, address: object) -> None:
     """Raises a ValueError unless `address` is "host:port"."""
     received = f"Received: {address!r} for {task}."

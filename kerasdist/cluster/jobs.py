@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kerasdist.cluster.address import check_address
+from kerasdist.cluster.address import check_address, split_address
 from kerasdist.cluster.task import Task
 from kerasdist.suggestion import did_you_mean
 
@@ -76,9 +76,9 @@ def _check_one_chief(jobs: Mapping[str, Sequence[str]]) -> None:
 def _check_no_address_twice(jobs: Mapping[str, Sequence[str]]) -> None:
     owners: dict[tuple[str, int], Task] = {}
     for task, address in addresses_by_task(jobs).items():
-        host, _, port = address.rpartition(":")
+        host, port = split_address(address)
         # "A:02222" is "a:2222" in another spelling; other names of a host show in the preflight.
-        other = owners.setdefault((host.lower(), int(port)), task)
+        other = owners.setdefault((host.lower(), port), task)
         if other != task:
             raise ValueError(
                 f"Every task needs an address of its own. Received: {address!r} for both "

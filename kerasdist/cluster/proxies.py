@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterable
 
+from kerasdist.cluster.address import split_address
+
 NO_PROXY = "no_grpc_proxy"
 _OF_GRPC = ("grpc_proxy", "https_proxy", "http_proxy")
 
@@ -19,5 +21,5 @@ def bypass(addresses: Iterable[str]) -> None:
         return
     # As gRPC does, which reads the second where there is no first.
     known = os.environ.get(NO_PROXY) or os.environ.get("no_proxy") or ""
-    hosts = {address.rpartition(":")[0].strip("[]") for address in addresses}
+    hosts = {split_address(address)[0] for address in addresses}
     os.environ[NO_PROXY] = ",".join(filter(None, [known, *sorted(hosts)]))

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from kerasdist import launch_note
 from kerasdist.cluster import Task
+from kerasdist.cluster.address import split_address
 from kerasdist.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.launcher import task_log
 from kerasdist.launcher.console import Console
@@ -289,7 +290,7 @@ def _describe_network(network: str, addresses: Mapping[Task, str]) -> str:
 
 
 def _ports(addresses: Mapping[Task, str]) -> str:
-    return ", ".join(address.rpartition(":")[2] for address in addresses.values())
+    return ", ".join(str(split_address(address)[1]) for address in addresses.values())
 
 
 def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 import psutil
 
 from kerasdist.cluster import Cluster, Task
+from kerasdist.cluster.address import split_address
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.silence import Silence
 from kerasdist.preflight.addresses import is_here
@@ -191,7 +192,7 @@ def _kill_if_halted(address: str) -> None:
     TensorFlow goes on without a worker that is gone. For one that is halted it waits whenever it
     has something to tell all of them.
     """
-    port = int(address.rpartition(":")[2])
+    _, port = split_address(address)
     with contextlib.suppress(psutil.Error, OSError):  # The name of a machine may be gone with it.
         if not is_here(address):
             return

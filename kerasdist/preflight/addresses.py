@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from kerasdist.cluster.address import split_address
 from kerasdist.preflight.errors import ClusterStartError
 
 UNRESOLVED = "the name does not resolve"
@@ -29,7 +30,7 @@ def listen(address: str, *, name: str) -> socket.socket:
     Raises:
         ClusterStartError: The port is taken, or not allowed.
     """
-    port = _split(address)[1]
+    _, port = split_address(address)
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         return socket.create_server(
@@ -138,12 +139,7 @@ def _can_bind(family: int, place: Any) -> bool:
 
 
 def _resolve(address: str) -> list[Any]:
-    return socket.getaddrinfo(*_split(address), type=socket.SOCK_STREAM)
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+    return socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
 
 
 def describe_problem(error: BaseException | None) -> str:
