@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 # Which part of kerasdist may import which others. A part is a module or a folder.
 MAY_IMPORT = {
+    "background": set(),
     "checks": set(),
     "command_parser": {"suggestion", "version"},
     "config": {"checks"},
@@ -26,7 +27,7 @@ MAY_IMPORT = {
     "extension_types": set(),
     "files": {"remote_path"},
     "cluster": {"checks", "environment", "suggestion"},
-    "preflight": {"checks", "cluster", "environment", "terminal"},
+    "preflight": {"background", "checks", "cluster", "environment", "terminal"},
     "remote_path": set(),
     "schedules": {"checks"},
     "short_list": set(),
@@ -39,6 +40,7 @@ MAY_IMPORT = {
     "cluster_resolver": {"cluster"},
     "lifetime": {
         *(
+            "background",
             "cluster",
             "cluster_resolver",
             "exit_codes",
@@ -131,8 +133,8 @@ TRAINING_MAY_IMPORT = {
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
-    *("checks", "command_parser", "config", "environment", "exit_codes", "cluster"),
-    *("launch_note", "preflight", "suggestion", "terminal", "version"),
+    *("background", "checks", "command_parser", "config", "environment", "exit_codes"),
+    *("cluster", "launch_note", "preflight", "suggestion", "terminal", "version"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"

@@ -47,14 +47,6 @@ def workers(number: int) -> dict[str, list[str]]:
     return {"worker": free_addresses(number)}
 
 
-@pytest.mark.parametrize("error", [OSError("no route"), UnicodeError("a..b"), ZeroDivisionError()])
-def test_whoever_waits_for_what_runs_in_the_background_hears_of_its_error(error):
-    def fail():
-        raise error
-
-    assert addresses.in_background(fail).exception(timeout=10) is error
-
-
 def start(jobs, task, *, facts=FACTS, timeout_secs=20.0, report=lambda line: None) -> Future[str]:
     """Starts one task of a cluster in a thread; the result is STARTED or its error."""
     cluster = Cluster(jobs=jobs, task=task)

@@ -152,16 +152,10 @@ class Throughput(StepCallback):
 
 
 def _rates(strategy, rate) -> str:
-    num_workers = num_workers_of(strategy)
+    num_workers = peers.num_workers(strategy)
     per_worker = rate.examples_per_second / num_workers
     if num_workers == 1:
         return f"{rate.examples_per_second:.0f} examples/s"
     if not peers.is_chief(strategy):
         return f"{per_worker:.0f} examples/s"
     return f"{rate.examples_per_second:.0f} examples/s global, {per_worker:.0f} per worker"
-
-
-def num_workers_of(strategy) -> int:
-    """Returns how many workers train: peers, or those of parameter servers."""
-    served = getattr(strategy, "served_cluster", None)
-    return served.num_workers if served else peers.count(strategy)

@@ -14,11 +14,11 @@ from typing import NoReturn
 import tensorflow as tf
 
 from kerasdist import launch_note
+from kerasdist.background import in_background
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster_resolver import cluster_spec
 from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.lifetime import last_word, peer_failure, remote_recordings
-from kerasdist.preflight.addresses import in_background
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.terminal import flush_stdout, leave, say
 

@@ -3,11 +3,10 @@
 import errno
 import multiprocessing
 import socket
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from kerasdist.background import in_background
 from kerasdist.cluster.address import split_address
 from kerasdist.preflight.errors import ClusterStartError
 
@@ -63,23 +62,6 @@ def _is_child() -> bool:
 def call(address: str) -> Future[socket.socket]:
     """Connects to an address, in the background."""
     return in_background(connect, address)
-
-
-def in_background(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Runs a function in a thread: Ctrl-C cannot interrupt the look-up of a name.
-
-    The thread is a daemon, so it keeps no process from ending.
-    """
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:  # Whoever waits for the future would wait forever.
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def abandon(attempt: Future[socket.socket]) -> None:

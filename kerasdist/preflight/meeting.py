@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kerasdist.background import in_background
 from kerasdist.cluster import Cluster
-from kerasdist.preflight.addresses import in_background, is_here, listen
+from kerasdist.preflight.addresses import is_here, listen
 from kerasdist.preflight.connections import Connection, Connections
 from kerasdist.preflight.contact import Contact
 from kerasdist.preflight.errors import ClusterStartError

@@ -31,9 +31,18 @@ def cluster_of(strategy) -> Cluster:
 
 def task_of(strategy) -> str | None:
     """Returns the name of this task, such as "worker 1" or "chief 0"; None without a cluster."""
-    # Beside parameter servers the chief has no peers, and a name.
-    cluster = getattr(strategy, "served_cluster", None) or cluster_of(strategy)
+    cluster = _whole_cluster_of(strategy)
     return None if cluster.is_local else str(cluster.task)
+
+
+def num_workers(strategy) -> int:
+    """Returns how many workers train: peers, or those beside parameter servers."""
+    return _whole_cluster_of(strategy).num_workers
+
+
+def _whole_cluster_of(strategy) -> Cluster:
+    # Beside parameter servers the chief has no peers, and a cluster.
+    return getattr(strategy, "served_cluster", None) or cluster_of(strategy)
 
 
 def count(strategy) -> int:

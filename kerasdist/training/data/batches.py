@@ -170,6 +170,13 @@ def as_tensors(batch):
     return tf.nest.map_structure(tensor, batch)
 
 
+def without_optionals(batch):
+    """Returns a batch with None where Keras' readers of Python data had to put an Optional."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )
+
+
 def joined(parts: Sequence):
     """Returns tensors, sparse or ragged ones too, joined along their first axis."""
     if len(parts) == 1:

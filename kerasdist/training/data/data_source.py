@@ -12,8 +12,6 @@ program, must not make another call at the same time: a generator fails, and a f
 import _thread
 from collections.abc import Iterator
 
-import tensorflow as tf
-
 
 class DataSource:
     """Holds the only lasting reference to an iterator, and lets it go without a wait.
@@ -54,10 +52,3 @@ class DataSource:
             _thread.start_new_thread(references.clear, ())
         except RuntimeError:  # Too late for new threads.
             references.clear()
-
-
-def without_optionals(batch):
-    """Returns a batch with None where Keras' readers of Python data had to put an Optional."""
-    return tf.nest.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
-    )

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.data import batches
-from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers import abandonment
 from kerasdist.training.parameter_servers.epoch_iterator import most_running
 from kerasdist.training.step import late_variables
@@ -48,7 +47,8 @@ class WorkerPredictFunction:
         """Returns the outputs of a list of batches as one structure of `Output`s."""
         with self._abandoned():
             outputs = [
-                self._schedule(batches.as_tensors(without_optionals(batch))) for batch in data
+                self._schedule(batches.as_tensors(batches.without_optionals(batch)))
+                for batch in data
             ]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, keras_adapter, keras_stock
 from kerasdist.training.data import batches
-from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers import abandonment, ledger, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
@@ -189,7 +188,7 @@ class WorkerStepFunction:
             randomness.warn_of_repeats(graph, num_workers)
 
     def _schedule_batch(self, batch, position, data, done=None):
-        batch = batches.as_tensors(without_optionals(batch))
+        batch = batches.as_tensors(batches.without_optionals(batch))
         run, numbers = self._steps.of_batch(position, done)
         if data is not None:
             # As where workers read it. Keras weighs losses in another way where the shape says how

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, keras_stock, worker_variables
 from kerasdist.training.data import batches
-from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
@@ -225,7 +224,7 @@ class WorkerSteps:
             worker_variables.note_numbers(self.place, place)
 
     def _one_step(self, step, position, batch, num_examples):
-        batch = without_optionals(batch)
+        batch = batches.without_optionals(batch)
         checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
         held = self._copies.held() if self._copies else contextlib.nullcontext([])

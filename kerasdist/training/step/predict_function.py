@@ -7,7 +7,6 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.data.data_source import without_optionals
 from kerasdist.training.step import graph_errors, late_variables, rehearsed_predictions
 from kerasdist.training.step.graph_function import graph_function
 
@@ -42,7 +41,9 @@ class PredictFunction:
 
     def __call__(self, data: list):
         """Returns the outputs of a list of global batches as one structure of tensors."""
-        outputs = [self._run_batch(batches.as_tensors(without_optionals(each))) for each in data]
+        outputs = [
+            self._run_batch(batches.as_tensors(batches.without_optionals(each))) for each in data
+        ]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
     def _compiled(self, method):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter
 from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
-from kerasdist.training.data.data_source import without_optionals
+from kerasdist.training.data.batches import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.step import draws, graph_errors, replica_run, step_loops, update_callback
 from kerasdist.training.step.first_step_check import FirstStepCheck
