@@ -11,7 +11,7 @@ WAITING = "waiting"  # It waits for the other tasks of its cluster, or has met t
 FAILED = "failed"  # It ends with an error of its own.
 
 
-def leave(word: str) -> None:
+def add(word: str) -> None:
     """Adds a word to the note of this task; nothing where no launcher reads it."""
     if path := os.environ.get(environment.NOTE):
         with contextlib.suppress(OSError), Path(path).open("a") as file:  # The launch may be over.

@@ -131,9 +131,9 @@ a step was computed; also of each worker |
         check_choice("on_error", on_error, ("warn", "raise"))
         self.log_dir = checked_folder("log_dir", log_dir)
         self.every_steps, self.every_secs = every_steps, every_secs
-        self._weights = _Choice("weights", weights)
-        self._gradients = _Choice("gradients", gradients)
-        self._activations = _Choice("activations", activations)
+        self._weights = _WantedNames("weights", weights)
+        self._gradients = _WantedNames("gradients", gradients)
+        self._activations = _WantedNames("activations", activations)
         self._writes_graph, self._is_strict = graph, on_error == "raise"
         self._graph = None
 
@@ -302,7 +302,7 @@ a step was computed; also of each worker |
         return numbers
 
 
-class _Choice:
+class _WantedNames:
     """Which names are wanted.
 
     Args:

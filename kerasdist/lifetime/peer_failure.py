@@ -72,7 +72,7 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
         return
     of_peer = next((each for each in _chain(error) if cause_of(each, cluster)), None)
     if of_peer is None:
-        launch_note.leave(launch_note.FAILED)  # Its end may take longer than that of the others.
+        launch_note.add(launch_note.FAILED)  # Its end may take longer than that of the others.
     if of_peer is None or of_peer is not error:  # The program's own, or one it made of the loss.
         previous(error_class, error, traceback)
     if of_peer is None:
@@ -102,7 +102,7 @@ def end(cause: str, cluster: Cluster) -> NoReturn:
 
 def end_by_itself(cause: str, cluster: Cluster, tell: Callable[[str], object]) -> NoReturn:
     """Ends this process, from any thread, because of itself, and tells the others."""
-    launch_note.leave(launch_note.FAILED)
+    launch_note.add(launch_note.FAILED)
     # Without its address, which is another one after a restart: a launcher compares the errors.
     say(f"error: {cluster.task} ends because {cause}")
     tell(f"{cluster.describe(cluster.task)} failed: {cause}")

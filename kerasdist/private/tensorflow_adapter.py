@@ -278,6 +278,18 @@ def read_first_replica(variable) -> None:
         variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
+def reads_first_replica(variable) -> bool:
+    """Whether a variable reads so: by `read_first_replica`, or as it was made."""
+    aggregation = getattr(variable, "aggregation", None)
+    return aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+def read_sum(variable) -> None:
+    """Lets a variable with a value on each replica read as their sum, as it does at first."""
+    if isinstance(variable, values.SyncOnReadVariable):
+        variable._aggregation = tf.VariableAggregation.SUM
+
+
 def called_graph(operation: tf.Operation) -> tf.Graph | None:
     """Returns the graph of the function that an operation calls; None if it calls none.
 
@@ -287,18 +299,6 @@ def called_graph(operation: tf.Operation) -> tf.Graph | None:
         return None
     graph: Any = operation.graph
     return getattr(graph._functions.get(operation.get_attr("f").name), "graph", None)
-
-
-def reads_first_replica(variable) -> bool:
-    """Whether that is so, or TensorFlow has been asked for it."""
-    aggregation = getattr(variable, "aggregation", None)
-    return aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
-
-
-def read_sum(variable) -> None:
-    """Lets a variable with a value on each replica read as their sum, as it does at first."""
-    if isinstance(variable, values.SyncOnReadVariable):
-        variable._aggregation = tf.VariableAggregation.SUM
 
 
 def without_gradient() -> contextlib.AbstractContextManager:

@@ -106,7 +106,7 @@ def make_strategy(
     )
     _check_backend()
     cluster = Cluster.from_env() if cluster is None else cluster
-    launch_note.leave(launch_note.JOINED)  # It warns of a program that joins no cluster.
+    launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
     strategy = _join(config, cluster, options)
     _check_keras()
     return tasks.joined(cluster, strategy)
@@ -132,7 +132,7 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
     strategy = membership.find(known)
     if strategy is not None:
         return strategy
-    launch_note.leave(launch_note.WAITING)
+    launch_note.add(launch_note.WAITING)
     if choice.strategy == "MultiWorkerMirroredStrategy":
         strategy = _join_workers(choice, cluster, options)
     else:

@@ -143,7 +143,7 @@ def keeps_data_state() -> bool:
     return bool(_calls()) and _calls()[-1].keeps_data_state
 
 
-def take_place() -> DataPlace | None:
+def take_data_place() -> DataPlace | None:
     """Returns where the data of the call that begins is to begin, once; see `resume_at`."""
     if not _calls():
         return None

@@ -143,7 +143,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         All that comes before is read again, so that whatever gives the data is in the same state;
         where tf.data knows that state, nothing of the epochs before.
         """
-        place = running_call.take_place()
+        place = running_call.take_data_place()
         if place is None:
             return super().__iter__()
         for _ in range(self._go_on(place.state), place.epoch):

@@ -26,7 +26,8 @@ from kerasdist.private import coordinator_adapter, dataset_adapter, tensorflow_a
 from kerasdist.training.data import element_order, input_functions
 from kerasdist.training.data.transformations import has_variables
 
-# TensorFlow sends a dataset, with the arrays in it, as one message of at most 2 GiB.
+# 512 MiB of arrays. TensorFlow sends a dataset as one message of at most 2 GiB, in which there may
+# be more than the arrays that are known: what its functions hold, too.
 _MOST_BYTES_SENT = 2**29
 # What TensorFlow says of a variable in a dataset that is not where the dataset is.
 _OF_SERVER = re.compile(r"access resource (\S+?)(?:/\d+)? located in device /job:ps")

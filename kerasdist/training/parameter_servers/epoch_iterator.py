@@ -65,6 +65,7 @@ class Calls:
         clock: Seconds.
 
     Attributes:
+        source: As above.
         runs_ahead: As above.
         num_done: Steps that have ended.
         has_ended: Whether the data turned out to end within the epoch.
@@ -74,18 +75,18 @@ class Calls:
         self,
         source: Pass,
         *,
-        num_workers,
-        first,
-        num_steps,
-        first_step=0,
-        steps_per_call=None,
-        runs_ahead=True,
+        num_workers: int,
+        first: int,
+        num_steps: float,
+        first_step: int = 0,
+        steps_per_call: int | None = None,
+        runs_ahead: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self.source = source
-        self.running = collections.deque()
+        self._running = collections.deque()
         self.runs_ahead = runs_ahead
-        self.max_running = most_running(num_workers) if runs_ahead else 1
+        self._max_running = most_running(num_workers) if runs_ahead else 1
         self.num_done = 0
         self.has_ended = False
         self._num_workers = num_workers
@@ -106,27 +107,27 @@ class Calls:
 
     def peek(self) -> Call | None:
         """Returns the call that ends next; None where the epoch is over."""
-        if self.running:
-            return self.running[0]
+        if self._running:
+            return self._running[0]
         if not self._planned:
             self._plan()
         return self._planned[0] if self._planned else None
 
     def take(self) -> Call | None:
         """Returns the next call to be started; None where there is no other, or enough run."""
-        if len(self.running) >= self.max_running:
+        if len(self._running) >= self._max_running:
             return None
         if not self._planned:
             self._plan()
         if not self._planned:
             return None
         call = self._planned.popleft()
-        self.running.append(call)
+        self._running.append(call)
         return call
 
     def end(self, call: Call, num_taken: int) -> None:
         """Notes that a call has ended, after some steps."""
-        self.running.remove(call)
+        self._running.remove(call)
         self.num_done += num_taken
         running_call.note_steps(self.num_done_of_epoch)
         self.has_ended |= num_taken < call.num_steps
@@ -258,7 +259,7 @@ class WorkerEpochIterator(EpochIterator):
 
     def _find_place(self) -> int:
         """Makes the iterator of an epoch, where it needs one; returns the epoch's first step."""
-        place = running_call.take_place() or running_call.DataPlace(epoch=0, step=0)
+        place = running_call.take_data_place() or running_call.DataPlace(epoch=0, step=0)
         epoch, step = place.epoch, place.step
         if self.steps_per_epoch is None:
             # At the end of an epoch of known length Keras makes another iterator. Each of them

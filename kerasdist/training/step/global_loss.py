@@ -36,7 +36,8 @@ class _Call:
     """Where a thread is among the losses given to `compile`, while these are computed.
 
     Attributes:
-        depth: How many losses are calling each other.
+        depth: How many losses are calling each other: 1 in one of these, 2 in one that it calls; 0
+            before the first of them, also in a `__call__` of its own.
         compiled: Keras' object for what `compile` was given, where the next loss is one of it.
     """
 
@@ -282,7 +283,7 @@ def _divisor_weights(sample_weight, mask, reduction):
 
 
 def _is_compiled() -> bool:
-    """Whether a loss that is reduced now is one of those given to `compile`, or inside of none."""
+    """Whether a loss that is reduced now is one of those given to `compile`, not one it calls."""
     call = _call()
     return call is not None and call.depth <= 1
 
