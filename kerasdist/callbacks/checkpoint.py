@@ -160,7 +160,6 @@ class Checkpoint(UpdateCallback):
         self.weights_if_changed, self.on_error = weights_if_changed, on_error
         self.save_on_term = save_on_term
         self.resumed_from: str | None = None
-        self.resumed_time: float | None = None  # When it was written; None if nothing is left.
         self._last_model: weakref.ref | None = None  # Of a `fit` that has ended.
         self._preemption = Preemption()
         self._folder = Folder(self.directory)
@@ -179,7 +178,7 @@ class Checkpoint(UpdateCallback):
         call = self._checked_call()
         call.keeps_data_state = True
         self._is_due, self._num_epochs_here = False, 0
-        self.resumed_from = self.resumed_time = None
+        self.resumed_from = None
         if self.save_on_term:
             self._preemption.watch(self.model)
         first_rates = model_state.learning_rates_of(self.model)
@@ -373,8 +372,9 @@ class Checkpoint(UpdateCallback):
         resumed = Resumption(saved, training, call, self._say, is_passed_over=end is not None)
         resumed.begin()
         self.resumed_from, self._run = saved.path, saved.record["run"]
+        call.is_resumed = True
         if not resumed.is_over:
-            self.resumed_time = saved.record.get("time", 0.0)
+            call.resumed_time = saved.record.get("time", 0.0)
         return resumed
 
     def _refuse(self, saved, differences: str):

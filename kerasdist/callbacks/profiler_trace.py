@@ -99,9 +99,8 @@ class ProfilerTrace(keras.callbacks.Callback):
         self._steps = StepCounter(self.model)
         num_updates = updates_of(self.model)
         training = running_call.training_of(self.model)
-        callbacks = training.callbacks if training else ()
-        resumed = any(getattr(each, "resumed_from", None) for each in callbacks)
-        self._windows.begin_fit(num_updates, is_resumed=resumed)
+        # A Checkpoint begins before all other callbacks.
+        self._windows.begin_fit(num_updates, is_resumed=bool(training and training.is_resumed))
         self._plan(num_updates)
         running_call.at_end(self.model, self._stop)  # Also after an error.
 

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist import patterns, plan
-from kerasdist.callbacks.checkpoint import Checkpoint
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
 from kerasdist.checks import (
@@ -187,17 +186,12 @@ a step was computed; also of each worker |
             }
             for file in self._files.values():
                 running_call.at_end(self.model, file.close)  # Also after an error.
-            time = self._resumed_time()
-            if time is not None:  # The steps after the checkpoint are made again.
+            # A Checkpoint begins before all other callbacks.
+            training = running_call.training_of(self.model)
+            if training and training.resumed_time is not None:  # What came later is made again.
                 for file in self._files.values():
-                    file.forget_after(self._counter.step, since=time)
+                    file.forget_after(self._counter.step, since=training.resumed_time)
             self._files["train"].write(self._counter.step, texts={"plan": self._plan()})
-
-    def _resumed_time(self) -> float | None:
-        # A Checkpoint begins before all other callbacks.
-        training = running_call.training_of(self.model)
-        callbacks = training.callbacks if training else ()
-        return next((each.resumed_time for each in callbacks if isinstance(each, Checkpoint)), None)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._meter.begin_epoch()

@@ -41,6 +41,8 @@ class RunningCall:
         model: Whose.
         update_callbacks: Those of its callbacks that take part in the update, in list order.
         callbacks: All its callbacks, as they were given.
+        is_resumed: Whether a Checkpoint has brought it to where an earlier one was.
+        resumed_time: When that was saved; None if it is not resumed, or nothing is left to train.
         resume_at: Where the data is to begin; None for the first epoch.
         keeps_data_state: Whether a callback asks for `data_state`, which takes time to keep.
         data_state: Returns that of `DataPlace` for its data; see `EpochIterator.state`.
@@ -61,6 +63,8 @@ class RunningCall:
     model: Any
     update_callbacks: tuple = ()
     callbacks: tuple = ()
+    is_resumed: bool = False
+    resumed_time: float | None = None
     resume_at: DataPlace | None = None
     keeps_data_state: bool = False
     data_state: Callable[..., tuple[int, bytes] | None] = _no_state
