@@ -220,7 +220,7 @@ def _of_panel(curves, tags) -> dict:
         (run, title): line
         for run, each in curves.items()
         for title, line in sorted(each.items())
-        if title.rpartition("/")[2] in tags and "/" not in _without_role(title)
+        if _without_role(title) in tags
     }
 
 

@@ -177,6 +177,17 @@ def test_a_run_of_damaged_files_says_so(tmp_path):
         show.read(tmp_path)
 
 
+def test_a_log_with_a_slash_in_its_name_is_drawn(tmp_path):
+    write_scalars(tmp_path / "train", "epoch_top/5")
+    write_scalars(tmp_path / "train", "worker_1/loss")
+
+    panels = show._panels({"run": show.read(tmp_path)})
+
+    assert [(title, list(lines)) for title, lines in panels] == [
+        ("top/5", [("run", "train/epoch_top/5")])
+    ]
+
+
 def test_several_numbers_under_one_name_are_left_out(tmp_path):
     write_scalars(tmp_path)
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
