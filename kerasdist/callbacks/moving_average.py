@@ -140,14 +140,15 @@ class MovingAverage(StepCallback):
                 f"{self.trainable}, batch_statistics={self.batch_statistics}."
             )
         held = [variable for variable, _ in self._averages]
-        if not _ids_of(held) <= _ids_of(model.variables):
+        held_ids = _ids_of(held)
+        if not held_ids <= _ids_of(model.variables):
             raise ValueError(
                 "This MovingAverage holds the averages of another model. Make a new one for model "
                 f"'{model.name}'."
             )
         self._trained = _ids_of(model.trainable_variables)
         # Layers may have been frozen or unfrozen since the last `fit`.
-        variables = held + [each for each in variables if id(each) not in _ids_of(held)]
+        variables = held + [each for each in variables if id(each) not in held_ids]
         self._averages += [
             (variable, self._make_average(variable, name))
             for name, variable in list(patterns.by_unique_path(variables).items())[len(held) :]

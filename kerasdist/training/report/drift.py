@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_optimizers
+from kerasdist.short_list import short_list
 from kerasdist.training import peers
 from kerasdist.training.step import assignments, own_attributes
 
@@ -69,7 +70,7 @@ def warn_of_drift(model, epoch: int | None = None) -> bool:
 
 def _describe(names: list, epoch: int | None) -> str:
     names = ["the learning rate" if name is None else f"'{name}'" for name in names]
-    told = ", ".join([*names[:_MOST_SHOWN], *(["..."] if names[_MOST_SHOWN:] else [])])
+    told = short_list(names, _MOST_SHOWN)
     when = "at the end of `fit`" if epoch is None else f"after epoch {epoch + 1}"
     return (
         f"The workers have drifted apart: {when} they differ in {told}. Whatever "
