@@ -101,7 +101,7 @@ def portable_state(iterator) -> bytes | None:
     if not isinstance(iterator, iterator_ops.OwnedIterator):
         return None
     try:
-        state = _serialized(iterator, tf.data.experimental.ExternalStatePolicy.FAIL).numpy()
+        state = _serialized_state(iterator, tf.data.experimental.ExternalStatePolicy.FAIL).numpy()
     except tf.errors.OpError:
         return None
     return None if b"::MemoryCache" in state else state
@@ -204,16 +204,29 @@ def shard_by_file(dataset: tf.data.Dataset, num_shards: int, index: int):
     return shard.rebatch((batch_size + num_shards - 1 - index) // num_shards)
 
 
-def serialized(dataset: tf.data.Dataset) -> tf.Tensor:
-    """Returns the GraphDef of a dataset, with all that is in it, as a scalar string."""
+def definition_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef | None:
+    """Returns the GraphDef of a dataset; None of one that has none, as of `copy_to_device`."""
+    try:
+        graph = serialized_graph(dataset)
+    except tf.errors.OpError:
+        return None
+    return tf.compat.v1.GraphDef.FromString(graph.numpy())
+
+
+def serialized_graph(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the GraphDef of a dataset, with all that is in it, as a scalar string.
+
+    Raises:
+        tf.errors.OpError: It has none.
+    """
     return coordinator_values.serialize_dataset_to_graph(dataset)
 
 
-def deserialized(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
+def from_graph(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
     """Returns a copy of a dataset, on whichever task it is called.
 
     Args:
-        graph: Of `serialized`.
+        graph: Of `serialized_graph`.
         element_spec: Of the dataset.
     """
     return coordinator_values.deserialize_dataset_from_graph(graph, element_spec)
@@ -226,12 +239,12 @@ def position_state(iterator: Any) -> tf.Tensor | None:
     write it to a file only.
     """
     try:
-        return _serialized(iterator, tf.data.experimental.ExternalStatePolicy.IGNORE)
+        return _serialized_state(iterator, tf.data.experimental.ExternalStatePolicy.IGNORE)
     except tf.errors.UnimplementedError:  # Some datasets, such as those of a data service.
         return None
 
 
-def _serialized(iterator: Any, policy: tf.data.experimental.ExternalStatePolicy) -> tf.Tensor:
+def _serialized_state(iterator: Any, policy: tf.data.experimental.ExternalStatePolicy) -> tf.Tensor:
     state = tf.raw_ops.SerializeIterator(
         resource_handle=iterator._iterator_resource, external_state_policy=policy.value
     )

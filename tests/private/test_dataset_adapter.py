@@ -11,9 +11,9 @@ from tests import strategies
 def test_dataset_is_the_same_from_its_graph():
     dataset = tf.data.Dataset.range(3).map(lambda number: 2 * number)
 
-    graph = dataset_adapter.serialized(dataset)
+    graph = dataset_adapter.serialized_graph(dataset)
 
-    again = dataset_adapter.deserialized(graph, dataset.element_spec)
+    again = dataset_adapter.from_graph(graph, dataset.element_spec)
     assert [int(number) for number in again] == [0, 2, 4]
 
 

@@ -20,7 +20,8 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     Raises:
         ValueError: The dataset asks for another one where it cannot be changed.
     """
-    definition = _definition_of(dataset) if dataset_adapter.may_be_unordered(dataset) else None
+    may_change = dataset_adapter.may_be_unordered(dataset)
+    definition = dataset_adapter.definition_of(dataset) if may_change else None
     if definition and put_in_order(definition):
         if has_variables(definition):
             raise ValueError(
@@ -30,17 +31,9 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
                 "give `shuffle_files` a `shuffle_seed` in the `ReadConfig`."
             )
         graph = tf.convert_to_tensor(definition.SerializeToString())
-        return with_order_option(dataset_adapter.deserialized(graph, dataset.element_spec))
+        return with_order_option(dataset_adapter.from_graph(graph, dataset.element_spec))
     is_free = dataset.options().deterministic is False
     return with_order_option(dataset) if is_free else dataset
-
-
-def _definition_of(dataset) -> tf.compat.v1.GraphDef | None:
-    try:
-        graph = dataset_adapter.serialized(dataset)
-    except tf.errors.OpError:  # Of datasets that have no graph, as those of `copy_to_device`.
-        return None
-    return tf.compat.v1.GraphDef.FromString(graph.numpy())
 
 
 def with_order_option(dataset: tf.data.Dataset) -> tf.data.Dataset:

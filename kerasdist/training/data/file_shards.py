@@ -76,10 +76,8 @@ def _one(spec):
 
 
 def _transformations_of(dataset) -> Transformations | None:
-    try:
-        return Transformations(dataset_adapter.serialized(dataset).numpy())
-    except tf.errors.OpError:  # Datasets that have no graph, as those of `copy_to_device`.
-        return None
+    definition = dataset_adapter.definition_of(dataset)
+    return Transformations(definition) if definition else None
 
 
 def _obstacle(dataset, transformations, num_files, num_workers) -> str | None:

@@ -25,11 +25,10 @@ class Transformations:
     """What a dataset does, from its last transformation to its source; of several the first one.
 
     Args:
-        graph: Of the dataset, a serialized GraphDef.
+        definition: Of the dataset.
     """
 
-    def __init__(self, graph: bytes):
-        definition = tf.compat.v1.GraphDef.FromString(graph)
+    def __init__(self, definition: tf.compat.v1.GraphDef):
         self._nodes = {node.name: node for node in definition.node}
         self._functions = {each.signature.name: each for each in definition.library.function}
         (last,) = (node for node in definition.node if node.op == "_Retval")

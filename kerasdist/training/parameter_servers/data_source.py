@@ -179,7 +179,7 @@ def _copier(
         ValueError: It reads a variable that is on a parameter server.
     """
     try:
-        graph = dataset_adapter.serialized(dataset)
+        graph = dataset_adapter.serialized_graph(dataset)
     except tf.errors.FailedPreconditionError as error:
         if not (found := _OF_SERVER.search(str(error))):
             raise
@@ -198,7 +198,7 @@ def _copier(
         return None
     if not is_of_worker and element_order.put_in_order(definition):
         graph = tf.convert_to_tensor(definition.SerializeToString())
-    return functools.partial(dataset_adapter.deserialized, graph, dataset.element_spec)
+    return functools.partial(dataset_adapter.from_graph, graph, dataset.element_spec)
 
 
 def caches_an_order(graph: tf.compat.v1.GraphDef) -> bool:

@@ -66,7 +66,9 @@ def lines(files):
 
 
 def of(dataset):
-    return Transformations(dataset_adapter.serialized(dataset).numpy())
+    definition = dataset_adapter.definition_of(dataset)
+    assert definition
+    return Transformations(definition)
 
 
 @pytest.mark.parametrize("name", OF_A_PART)

@@ -63,7 +63,7 @@ def test_a_shuffle_begins_late_where_it_is_behind_another(name):
 
 def graph_of(arrange):
     dataset = arrange(tf.data.Dataset.from_tensor_slices(np.arange(10, dtype="float32")))
-    return tf.compat.v1.GraphDef.FromString(dataset_adapter.serialized(dataset).numpy())
+    return dataset_adapter.definition_of(dataset)
 
 
 def noisy(data):
@@ -122,14 +122,14 @@ def test_the_chief_reads_what_is_cached_in_a_file():
 
 
 def test_a_variable_of_a_server_is_named(monkeypatch):
-    def serialized(dataset):
+    def serialized_graph(dataset):
         raise tf.errors.FailedPreconditionError(
             *(None, None),
             "Failed to serialize the graph: Trying to access resource dense/kernel/0 located in "
             "device /job:ps/replica:0/task:0/device:CPU:0 from device /job:chief",
         )
 
-    monkeypatch.setattr(dataset_adapter, "serialized", serialized)
+    monkeypatch.setattr(dataset_adapter, "serialized_graph", serialized_graph)
     served = SimpleNamespace(num_workers=2)
     strategy = SimpleNamespace(coordinator=None, served_cluster=served, is_deterministic=False)
 
