@@ -1,10 +1,11 @@
 """Variables by their paths: regular expressions, and help if one matches nothing."""
 
-import collections
 import difflib
 import re
 
 import keras
+
+from kerasdist.unique import by_unique_name
 
 
 def matches(pattern, variable) -> bool:
@@ -88,13 +89,7 @@ def check_matches_a_name(argument: str, pattern: str, names: list[str]) -> None:
 
 def by_unique_path(variables) -> dict[str, keras.Variable]:
     """Returns variables by their paths; the later ones with the same path get a number."""
-    seen = collections.Counter()
-    named = {}
-    for variable in variables:
-        seen[variable.path] += 1
-        count = seen[variable.path]
-        named[variable.path if count == 1 else f"{variable.path}#{count}"] = variable
-    return named
+    return by_unique_name(variables, lambda variable: variable.path)
 
 
 def closest(text: str, names: list[str]) -> str:

@@ -67,7 +67,7 @@ MAY_IMPORT = {
         *("training", "unique"),
     },
     "evaluation": {"checkpoints", "checks", "terminal"},
-    "patterns": set(),
+    "patterns": {"unique"},
     "weights": {
         *("checkpoints", "patterns", "private", "remote_path", "short_list", "terminal"),
         *("counted", "training"),

@@ -1,6 +1,5 @@
 """What layers give, for whoever looks at it while a model runs or is traced."""
 
-import collections
 import contextlib
 from collections.abc import Callable, Generator
 
@@ -9,6 +8,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.private.replaced_method import method_replaced
+from kerasdist.unique import by_unique_name
 
 
 @contextlib.contextmanager
@@ -32,13 +32,7 @@ def by_name(model) -> dict[str, keras.layers.Layer]:
     What is inside of another layer does not count. Of layers with one name all but the first get a
     number.
     """
-    seen = collections.Counter()
-    named = {}
-    for layer in _layers_of(model):
-        seen[layer.name] += 1
-        count = seen[layer.name]
-        named[layer.name if count == 1 else f"{layer.name}#{count}"] = layer
-    return named
+    return by_unique_name(_layers_of(model), lambda layer: layer.name)
 
 
 def _layers_of(model):

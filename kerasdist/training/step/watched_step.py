@@ -9,6 +9,7 @@ import numpy as np
 
 from kerasdist.private import keras_optimizers
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.unique import by_unique_name
 
 
 class WatchedStep:
@@ -47,13 +48,8 @@ def named_values(model, variables) -> dict[str, np.ndarray]:
 
     Each is the mean over the copies of this process: where these differ, none is right.
     """
-    values: dict[str, np.ndarray] = {}
-    for variable in variables:
-        name = variable.path
-        while name in values:
-            name += "'"
-        values[name] = value_of(model, variable)
-    return values
+    named = by_unique_name(variables, lambda variable: variable.path)
+    return {name: value_of(model, variable) for name, variable in named.items()}
 
 
 def value_of(model, variable) -> np.ndarray:
