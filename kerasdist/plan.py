@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kerasdist.columns import in_columns
 from kerasdist.counted import counted
 from kerasdist.strategies.choice import Choice
 
@@ -78,9 +79,8 @@ class Plan:
             *self.files.items(),
             *(("note", warning) for warning in self.warnings),
         ]
-        rows = [(title, text) for title, text in rows if text]
-        width = max(len(title) for title, _ in rows)
-        return "\n".join(["Plan", *(f"  {title:<{width}}  {text}" for title, text in rows)])
+        rows = [(title, f"{text}") for title, text in rows if text]
+        return "\n".join(["Plan", *(f"  {line}" for line in in_columns(rows))])
 
 
 def plan_deployment(

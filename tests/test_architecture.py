@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "background": set(),
     "checks": set(),
+    "columns": set(),
     "command_parser": {"suggestion", "version"},
     "config": {"checks"},
     "counted": set(),
@@ -61,7 +62,7 @@ MAY_IMPORT = {
         *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
         *("lifetime", "preflight", "private", "tasks", "training", "version"),
     },
-    "trace": {"counted", "private", "usage_error"},
+    "trace": {"columns", "counted", "private", "usage_error"},
     "checkpoints": {
         *("extension_types", "files", "lifetime", "private", "remote_path", "short_list"),
         *("training", "unique"),
@@ -70,7 +71,7 @@ MAY_IMPORT = {
     "patterns": {"unique"},
     "weights": {
         *("checkpoints", "patterns", "private", "remote_path", "short_list", "terminal"),
-        *("counted", "training"),
+        *("columns", "counted", "training"),
     },
     "show": {"short_list", "training", "usage_error"},
     "callbacks": {
@@ -80,12 +81,12 @@ MAY_IMPORT = {
     },
     "launch_note": {"environment"},
     "launcher": {
-        *("checks", "cluster", "config", "environment", "exit_codes", "launch_note"),
-        *("remote_path", "usage_error"),
+        *("checks", "cluster", "columns", "config", "environment", "exit_codes"),
+        *("launch_note", "remote_path", "usage_error"),
     },
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
-    "plan": {"counted", "placement", "private", "strategies", "training"},
+    "plan": {"columns", "counted", "placement", "private", "strategies", "training"},
     "comparison": {"counted", "strategies"},
     "parity": {"comparison"},
     "doctor": {

@@ -15,6 +15,7 @@ from typing import TextIO
 from kerasdist import launch_note
 from kerasdist.cluster import Task
 from kerasdist.cluster.address import split_address
+from kerasdist.columns import in_columns
 from kerasdist.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.launcher import task_log
 from kerasdist.launcher.console import Console
@@ -196,8 +197,7 @@ class Supervisor:
         rows = [("program", self._title)]
         rows += [(str(task), addresses.get(task, "outside the cluster")) for task in self._tasks]
         rows += [("network", _describe_network(network, addresses)), ("logs", f"{self._log_dir}")]
-        width = max(len(title) for title, _ in rows)
-        return "\n".join(["Launch", *(f"  {title:<{width}}  {text}" for title, text in rows)])
+        return "\n".join(["Launch", *(f"  {line}" for line in in_columns(rows))])
 
     def _announce_restart(self, result: LaunchResult, num_restarts: int) -> None:
         mark = f"{RESTART_MARK} {num_restarts} of {self._settings.max_restarts} ---"

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Iterable
 
+from kerasdist.columns import in_columns
 from kerasdist.counted import counted
 from kerasdist.trace.spans import Span
 
@@ -127,15 +128,8 @@ def _covered(pairs: Iterable[tuple[float, float]]) -> float:
 
 def _table(titles: tuple, rows: list[tuple]) -> str:
     rows = [titles, *rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
-    is_number = [column for column in range(len(titles)) if _is_number(rows[-1][column])]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column in is_number else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    numbers = [column for column, cell in enumerate(rows[-1]) if _is_number(cell)]
+    return "\n".join(in_columns(rows, right=numbers))
 
 
 def _is_number(text: str) -> bool:

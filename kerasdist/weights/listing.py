@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kerasdist.columns import in_columns
 from kerasdist.counted import counted
 from kerasdist.weights.sources import Source, Value, read
 
@@ -17,15 +18,8 @@ def listing(path: str) -> str:
     rows = [
         (value.name, value.dtype, str(list(value.shape)), f"{_bytes(value):,}") for value in values
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    total = sum(map(_bytes, values))
-    return "\n".join(
-        [_about(path, source), *lines, f"{counted(len(values), 'array')}, {total:,} bytes"]
-    )
+    total = f"{counted(len(values), 'array')}, {sum(map(_bytes, values)):,} bytes"
+    return "\n".join([_about(path, source), *in_columns(rows), total])
 
 
 def comparison(first: str, second: str) -> str:
