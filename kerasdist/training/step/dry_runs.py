@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import own_attributes, randomness, replica_run
+from kerasdist.training.step import own_attributes, randomness, rehearsed_run
 
 # Of a gradient's norm: far above rounding, far below what a wrong divisor makes.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-3, 5e-2
@@ -47,7 +47,7 @@ def without_traces(model) -> Generator[None]:
         logger.setLevel(level)
 
 
-def rehearse_whole(model, step, batch, touched) -> replica_run.Rehearsed:
+def rehearse_whole(model, step, batch, touched) -> rehearsed_run.Rehearsed:
     """Returns what a whole batch does, and what one does that differs from it by rounding."""
     strategy = model.distribute_strategy
     take_own = functools.partial(own_attributes.Snapshot, model)
@@ -58,7 +58,7 @@ def rehearse_whole(model, step, batch, touched) -> replica_run.Rehearsed:
         shares = batches.Shares(
             data=tuple(data), counts=[size] * len(data), total=size, may_be_empty=False
         )
-        return replica_run.rehearse(strategy, step, shares, is_whole=True, take_own=take_own)
+        return rehearsed_run.rehearse(strategy, step, shares, is_whole=True, take_own=take_own)
 
     count = len(copies) // 2
     # On workers of one replica each in two runs, which all of them make.
@@ -91,7 +91,7 @@ def try_parts(model, step: Callable, batch) -> None:
     take_own = functools.partial(own_attributes.Snapshot, model)
     if peers.count(strategy) > 1:
         shares = batches.shares_of(batch, strategy)
-        replica_run.rehearse(strategy, step, shares, is_whole=True, take_own=take_own)
+        rehearsed_run.rehearse(strategy, step, shares, is_whole=True, take_own=take_own)
 
 
 def finds_nothing(strategy, compare: Callable[[], tuple]) -> bool:

@@ -44,6 +44,7 @@ from kerasdist.training.step import (
     graph_errors,
     own_attributes,
     rehearsed_logs,
+    rehearsed_run,
     rehearsed_step,
     replica_run,
     whole_losses,
@@ -61,7 +62,7 @@ class _Parts:
         spreads: Of `assignments.note_spreads`.
     """
 
-    rehearsed: replica_run.Rehearsed
+    rehearsed: rehearsed_run.Rehearsed
     spreads: list
 
 
@@ -229,7 +230,7 @@ class _Comparison:
         noted = [value for _, value in (*self._weights, *self._states)]
         spreads: list = []
         with self._logs.watched():
-            rehearsed = replica_run.rehearse(
+            rehearsed = rehearsed_run.rehearse(
                 self._strategy,
                 functools.partial(assignments.note_spreads, self._step.part, noted, spreads),
                 divide(self._step.batch, self._strategy),
@@ -262,7 +263,7 @@ class _Comparison:
         return [gradient_difference.describe(difference, self._num_replicas), *spread]
 
 
-def _says_something(whole: replica_run.Rehearsed) -> bool:
+def _says_something(whole: rehearsed_run.Rehearsed) -> bool:
     """Whether the gradients of a whole batch are finite, and not all zero."""
     updates, _ = whole.updates
     found = [each for _, gradients in updates for each in gradients if each is not None]

@@ -23,6 +23,7 @@ from kerasdist.training.step import (
     graph_errors,
     own_attributes,
     rehearsed_logs,
+    rehearsed_run,
     replica_run,
     replica_step,
     whole_losses,
@@ -104,7 +105,7 @@ def _rehearse(
 
         def compare(divide: Callable = batches.shares_of) -> tuple[None, list[str]]:
             with logs.watched():
-                replica_run.rehearse(
+                rehearsed_run.rehearse(
                     strategy,
                     functools.partial(logs.run_part, with_losses),
                     divide(batch, strategy),

@@ -23,7 +23,7 @@ from kerasdist.training.step import (
     few_examples,
     gradient_difference,
     graph_errors,
-    replica_run,
+    rehearsed_run,
 )
 from kerasdist.training.step.rehearsed_logs import differs
 
@@ -68,7 +68,7 @@ def _predict_whole(strategy, step, batch) -> tuple:
     def run(share):
         outputs[peers.replica_id() - first] = step(share)
 
-    replica_run.rehearse(strategy, run, shares, is_whole=True)
+    rehearsed_run.rehearse(strategy, run, shares, is_whole=True)
     return outputs[0], outputs[1]
 
 

@@ -1,4 +1,4 @@
-"""One step over all replicas of a strategy, to train or to see what it would have done.
+"""One step over all replicas of a strategy.
 
     result = replica_run.run(strategy, step_function, shares)
     result.outputs[0]                       # What the first replica of this worker returned.
@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, one_replica, rehearsal_adapter
+from kerasdist.private import keras_adapter, one_replica
 from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
@@ -27,7 +27,7 @@ from kerasdist.training.step import (
 )
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.graph_function import rare_cond
-from kerasdist.training.step.replica_step import ReplicaStep, apart, current, entered
+from kerasdist.training.step.replica_step import ReplicaStep, current, entered, sees_one_replica
 from kerasdist.unique import unique
 
 
@@ -83,26 +83,6 @@ class GlobalStep:
     is_discarded: Any = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Rehearsed:
-    """What a step would have done.
-
-    Attributes:
-        updates: For each replica of this worker and each update: paths of the variables and their
-            gradients over all replicas.
-        asks_for_number: Whether the step asked for the number of replicas; known where it had the
-            whole batch.
-        own_losses: The user's compiled losses that the first replica of this worker has computed,
-            each with the labels and predictions that it was called with.
-        counted: Names of attributes in which the user's own has counted or collected something.
-    """
-
-    updates: list
-    asks_for_number: bool
-    own_losses: list
-    counted: list
-
-
 class OwnConditionError(RuntimeError):
     """A step updates the weights under a condition that each replica computes from its examples."""
 
@@ -146,7 +126,7 @@ def run(
     """
     first, *_ = peers.local_replicas(strategy)
     is_alone = strategy.num_replicas_in_sync == 1
-    fractions = _fractions(shares, strategy)
+    fractions = fractions_of(shares, strategy)
     may_be_empty = shares.may_be_empty and not is_alone
     states = states if may_be_empty or may_discard else States()
     kept = states.on_replicas(strategy)
@@ -186,7 +166,7 @@ def run(
             dependence=Dependence(data),
             delivery=make_delivery(),
             exchange=functools.partial(
-                _exchange, take_own, times.of_exchange if times and is_first else operator.call
+                exchange, take_own, times.of_exchange if times and is_first else operator.call
             ),
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
             seeds_of_first=None if is_first else iter(seeds),
@@ -202,7 +182,7 @@ def run(
         late_variables.made_at_once(strategy),
         contextlib.nullcontext()
         if is_alone
-        else one_replica.seen(_has_all, all_reduce=_all_reduce),
+        else one_replica.seen(sees_one_replica, all_reduce=_all_reduce),
         randomness.graph_seed_of_worker(seed_of),
         shared_calls.made_once(strategy),
     ):
@@ -214,95 +194,6 @@ def run(
         sums=replicas[0][1],
         is_discarded=replicas[0][2],
     )
-
-
-def rehearse(
-    strategy,
-    step_function,
-    shares: batches.Shares,
-    *,
-    is_whole: bool,
-    weighs_loss: bool = False,
-    take_own: Callable | None = None,
-) -> Rehearsed:
-    """Runs `step_function` on every replica and returns what it would have updated.
-
-    Random numbers are alike for all examples, and what is assigned gets its value back.
-
-    Args:
-        strategy: One of our strategies; called in its cross-replica context, eagerly.
-        step_function: Called as `step_function(data)` in replica context.
-        shares: What each replica gets.
-        is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
-        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
-        take_own: See `run`.
-    """
-    first, *_ = peers.local_replicas(strategy)
-    fractions = _fractions(shares, strategy)
-    updates: list = [[] for _ in shares.data]
-    own_losses: list = []
-    calls: list = []
-    keras_state = keras_adapter.thread_state()
-    own = take_own() if take_own else None
-
-    def replica_fn():
-        keras_adapter.inherit(keras_state)
-        replica_id = peers.replica_id()
-        position = replica_id - first
-        if own is not None and position > 0:
-            own.put_back()
-        count = shares.counts[position]
-        replica_step = ReplicaStep(
-            replica_id=0,  # Of which the random numbers are those of one device.
-            num_examples=count,
-            global_num_examples=shares.total,
-            share=1.0 if is_whole else fractions[position],
-            has_whole_batch=is_whole or shares.are_whole,
-            is_alone=is_whole,
-            may_be_empty=shares.may_be_empty,
-            weighs_loss=weighs_loss and not shares.are_whole,
-            keras_state=keras_state,
-            exchange=functools.partial(_exchange, take_own, operator.call),
-            rehearsed=[],
-            is_first=replica_id == 0,
-            calls=calls,
-            calls_of_first=None if position == 0 else iter(calls),
-        )
-        start()
-        with entered(replica_step):
-            step_function(shares.data[position])
-        updates[position].extend(replica_step.rehearsed or ())
-        if position == 0:
-            own_losses.extend(replica_step.own_losses)
-
-    with (
-        rehearsal_adapter.assignments_undone(),
-        one_replica.seen(_has_all) as questions,
-        rehearsal_adapter.inner_graphs_entered(apart),
-        rehearsal_adapter.alike_draws() as start,
-        shared_calls.iterators_kept(),
-        shared_calls.made_once(strategy),
-    ):
-        strategy.run(replica_fn)
-    counted = own.changed() if own is not None else []
-    if own is not None:
-        own.put_back()
-    return Rehearsed(
-        updates=updates,
-        asks_for_number=bool(questions),
-        own_losses=own_losses,
-        counted=counted,
-    )
-
-
-def _has_all() -> bool:
-    """Whether what runs on this replica has all examples, and is to see no other replica.
-
-    A loss that is divided by the number of replicas, or that gathers their examples, is then what
-    it is on one device.
-    """
-    step = current()
-    return step is not None and step.has_whole_batch
 
 
 def _all_reduce(stock, reduce_op, value):
@@ -350,9 +241,17 @@ def _way_back(take_own: Callable | None) -> Callable[[], None]:
     return go_back
 
 
-def _exchange(take_own, exchange, sum_up, tensors) -> list:
+def exchange(take_own: Callable | None, send: Callable, sum_up: Callable, tensors) -> list:
+    """Returns tensors summed up over the replicas, which leaves a model's own as it is here.
+
+    Args:
+        take_own: See `run`.
+        send: Called as send(sum_up, tensors); returns what `sum_up(tensors)` does.
+        sum_up: Adds up over the replicas.
+        tensors: Of this replica.
+    """
     own = take_own() if take_own else None
-    result = exchange(sum_up, tensors)
+    result = send(sum_up, tensors)
     if own is not None:
         own.put_back()
     return result
@@ -458,7 +357,7 @@ def _is_discarded(step: ReplicaStep):
     return tf.reduce_any(step.discards) if step.discards else None
 
 
-def _fractions(shares: batches.Shares, strategy) -> list:
+def fractions_of(shares: batches.Shares, strategy) -> list:
     """Returns the share of each replica of this worker in the global batch."""
     if strategy.num_replicas_in_sync == 1:
         return [1.0] * len(shares.counts)

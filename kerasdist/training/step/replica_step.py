@@ -182,6 +182,16 @@ def current() -> ReplicaStep | None:
     return getattr(_local, "replica_step", None)
 
 
+def sees_one_replica() -> bool:
+    """Whether what this thread runs has all examples, and is to see no other replica.
+
+    A loss that is divided by the number of replicas, or that gathers their examples, is then what
+    it is on one device.
+    """
+    step = current()
+    return step is not None and step.has_whole_batch
+
+
 def global_num_examples():
     """Returns the examples of the global batch: int32 scalar; 0 outside a step."""
     step = current()
