@@ -22,9 +22,9 @@ def test_who_sees_one_replica_has_all_there_is_and_is_the_first():
             context.all_gather({"a": value}, axis=0)["a"],
             context.all_reduce("SUM", value),
             context.replica_id_in_sync_group,
-            context.num_replicas_in_sync,
-            one_replica.replica_id(),
-            one_replica.num_replicas(strategy),
+            tf.constant(context.num_replicas_in_sync),
+            tf.constant(one_replica.replica_id()),
+            tf.constant(one_replica.num_replicas(strategy)),
         ]
         local.is_seen = False
         return [*own, context.all_gather(value, axis=0)]
