@@ -79,6 +79,9 @@ class Saving:
         self._has_warned = False
         self._num_updates = updates_of(self._model)
         self._num_before = self._num_left_behind(resumed)
+        # The step of the checkpoint that ended the `fit` before, if this one begins after it.
+        ends = earlier_fits.ends(self._model, folder.path)
+        self._end_before = ends[-1] if ends and not resumed else None
         self._epoch = self.num_steps = 0
         self._cut: dict | None = None  # The arrays of an epoch in which the data ran out.
         self._num_logged: Any = None  # Entries of the history before this epoch.
@@ -167,9 +170,16 @@ class Saving:
         if is_finished and self._cut is not None:
             arrays |= self._cut
         self._note_updates()
+        is_of_end_before = self._num_before + self._num_updates == self._end_before
+        has_begun = is_finished or (place["epoch"], place["step"]) != (self._first_epoch, 0)
+        if is_of_end_before and has_begun:  # Steps without an update, as with accumulation.
+            self._num_before += 1
         self.last_step = self._num_before + self._num_updates
         state = self._call.data_state(begins_epoch=place["step"] == 0 and not is_finished)
         if not peers.is_chief(self._strategy):
+            return
+        # Started again, the program makes what it did between the two `fit` once more.
+        if is_of_end_before and not has_begun and self._folder.is_finished(self.last_step):
             return
         if state:
             arrays |= resumption.array_of_data_state(state[1])

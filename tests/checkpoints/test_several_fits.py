@@ -1,6 +1,8 @@
 """A program of several `fit` into one folder, which is killed and started again."""
 
+import os
 import shutil
+import signal
 import warnings
 
 import keras
@@ -9,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import Checkpoint, Summaries
+from kerasdist.checkpoints import Folder
 from tests import event_files, strategies
 from tests.cases import crossed, exhaustive
 
@@ -218,6 +221,73 @@ def test_between_them_a_program_has_what_it_had(killed_after, tmp_path):
 
     check_outcomes(fit_three_times(tmp_path / "killed"), expected)
     check_outcomes(fit_three_times(tmp_path / "killed"), expected)  # All of it is over.
+
+
+def tell(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def prune(model):
+    model.set_weights([np.where(np.abs(each) < 0.5, 0, each) for each in model.get_weights()])
+
+
+def fit_and_prune(folder, *, optimizer="adam", epochs=(2, 2), **told):
+    """Trains and prunes twice; returns the weights after each `fit`.
+
+    Args:
+        folder: Where it saves.
+        optimizer: That of the model.
+        epochs: Of both.
+        told: The hook of the second `fit` in which this process is told to end.
+    """
+    model, weights = make(optimizer), []
+    for number in range(2):
+        callbacks = [Checkpoint(folder), keras.callbacks.LambdaCallback(**(told if number else {}))]
+        model.fit(X, Y, callbacks=callbacks, **(FIT | {"epochs": epochs[number]}))
+        weights.append(model.get_weights())
+        prune(model)
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("hook", "make_optimizer"),
+    [
+        ("on_train_begin", lambda: "adam"),
+        # The first step of the second `fit` is none of the optimizer.
+        (
+            "on_train_batch_begin",
+            lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=4),
+        ),
+    ],
+)
+def test_the_end_of_a_fit_stays_when_the_next_one_is_told_to_end(hook, make_optimizer, tmp_path):
+    expected = fit_and_prune(tmp_path / "whole", optimizer=make_optimizer())
+    with pytest.raises(SystemExit):
+        fit_and_prune(tmp_path / "told", optimizer=make_optimizer(), **{hook: tell})
+
+    check_outcomes(fit_and_prune(tmp_path / "told", optimizer=make_optimizer()), expected)
+
+
+def test_the_end_of_a_fit_stays_when_the_next_one_trains_nothing(tmp_path):
+    expected = fit_and_prune(tmp_path, epochs=(2, 0))
+
+    check_outcomes(fit_and_prune(tmp_path, epochs=(2, 0)), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint of step 6 cannot be written")
+def test_where_the_end_of_a_fit_was_not_written_the_beginning_of_the_next_is(monkeypatch, tmp_path):
+    write = Folder.write
+
+    def write_no_end(folder, step, record, *given):
+        if record["is_finished"]:
+            raise OSError("No space left on device")
+        write(folder, step, record, *given)
+
+    monkeypatch.setattr(Folder, "write", write_no_end)
+    with pytest.raises(SystemExit):
+        fit_and_prune(tmp_path, on_train_begin=tell)
+
+    assert Folder(str(tmp_path)).newest_record()["fit"] == 1
 
 
 def test_where_the_end_of_a_fit_is_gone_that_is_said(capsys, tmp_path):
