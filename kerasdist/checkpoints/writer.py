@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,7 +48,9 @@ class Writer:
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
         self._monitor, self._mode, self._raises = monitor, mode, raises
         self._writing: tuple[int, Future] | None = None
-        self._begun_at, self._has_told = time.time(), False
+        # What is there already is of a process that is gone. A clock, which may have been corrected
+        # since, does not tell.
+        self._found, self._has_told = folder.newest_record(), False
         self._has_told_of_room = False
         self.has_failed = False
 
@@ -137,7 +138,7 @@ class Writer:
         """Warns once if another process has written into the folder since this training began."""
         newest = {} if self._has_told else self._folder.newest_record()
         writer = newest.get("writer", process_name.own())
-        if writer == process_name.own() or newest["time"] < self._begun_at:
+        if writer == process_name.own() or newest == self._found:
             return
         self._has_told = True
         pid, _, host = writer.partition("@")

@@ -39,18 +39,20 @@ def test_the_newest_and_the_best_are_kept(mode, kept, tmp_path):
 
 
 def test_another_writer_in_the_folder_is_named_once(tmp_path):
-    ours, of_other, now = writer(tmp_path), {"writer": "7@elsewhere"}, time.time()
     theirs = Folder(str(tmp_path))
 
-    def write_as_other(step, secs):
-        theirs.write(step, {**of_other, "time": now + secs}, {}, lambda file: file.write(b""))
+    def write_as_other(step, *, secs=0.0):
+        record = {"writer": "7@elsewhere", "time": time.time() + secs}
+        theirs.write(step, record, {}, lambda file: file.write(b""))
 
-    write_as_other(1, -60.0)  # The one that was killed before.
+    write_as_other(1, secs=600.0)  # The one that was killed before; its clock was ahead.
+    ours = writer(tmp_path)
+    assert warned_by(lambda: write(ours, 1)) == []
     assert warned_by(lambda: write(ours, 2)) == []
-    write_as_other(3, 60.0)
+    write_as_other(3, secs=-600.0)
     (told,) = warned_by(lambda: [write(ours, step) for step in (3, 4)])
     assert told.startswith(f"Process 7 on 'elsewhere' writes checkpoints into '{tmp_path}', too.")
-    write_as_other(5, 60.0)
+    write_as_other(5)
     assert warned_by(lambda: write(ours, 5)) == []
 
 
