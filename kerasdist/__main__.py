@@ -15,7 +15,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.exit_codes import SIGNALED, USAGE
 from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
-from kerasdist.strategies.choice import choose, what_counts_for_task
+from kerasdist.strategies.choice import choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.usage_error import UsageError, arguments_checked, flags_named
 
@@ -93,6 +93,7 @@ def _print_plan(parsed) -> int:
     asks_for_gpus = not (config and config.clone_on_cpu) and _may_have_gpus()
     num_gpus = count_gpus() if asks_for_gpus else 0
     with arguments_checked(_DEPLOYMENT_FLAGS):
+        config = config_or_launched(config, cluster, num_gpus=num_gpus)
         choice = choose(config, cluster, num_gpus=num_gpus)
     print(plan_deployment(choice, **numbers))
     return 0

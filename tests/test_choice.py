@@ -8,7 +8,8 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
-from kerasdist.strategies.choice import choose
+from kerasdist.strategies.choice import choose, config_or_launched
+from tests.warned import warned_by
 
 ONE_WORKER = {"worker": ["a:2222"]}
 TWO_WORKERS = {"worker": ["a:2222", "b:2222"]}
@@ -242,3 +243,19 @@ def test_the_chief_is_the_first_replica():
     choice = choose(DeploymentConfig(num_replicas=3, replica_id=1), cluster, num_gpus=0)
 
     assert choice.num_workers == 3
+
+
+@pytest.mark.parametrize(("num_clones", "is_told"), [(1, True), (3, False)])
+def test_a_config_counts_more_than_the_clones_of_the_launch_which_is_told(num_clones, is_told):
+    config, chosen = DeploymentConfig(num_clones=num_clones, clone_on_cpu=True), []
+    environ = {"KERASDIST_NUM_CLONES": "3"}
+
+    told = warned_by(
+        lambda: chosen.append(
+            config_or_launched(config, Cluster.local(), num_gpus=0, environ=environ)
+        )
+    )
+
+    assert chosen == [config]
+    expected = ["KERASDIST_NUM_CLONES=3, as `launch --clones` sets it, has no effect: Deploy"]
+    assert [each[:75] for each in told] == (expected if is_told else [])

@@ -15,6 +15,7 @@ may_have_gpus = command._may_have_gpus  # The tests' machine has none.
 @pytest.fixture(autouse=True)
 def machine_without_gpu_and_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("KERASDIST_NUM_CLONES", raising=False)
     monkeypatch.setattr(command, "_may_have_gpus", lambda: False)
     monkeypatch.setattr(command, "count_gpus", lambda: pytest.fail("This loads TensorFlow."))
 
@@ -106,6 +107,23 @@ def test_cluster_comes_from_tf_config(monkeypatch, capsys):
 
     assert command.main(["plan"]) == 0
     assert "on each of 2 workers" in capsys.readouterr().out
+
+
+def test_clones_come_from_the_launch(monkeypatch, capsys):
+    task = {"type": "worker", "index": 1}
+    cluster = {"worker": ["a:2222", "b:2222"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    monkeypatch.setenv("KERASDIST_NUM_CLONES", "2")
+
+    assert command.main(["plan"]) == 0
+    assert rows_of(capsys.readouterr().out)["replicas"].startswith("4 copies of the model")
+
+
+def test_clones_of_the_launch_must_be_a_number(monkeypatch, capsys):
+    monkeypatch.setenv("KERASDIST_NUM_CLONES", "x")
+
+    assert command.main(["plan"]) == 2
+    assert "must be a number. Received: KERASDIST_NUM_CLONES='x'" in capsys.readouterr().err
 
 
 def test_an_evaluator_is_beside_the_cluster(monkeypatch, capsys):

@@ -7,8 +7,12 @@ A pure function, so that it can be called anywhere:
 """
 
 import dataclasses
+import os
+import warnings
+from collections.abc import Mapping
 from typing import Literal
 
+from kerasdist import environment
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 
@@ -108,6 +112,57 @@ def what_counts_for_task(
     if cluster.task.job == "evaluator":
         return None, Cluster.local()
     return config, cluster
+
+
+def config_or_launched(
+    config: DeploymentConfig | None,
+    cluster: Cluster,
+    *,
+    num_gpus: int,
+    environ: Mapping[str, str] = os.environ,
+) -> DeploymentConfig | None:
+    """Returns a config, or without one what `python -m kerasdist launch --clones` asks for.
+
+    Args:
+        config: What the program asks for, which counts; there is a warning if the launch differs.
+        cluster: What the environment says.
+        num_gpus: GPUs that TensorFlow sees on this machine.
+        environ: The variables of the environment.
+
+    Returns:
+        None if neither asks for anything.
+
+    Raises:
+        ValueError: KERASDIST_NUM_CLONES is not a number.
+    """
+    num_clones = _launched_clones(environ)
+    if config is None and num_clones != 1:
+        return DeploymentConfig(
+            num_clones=num_clones,
+            clone_on_cpu=num_gpus == 0,
+            num_replicas=cluster.num_workers,
+            num_ps_tasks=cluster.num_ps,
+        )
+    if config is not None and num_clones not in (1, config.num_clones):
+        warnings.warn(
+            f"{environment.NUM_CLONES}={num_clones}, as `launch --clones` sets it, has no effect: "
+            f"DeploymentConfig asks for num_clones={config.num_clones}. Make them agree, or give "
+            "no DeploymentConfig.",
+            stacklevel=2,
+        )
+    return config
+
+
+def _launched_clones(environ) -> int:
+    value = environ.get(environment.NUM_CLONES, "1")
+    try:
+        return int(value)
+    except ValueError as error:
+        raise ValueError(
+            f"{environment.NUM_CLONES} must be a number. Received: "
+            f"{environment.NUM_CLONES}={value!r}. `python -m kerasdist launch --clones N` sets it; "
+            "otherwise leave it out."
+        ) from error
 
 
 def _config_from(cluster, num_gpus):

@@ -11,7 +11,7 @@ from kerasdist.cluster import Cluster, proxies
 from kerasdist.config import DeploymentConfig
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
-from kerasdist.strategies.choice import Choice, choose, what_counts_for_task
+from kerasdist.strategies.choice import Choice, choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.version import installed_version
 
@@ -40,7 +40,8 @@ def make_strategy(
 
     Args:
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
-            CPU (KERASDIST_NUM_CLONES of them if `python -m kerasdist launch` has set it).
+            CPU (KERASDIST_NUM_CLONES of them if `python -m kerasdist launch` has set it, which a
+            config overrides, with a warning if they differ).
         cluster: The cluster and this process in it. Defaults to `Cluster.from_env()`.
         start_timeout_secs: How long to wait for the other tasks of the cluster, and then for
             TensorFlow to connect them.
@@ -122,8 +123,9 @@ def count_gpus() -> int:
 def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions):
     """Returns the strategy of this task, once its cluster is there."""
     config, cluster = what_counts_for_task(config, cluster)
-    config = config or _config_of_launcher(cluster)
-    choice = choose(config, cluster, num_gpus=count_gpus())
+    num_gpus = count_gpus()
+    config = config_or_launched(config, cluster, num_gpus=num_gpus)
+    choice = choose(config, cluster, num_gpus=num_gpus)
     if not choice.needs_cluster:
         return _construct(choice)
     if cluster.is_local:
@@ -139,27 +141,6 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
         num_clones = "as found" if config is None else str(config.num_clones)
         strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones))
     return membership.note(strategy, known)
-
-
-def _config_of_launcher(cluster) -> DeploymentConfig | None:
-    """Returns what `python -m kerasdist launch --clones` asks for, or None."""
-    value = os.environ.get(environment.NUM_CLONES, "1")
-    try:
-        num_clones = int(value)
-    except ValueError as error:
-        raise ValueError(
-            f"{environment.NUM_CLONES} must be a number. Received: "
-            f"{environment.NUM_CLONES}={value!r}. `python -m kerasdist launch --clones N` sets it; "
-            "otherwise leave it out."
-        ) from error
-    if num_clones == 1:
-        return None
-    return DeploymentConfig(
-        num_clones=num_clones,
-        clone_on_cpu=count_gpus() == 0,
-        num_replicas=cluster.num_workers,
-        num_ps_tasks=cluster.num_ps,
-    )
 
 
 def _describe_missing_cluster(choice: Choice) -> str:
