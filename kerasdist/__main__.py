@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import os
 import signal
 import sys
@@ -17,19 +18,30 @@ from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
 from kerasdist.strategies.choice import choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.make_strategy import count_gpus
+from kerasdist.terminal import leave, say
 from kerasdist.usage_error import UsageError, arguments_checked, flags_named
 
 _DEVICES = Path("/dev")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the exit code: 0 done, 2 a mistake in the arguments."""
     parsed = _parser().parse_args(arguments)
     try:
-        return parsed.command(parsed)
+        exit_code = parsed.command(parsed)
+        print(end="", flush=True)  # An error of the output is to be seen here.
+        return exit_code
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return USAGE
+    except BrokenPipeError:  # Nobody reads on, as with `| head`.
+        return SIGNALED + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        say(f"error: The output cannot be written: {error}.")
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -351,4 +363,4 @@ def _path(text: str) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

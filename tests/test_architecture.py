@@ -108,7 +108,7 @@ MAY_IMPORT = {
     },
     "__main__": {
         *("checks", "command_parser", "config", "cluster", "doctor", "exit_codes", "launcher"),
-        *("plan", "show", "strategies", "trace", "usage_error", "weights"),
+        *("plan", "show", "strategies", "terminal", "trace", "usage_error", "weights"),
     },
 }
 # The same of `kerasdist.training`: its folders, and the files beside them.

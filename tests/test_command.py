@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import json
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -163,6 +165,41 @@ def test_mistake_in_tf_config_is_one_line_and_exit_code_2(monkeypatch, capsys):
 
     assert command.main(["plan"]) == 2
     assert re.fullmatch(r"error: TF_CONFIG: Not valid JSON.*\n", capsys.readouterr().err)
+
+
+def plan_into(output, **environ):
+    """Returns the exit code and stderr of a plan that is printed into a file."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kerasdist", "plan"],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        env=os.environ | environ,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_is_no_error_of_ours(unbuffered):
+    reader, output = os.pipe()
+    os.close(reader)
+    try:
+        assert plan_into(output, PYTHONUNBUFFERED=unbuffered) == (141, "")
+    finally:
+        os.close(output)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_full_is_one_line(unbuffered):
+    with open("/dev/full", "w") as output:
+        exit_code, errors = plan_into(output, PYTHONUNBUFFERED=unbuffered)
+
+    assert exit_code == 1
+    assert errors.count("\n") == 1
+    assert errors.startswith("error: The output cannot be written: [Errno 28] No space left")
 
 
 @pytest.mark.parametrize("number", [0, 5])
