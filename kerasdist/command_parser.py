@@ -46,6 +46,8 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _hint(self, unknown: str) -> str:
+        if unknown == "-m" and "program" in self._flags:  # As other launchers have it.
+            return f"\nPython runs a module, after --: {self.prog} -- python -m MODULE"
         if re.fullmatch("-[a-z][=0-9]*", unknown):  # As in -w 2, which other launchers have.
             flags = [flag for flag in self._counts if flag[2] == unknown[1]]
             return _with_help(did_you_mean(flags[0], flags)) if len(flags) == 1 else ""

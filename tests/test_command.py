@@ -257,6 +257,16 @@ def test_a_flag_that_is_nearly_right_is_named_with_the_usage_of_its_command(
     assert re.findall('Did you mean "(.*?)"[?]', printed.err) == ([near] if near else [])
 
 
+@pytest.mark.parametrize("name", ["launch", "doctor"])
+def test_a_module_is_run_by_python_behind_the_dashes(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main([name, "-m", "package.module"])
+
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert "unrecognized arguments: -m\nPython runs a module, after --: python -m kerasdist" in told
+
+
 @pytest.mark.parametrize(
     ("name", "near"), [("launc", "launch"), ("help", "--help"), ("shwo", "show"), ("train", None)]
 )

@@ -19,8 +19,8 @@ def checked(program: object) -> list[str]:
 
     Raises:
         TypeError: It is not a list of strings.
-        ValueError: It is empty or Python alone, reads its script from standard input, or there is
-            no such program or script.
+        ValueError: It is empty or Python alone, begins with an option, reads its script from
+            standard input, or there is no such program or script.
     """
     if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
         raise TypeError(
@@ -36,6 +36,11 @@ def checked(program: object) -> list[str]:
     check_is_no_notebook("program", command)
     if command[0].endswith(".py") and not shutil.which(command[0]):
         command = [sys.executable, *command]
+    if command[0].startswith("-"):
+        raise ValueError(
+            f"`program` begins with an option. Received: {command[0]!r}. Options go before --, and "
+            "the program after it: `python -m kerasdist launch --workers 2 -- python train.py`."
+        )
     if not shutil.which(command[0]):
         raise ValueError(
             f"`program` is not found, or not executable. Received: {command[0]!r}. "

@@ -20,8 +20,8 @@ class Console:
     """Writes the lines of all tasks to one stream.
 
     Args:
-        stream: Where to write; colors and progress bars appear only if it is a terminal. None if
-            the launcher was started without a stdout, as some daemons are.
+        stream: Where to write; colors and progress bars appear only if it is a terminal, and not a
+            dumb one. None if the launcher was started without a stdout, as some daemons are.
         tasks: All tasks; the unfinished lines of the first, the chief, are shown too.
     """
 
@@ -29,7 +29,9 @@ class Console:
         self._stream = stream
         self._chief = tasks[0]
         # What a program has put in the place of sys.stdout may have `write` and `flush` alone.
-        self._is_terminal = hasattr(stream, "isatty") and stream.isatty()
+        is_terminal = hasattr(stream, "isatty") and stream.isatty()
+        # A dumb one, such as that of an editor, shows the codes of colors and of a bar as text.
+        self._is_terminal = is_terminal and os.environ.get("TERM") != "dumb"
         self._prefixes = _prefixes(
             tasks, in_color=self._is_terminal and not os.environ.get("NO_COLOR")
         )

@@ -128,6 +128,7 @@ def test_command_passes_its_settings_on(monkeypatch):
         (["--log-dir=/dev/null/logs", "--", "true"], "--log-dir='/dev/null/logs'"),
         (["--log-dir=", "--", "true"], "`--log-dir` must not be empty. Received: --log-dir=''."),
         (["--workers=5000", "--", "true"], "at most 1,000 tasks, which all run on this machine."),
+        (["--", "--workers", "2", "true"], "Received: '--workers'. Options go before --, and the"),
         (["--", "no-such-program"], "Received: 'no-such-program'."),
         (["--", "python"], "is Python without a script. Received: program=['python']"),
         (["--", "python", "-u", "-X", "dev"], "is Python without a script"),

@@ -60,6 +60,11 @@ def test_progress_bar_is_shown_in_its_last_state(capsys):
     assert "worker 0 | 2/2 steps\n" in capsys.readouterr().out
 
 
+@pytest.fixture(autouse=True)
+def terminal_that_is_not_dumb(monkeypatch):
+    monkeypatch.delenv("TERM", raising=False)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -98,6 +103,17 @@ def test_colors_are_for_terminals_that_want_them(monkeypatch):
         written.append(re.findall(r"\x1b\[\d+m", stream.getvalue()))
 
     assert written == [["\x1b[32m", "\x1b[0m"], [], []]
+
+
+def test_a_dumb_terminal_gets_lines_alone(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    console = Console(terminal, [CHIEF, WORKER])
+
+    console.show_unfinished_line(CHIEF, "1/9")
+    console.show_line(WORKER, "hello")
+
+    assert terminal.getvalue() == "worker 0 | hello\n"
 
 
 def test_no_stdout_is_no_error():
