@@ -32,7 +32,7 @@ from kerasdist.checks import (
 )
 from kerasdist.exit_codes import SIGNALED
 from kerasdist.private import keras_adapter
-from kerasdist.remote_path import is_remote
+from kerasdist.remote_path import absolute, is_remote
 from kerasdist.short_list import short_list
 from kerasdist.terminal import say
 from kerasdist.training import peers, running_call
@@ -152,7 +152,7 @@ class Checkpoint(UpdateCallback):
         check_text("monitor", monitor)
         check_choice("mode", mode, ("auto", "min", "max"))
         check_choice("on_error", on_error, ("warn", "raise"))
-        self.directory = _absolute(checked_folder("directory", directory))
+        self.directory = absolute(checked_folder("directory", directory))
         _check_not_in_the_way(self.directory)
         self.every_steps, self.every_secs, self.keep = every_steps, every_secs, keep
         self.keep_best, self.monitor = keep_best, monitor
@@ -398,11 +398,6 @@ class Checkpoint(UpdateCallback):
     def _say(self, line: str):
         if peers.is_chief(self.model.distribute_strategy):
             say(line)
-
-
-def _absolute(path: str) -> str:
-    """Returns a path that stays the same if a callback changes the working directory."""
-    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _check_not_in_the_way(path: str):

@@ -12,6 +12,7 @@ import tensorflow as tf
 from kerasdist.callbacks import trace_windows
 from kerasdist.checks import check_choice, check_int, check_one_of, checked_folder
 from kerasdist.lifetime.remote_recordings import RemoteRecordings
+from kerasdist.remote_path import absolute
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
 from kerasdist.training import peers, running_call, traits
@@ -40,7 +41,7 @@ class ProfilerTrace(keras.callbacks.Callback):
     `at_steps` that have no trace of their own.
 
     Args:
-        log_dir: Folder of the run.
+        log_dir: Folder of the run; a relative path counts from where the callback is made.
         at_steps: The first steps of the windows, in rising order, each at least 1.
         every_steps: A window at every multiple of this instead.
         num_steps: Steps of a window.
@@ -77,7 +78,7 @@ class ProfilerTrace(keras.callbacks.Callback):
             check_int("every_steps", every_steps, at_least=1)
         check_int("num_steps", num_steps, at_least=1)
         check_choice("tasks", tasks, ("chief", "all"))
-        self.log_dir = checked_folder("log_dir", log_dir)
+        self.log_dir = absolute(checked_folder("log_dir", log_dir))
         self.every_steps, self.num_steps, self.tasks = every_steps, num_steps, tasks
         self.at_steps = None if at_steps is None else trace_windows.checked(at_steps)
         self._windows = trace_windows.Windows(at_steps=self.at_steps, every_steps=every_steps)

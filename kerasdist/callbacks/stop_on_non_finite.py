@@ -14,6 +14,7 @@ import tensorflow as tf
 from kerasdist.callbacks.evidence import Evidence
 from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
+from kerasdist.remote_path import absolute
 from kerasdist.training import peers, traits
 from kerasdist.training.report import report_file
 from kerasdist.training.step import layer_outputs, replica_step, step_variables, whole_step
@@ -79,7 +80,9 @@ class StopOnNonFinite(StepCallback):
         check_choice("action", action, ("raise", "stop", "restore"))
         check_int("max_restores", max_restores, at_least=1)
         self.action, self.max_restores = action, max_restores
-        self.directory = None if directory is None else checked_folder("directory", directory)
+        self.directory = None
+        if directory is not None:
+            self.directory = absolute(checked_folder("directory", directory))
         self.batch: Any = None
         self.step: int | None = None
 

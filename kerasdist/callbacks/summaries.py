@@ -25,6 +25,7 @@ from kerasdist.checks import (
 from kerasdist.counted import counted
 from kerasdist.extension_types import is_extension
 from kerasdist.private import keras_optimizers
+from kerasdist.remote_path import absolute
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
@@ -77,7 +78,7 @@ a step was computed; also of each worker |
     adds to what is there: give each run a `log_dir` of its own.
 
     Args:
-        log_dir: Folder of the run.
+        log_dir: Folder of the run; a relative path counts from where the callback is made.
         every_steps: Updates between two summaries; 100 unless `every_secs` is given.
         every_secs: Seconds between two summaries instead, and at most a step more; several workers
             agree on the step, at most 50 steps before it.
@@ -128,7 +129,7 @@ a step was computed; also of each worker |
             check_secs("every_secs", every_secs)
         check_bool("graph", graph)
         check_choice("on_error", on_error, ("warn", "raise"))
-        self.log_dir = checked_folder("log_dir", log_dir)
+        self.log_dir = absolute(checked_folder("log_dir", log_dir))
         self.every_steps, self.every_secs = every_steps, every_secs
         self._weights = _WantedNames("weights", weights)
         self._gradients = _WantedNames("gradients", gradients)

@@ -1,6 +1,7 @@
 """Traces of some steps: their files, on every deployment."""
 
 import json
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -212,3 +213,15 @@ def traces_of_worker(strategy):
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         assert all(trace.read(path) for path in paths)
         return {path.relative_to(folder).as_posix() for path in paths}
+
+
+def test_a_callback_that_changes_the_working_directory_changes_no_path(monkeypatch, tmp_path):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    change = keras.callbacks.LambdaCallback(on_train_begin=lambda _: os.chdir("other"))
+
+    model = hand_loop.make_model(strategies.get("one device"))
+    hand_loop.fit(model, [ProfilerTrace("runs/1", at_steps=[3]), change])
+
+    assert not list((tmp_path / "other").iterdir())
+    assert (tmp_path / "runs/1/tf_trace-3.json").is_file()

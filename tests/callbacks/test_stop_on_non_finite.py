@@ -472,3 +472,9 @@ def error_of_chief(strategy):
         hand_loop.fit(model, [StopOnNonFinite()], data=data_with_nan())
     except FloatingPointError as error:
         return str(error), model.get_weights()
+
+
+def test_the_folder_of_the_batch_stays_where_the_working_directory_changes(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    assert StopOnNonFinite(directory="runs/1").directory == str(tmp_path / "runs/1")

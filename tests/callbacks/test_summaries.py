@@ -1,6 +1,7 @@
 """Summaries: what is in the event files, against training written out by hand."""
 
 import functools
+import os
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -426,3 +427,15 @@ def summaries_of_chief(strategy):
         model = hand_loop.make_model(strategy, plain_sgd)
         hand_loop.fit(model, [Summaries(folder, every_steps=5)], epochs=6)
         return event_files.numbers(Path(folder) / "train")
+
+
+def test_a_callback_that_changes_the_working_directory_changes_no_path(monkeypatch, tmp_path):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    change = keras.callbacks.LambdaCallback(on_train_begin=lambda _: os.chdir("other"))
+
+    model = hand_loop.make_model(strategies.get("one device"))
+    hand_loop.fit(model, [Summaries("runs/1", every_steps=5), change])
+
+    assert not list((tmp_path / "other").iterdir())
+    assert os.listdir(tmp_path / "runs/1") == ["train"]
