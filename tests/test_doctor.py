@@ -69,6 +69,7 @@ def test_a_sum_over_examples_is_named(doctor):
     code, text = doctor("--steps=2", program=programs.SUM)
 
     assert code == 1
+    assert "Differs first in step 2" in text
     assert "A sum over examples" in text
     assert re.search(r"weight \S+/kernel: \S+ instead of \S+, by \S+", text)
 
