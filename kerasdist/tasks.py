@@ -60,7 +60,12 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
     _num_barriers[name] += 1
     key = f"barrier {name!r} number {_num_barriers[name]}"
     if not _joined:
-        wait_for_peers(cluster, facts={"barrier": key}, timeout_secs=timeout_secs)
+        wait_for_peers(
+            cluster,
+            facts={"barrier": key},
+            timeout_secs=timeout_secs,
+            longer="barrier(timeout_secs=...)",
+        )
     elif cluster.num_ps == 0:
         from kerasdist.lifetime import notices
 

@@ -163,7 +163,7 @@ def test_missing_leader_is_named():
     [told] = results(start(jobs, WORKER_1, timeout_secs=0.5))
 
     assert f"worker 0 ({jobs['worker'][0]}): connection refused" in told
-    assert "start_timeout_secs" in told
+    assert "`wait_for_peers(timeout_secs=...)` waits longer" in told
 
 
 def test_name_that_does_not_resolve_is_reported_at_once():
@@ -285,6 +285,20 @@ def test_task_of_another_run_is_not_counted_and_not_stopped(fact):
     assert f"worker 1 ({jobs['worker'][1]}): a task of another run answers, with {fact}=old" in told
     assert not stale.done()
     results(stale)
+
+
+def test_tasks_tell_of_their_run_whatever_they_must_agree_on(monkeypatch):
+    monkeypatch.setenv("KERASDIST_RUN_ID", "a")
+    monkeypatch.setattr(leader, "_VERDICT_SECS", 0.5)
+    jobs = workers(2)
+
+    told = results(
+        start(jobs, WORKER_0, facts={"barrier": "download"}, timeout_secs=2),
+        start(jobs, WORKER_1, facts=FACTS),
+    )
+
+    assert told[0] == told[1]
+    assert "barrier is download on worker 0" in told[0]
 
 
 def test_task_takes_the_place_of_one_of_another_run():

@@ -142,7 +142,14 @@ def make_meeting(clock, called_at, lines):
             free.close()
             cluster = Cluster(jobs={"worker": addresses}, task=Task("worker", index))
             meeting = stack.enter_context(
-                Meeting(cluster, FACTS, timeout_secs=300, report=lines.append, clock=clock)
+                Meeting(
+                    cluster,
+                    FACTS,
+                    timeout_secs=300,
+                    longer="more",
+                    report=lines.append,
+                    clock=clock,
+                )
             )
 
             def listen_for_a_second():

@@ -1,6 +1,7 @@
 """Questions of a script about its tasks, where there is no cluster yet."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 import kerasdist
 from kerasdist import testing
+from kerasdist.preflight import ClusterStartError
 
 pytestmark = pytest.mark.processes
 
@@ -40,6 +42,18 @@ def test_workers_meet_before_make_strategy():
     results = testing.run_cluster(meet_twice, num_workers=2)
 
     assert [result.value for result in results] == [True, False]
+
+
+def test_a_barrier_without_the_others_names_its_own_limit(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    config = {"cluster": {"worker": [address, "127.0.0.1:1"]}}
+    config["task"] = {"type": "worker", "index": 0}
+    monkeypatch.setattr(kerasdist.tasks, "_joined", [])
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+    with pytest.raises(ClusterStartError, match=r"`barrier\(timeout_secs=...\)` waits longer"):
+        kerasdist.barrier("download", timeout_secs=0.1)
 
 
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), ("5", TypeError)])

@@ -1,5 +1,6 @@
 """What the tasks of a cluster tell each other before they start, and how it is compared."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -27,11 +28,17 @@ class Hello:
 
     @classmethod
     def of(cls, cluster: Cluster, facts: Mapping[str, str]) -> "Hello":
-        """Returns what this process says."""
+        """Returns what this process says.
+
+        Args:
+            cluster: The tasks, and which one this is.
+            facts: What has to be the same; to them comes which run this process belongs to.
+        """
+        run = {name: os.environ[name] for name in _FACTS_OF_THE_RUN if name in os.environ}
         return cls(
             task=str(cluster.task),
             addresses={str(task): address for task, address in cluster.addresses.items()},
-            facts={name: str(value) for name, value in facts.items()},
+            facts={name: str(value) for name, value in {**run, **facts}.items()},
         )
 
     @classmethod

@@ -25,6 +25,7 @@ class Meeting:
         cluster: The tasks, and which one this is.
         facts: What has to be the same on every task.
         timeout_secs: When to give up.
+        longer: The call with the argument that waits longer, for the message.
         report: Takes a line of progress.
         clock: Seconds.
 
@@ -43,12 +44,14 @@ class Meeting:
         facts: Mapping[str, str],
         *,
         timeout_secs: float,
+        longer: str,
         report: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ):
         own_address = cluster.addresses[cluster.task]
         self.hello = Hello.of(cluster, facts)
         self.timeout_secs = timeout_secs
+        self._longer = longer
         self.contacts = {
             str(task): Contact(str(task), address, clock=clock)
             for task, address in cluster.addresses.items()
@@ -146,7 +149,7 @@ class Meeting:
             f"{''.join(lines)}\n"
             "Start what is missing, or read in its log why it ended; check the addresses, and that "
             "the machines reach each other on these ports. "
-            "`make_strategy(start_timeout_secs=...)` waits longer. "
+            f"`{self._longer}` waits longer. "
             f"{self.describe_own_address()}"
         ).rstrip()
 

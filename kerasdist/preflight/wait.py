@@ -15,6 +15,7 @@ def wait_for_peers(
     *,
     facts: Mapping[str, str],
     timeout_secs: float = 300,
+    longer: str = "wait_for_peers(timeout_secs=...)",
     report: Callable[[str], object] = say,
 ) -> None:
     """Waits until every task of the cluster is there, and checks that they agree.
@@ -28,10 +29,12 @@ def wait_for_peers(
 
     Args:
         cluster: The tasks, and which one this is. A process alone and an evaluator need not wait.
-        facts: What has to be the same on every task, such as versions and the number of clones. A
-            task that differs in KERASDIST_RUN_ID or KERASDIST_RESTART_COUNT is left over from
-            another run: it is not counted, and the one that belongs here may still come.
+        facts: What has to be the same on every task, such as versions and the number of clones.
+            Without being asked, tasks also tell their KERASDIST_RUN_ID and KERASDIST_RESTART_COUNT:
+            one that differs in these is left over from another run. It is not counted, and the one
+            that belongs here may still come.
         timeout_secs: How long to wait for the other tasks. Starting machines takes minutes.
+        longer: What a user writes to wait longer, for the message at the timeout.
         report: Is called with a line of progress, every 10 seconds.
 
     Raises:
@@ -47,7 +50,8 @@ def wait_for_peers(
     check_positive("timeout_secs", timeout_secs)
     if cluster.is_local or cluster.task not in cluster.addresses:
         return
-    with Meeting(cluster, facts, timeout_secs=timeout_secs, report=report) as meeting:
+    meeting = Meeting(cluster, facts, timeout_secs=timeout_secs, longer=longer, report=report)
+    with meeting:
         if cluster.is_chief:
             lead(meeting)
         else:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kerasdist import environment, launch_note, tasks
+from kerasdist import launch_note, tasks
 from kerasdist.checks import check_kind
 from kerasdist.cluster import Cluster, proxies
 from kerasdist.config import DeploymentConfig
@@ -164,14 +164,21 @@ def _facts(num_clones: str) -> dict[str, str]:
     import keras
     import tensorflow as tf
 
-    names = (environment.RUN_ID, environment.RESTART_COUNT)
     return {
         "kerasdist": installed_version() or "not installed",
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
         "number of clones": num_clones,
-        **{name: os.environ[name] for name in names if name in os.environ},
     }
+
+
+def _meet(cluster: Cluster, facts: dict[str, str], options: ClusterOptions) -> None:
+    wait_for_peers(
+        cluster,
+        facts=facts,
+        timeout_secs=options.start_timeout_secs,
+        longer="make_strategy(start_timeout_secs=...)",
+    )
 
 
 def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
@@ -183,7 +190,7 @@ def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
     tensorflow_adapter.check_not_started()
     facts = _facts(str(len(choice.devices)))
     proxies.bypass(cluster.addresses.values())
-    wait_for_peers(cluster, facts=facts, timeout_secs=options.start_timeout_secs)
+    _meet(cluster, facts, options)
     return MultiWorkerMirroredStrategy(cluster, list(choice.devices), options, reason=choice.reason)
 
 
@@ -202,7 +209,7 @@ def _join_parameter_servers(
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
 
     tensorflow_adapter.check_not_started()
-    wait_for_peers(cluster, facts=facts, timeout_secs=options.start_timeout_secs)
+    _meet(cluster, facts, options)
     if not cluster.is_chief:
         serve(
             cluster,
