@@ -8,12 +8,12 @@ a thread, which hears of signals by the file descriptor that Python's C code wri
 import functools
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 from kerasdist.exit_codes import SIGNALED
+from kerasdist.terminal import say
 
 # One TERM for a group of processes can come twice: a launcher passes on its own.
 _APART_SECS = 3.0
@@ -112,11 +112,9 @@ def _forget_in_child() -> None:
 def _end_at_second(read_end: int) -> None:
     with open(read_end, "rb", buffering=0) as pipe:
         if is_repeated(iter(lambda: pipe.read(1), b""), time.monotonic):
-            print(
+            say(
                 "Received SIGTERM again: this process ends now, in the middle of a step and "
-                "without a checkpoint of it.",
-                file=sys.stderr,
-                flush=True,
+                "without a checkpoint of it."
             )
             os._exit(SIGNALED + signal.SIGTERM)
 
