@@ -70,8 +70,8 @@ MAY_IMPORT = {
     "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": {"unique"},
     "weights": {
-        *("checkpoints", "patterns", "private", "remote_path", "short_list", "terminal"),
-        *("columns", "counted", "training"),
+        *("checkpoints", "columns", "comparison", "counted", "patterns", "private"),
+        *("remote_path", "short_list", "terminal", "training"),
     },
     "show": {"short_list", "training", "usage_error"},
     "callbacks": {

@@ -88,6 +88,16 @@ def test_not_a_number_is_a_difference(tmp_path, capsys):
     assert "only/0: differs by inf at most" in capsys.readouterr().out
 
 
+def test_what_is_not_a_number_in_both_is_no_difference(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="only")])
+    for name, value in (("a", 1.0), ("b", 1.5)):
+        model.set_weights([np.array([[np.nan], [value]]), np.zeros(1)])
+        model.save_weights(tmp_path / f"{name}.weights.h5")
+
+    assert main(["inspect", *(str(tmp_path / f"{name}.weights.h5") for name in "ab")]) == 0
+    assert "only/0: differs by 0.5 at most" in capsys.readouterr().out
+
+
 def test_wrong_paths_are_one_line(tmp_path, capsys):
     (tmp_path / "text").write_text("")
     for name in ("nothing", "nothing.keras", "", "text"):

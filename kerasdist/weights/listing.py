@@ -3,6 +3,7 @@
 import numpy as np
 
 from kerasdist.columns import in_columns
+from kerasdist.comparison.differences import absolute_differences
 from kerasdist.counted import counted
 from kerasdist.weights.sources import Source, Value, read
 
@@ -58,11 +59,8 @@ def _difference(ours: Value, theirs: Value) -> str:
     if ours.shape != theirs.shape:
         return f"shape {list(ours.shape)} and {list(theirs.shape)}"
     first, second = (np.asarray(each.load(), "float64") for each in (ours, theirs))
-    if np.array_equal(first, second, equal_nan=True):
-        return ""
-    # NaN on one side alone is the largest difference.
-    difference = np.nan_to_num(np.abs(first - second), nan=np.inf)
-    return f"differs by {difference.max():.3g} at most"
+    largest = absolute_differences(first, second).max(initial=0.0)
+    return f"differs by {largest:.3g} at most" if largest else ""
 
 
 def _bytes(value: Value) -> int:
