@@ -31,12 +31,11 @@ class WorkerTimes:
 
     Args:
         strategy: A ParameterServerStrategy of ours.
-        is_on: Whether to measure at all.
+        is_on: Whether to measure at all; never done without a clock.
     """
 
     def __init__(self, strategy, *, is_on: bool):
-        self._has_clock = step_times.has_clock()
-        self._is_on = is_on and self._has_clock
+        self._is_on = is_on and step_times.has_clock()
         self._name = unique_name()
         self._row: Any = None  # While a call is traced.
         self._computes_since: Any = None  # While a step is.
@@ -53,8 +52,8 @@ class WorkerTimes:
             self._largest: Any = tf.Variable(zeros[:, 0], trainable=False)
 
     def read(self) -> np.ndarray:
-        """Returns float64 [workers, `step_times.NUM_COLUMNS`]; no rows without a clock."""
-        if not self._has_clock:
+        """Returns float64 [workers, `step_times.NUM_COLUMNS`]; no rows if it is not on."""
+        if not self._is_on:
             return np.zeros([0, step_times.NUM_COLUMNS])
         rows = self._rows.numpy()
         result = np.zeros([len(rows), step_times.NUM_COLUMNS])
@@ -70,9 +69,9 @@ class WorkerTimes:
     def take_numbers(self) -> dict[str, float]:
         """Returns the largest staleness, and bytes of a step to each ps, since the last call.
 
-        No bytes where no step has ended since; nothing without a clock.
+        No bytes where no step has ended since; nothing if it is not on.
         """
-        if not self._has_clock:
+        if not self._is_on:
             return {}
         rows, largest = self._rows.numpy(), self._largest.numpy()
         self._largest.assign(tf.zeros_like(self._largest))

@@ -10,6 +10,7 @@ import tensorflow as tf
 from kerasdist import show
 from kerasdist.callbacks import Summaries
 from kerasdist.strategies.make_strategy import make_strategy
+from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from tests import fork_server
 
 pytestmark = pytest.mark.processes
@@ -90,6 +91,13 @@ def test_bytes_to_each_parameter_server(found):
     # Of the embeddings the rows of a batch and their numbers, not the table.
     rows = BATCH * LENGTH * (8 * 4 + 4)
     assert sum(num_bytes) == pytest.approx(rows + 4 * (LENGTH * 8 + 1))
+
+
+def test_nothing_is_known_where_nobody_measures():
+    times = WorkerTimes(None, is_on=False)
+
+    assert len(times.read()) == 0
+    assert times.take_numbers() == {}
 
 
 def test_no_bytes_are_told_of_where_no_step_has_ended(outcome):
