@@ -210,9 +210,8 @@ class Folder:
         """Returns by the steps of the checkpoints what was noted under a name; not of all."""
         values = {}
         for step in self.steps():
-            with contextlib.suppress(OSError, ValueError, tf.errors.OpError):
-                with tf.io.gfile.GFile(os.path.join(self.path_of(step), RECORD), "rb") as file:
-                    value = json.loads(file.read()).get("monitored", {}).get(name)
+            with contextlib.suppress(*_DAMAGE, OSError, tf.errors.OpError):
+                value = _record_at(self.path_of(step)).get("monitored", {}).get(name)
                 if value is not None and not math.isnan(value):
                     values[step] = value
         return values

@@ -149,3 +149,14 @@ def test_damage_is_found(name, damage, tmp_path):
         folder.read(3)
     with pytest.warns(UserWarning, match="The checkpoint of step 3 cannot be read"):
         assert folder.newest() is None
+
+
+@pytest.mark.parametrize("content", ["[]", '{"monitored": {"loss": 0.0}}'])
+def test_one_whose_record_is_damaged_is_not_the_best(content, tmp_path):
+    folder = Folder(str(tmp_path))
+    for step in (1, 2):
+        record = {"monitored": {"loss": float(step)}}
+        folder.write(step, record, {}, lambda file: file.write(b"weights"))
+    (tmp_path / "step-00000002" / "checkpoint.json").write_text(content)
+
+    assert folder.ranked("loss", "min") == [1]
