@@ -50,6 +50,7 @@ class GradientAccumulation(UpdateCallback):
                 "an update after every batch."
             )
         self.steps = steps
+        self._variables: list = []  # Held, so that none of another model has their ids.
         self._sums: dict = {}
         self._num_batches: dict = {}
         self._totals: dict = {}
@@ -70,8 +71,9 @@ class GradientAccumulation(UpdateCallback):
         self._knows_divisors = keras_stock.has_stock_total_loss(model)
         self._has_warned = False
         variables = model.trainable_variables
-        if self._sums.keys() == {id(variable) for variable in variables}:
+        if set(map(id, self._variables)) == set(map(id, variables)):
             return
+        self._variables = variables
         self._sums = {
             id(variable): _zeros(variable.shape, variable.dtype) for variable in variables
         }

@@ -1,6 +1,8 @@
 """Accumulation: the weights of batches that are k times larger."""
 
 import functools
+import gc
+import weakref
 
 import keras
 import numpy as np
@@ -306,6 +308,19 @@ def test_a_layer_that_is_trained_only_in_the_second_fit():
     hand_loop.fit(model, [accumulation], epochs=1)
 
     assert np.abs(model.get_weights()[0] - hand_loop.START[0]).max() > 1e-3
+
+
+def test_no_other_variable_can_have_the_id_of_one_that_sums_are_for():
+    strategy = strategies.get("one device")
+    model = hand_loop.make_model(strategy)
+    accumulation = GradientAccumulation(steps=7)
+    hand_loop.fit(model, [accumulation], epochs=1)
+    [kernel, *_] = [weakref.ref(variable) for variable in model.trainable_variables]
+    accumulation.set_model(hand_loop.make_model(strategy))
+    del model
+    gc.collect()
+
+    assert kernel() is not None
 
 
 @pytest.mark.parametrize("dtype", [None, "mixed_float16"])
