@@ -9,6 +9,7 @@ these names moves. Written against TensorFlow 2.20 and 2.21.
 
 import contextlib
 import functools
+import inspect
 import itertools
 import random
 import re
@@ -26,17 +27,10 @@ from tensorflow.python.ops import (
     while_loop,
 )
 
-from kerasdist.private import names
-from kerasdist.private.call_adapter import RANDOM_MODULES
+from kerasdist.private import call_adapter, names
 
-# TensorFlow's functions behind every random number and every assignment, where each operation runs
-# at once; see `alike_draws` and `assignments_undone`.
-RANDOM_FUNCTIONS = re.compile(
-    r"(stateful_|stateless_)?(parameterized_)?(random_)?(standard_)?"
-    r"(truncated_normal|normal|uniform|uniform_int|uniform_full_int)(_v2)?"
-)
-SHUFFLES = re.compile(r"random_shuffle|stateless_shuffle")
-# The last ones move a `tf.random.Generator` on.
+# TensorFlow's functions behind every assignment, where each operation runs at once; see
+# `assignments_undone`. The last ones move a `tf.random.Generator` on.
 ASSIGNMENTS = re.compile(
     r"(assign|assign_add|assign_sub)_variable_op|resource_scatter_[a-z_]+|rng_(read_and_)?skip"
 )
@@ -46,8 +40,9 @@ ASSIGNMENTS = re.compile(
 def alike_draws() -> Generator[Callable[[], None]]:
     """Makes random numbers the same for every example and on every replica; for eager operations.
 
-    The numbers of a draw differ along all axes but the first. TensorFlow's generator is put back at
-    the end; Python's and numpy's are for the caller to keep. For what is traced there is
+    The numbers of a draw differ along all axes but the first, and but the first of what says how
+    they are distributed: both may be examples. TensorFlow's generator is put back at the end;
+    Python's and numpy's are for the caller to keep. For what is traced there is
     `kerasdist.training.step.draws`.
 
     Yields:
@@ -64,24 +59,20 @@ def alike_draws() -> Generator[Callable[[], None]]:
 
     def draw(stock, *args, **kwargs):
         drawn = stock(*args, **kwargs)
-        fractions = _fractions(drawn.shape.as_list()[1:], next(local.counter))
-        if not drawn.dtype.is_floating:
-            row = _integers(fractions, drawn, args, kwargs)
-        elif "normal" in stock.__name__:
-            row = 1.4 * np.sin(2 * np.pi * fractions)
-        else:
-            row = fractions
+        given = inspect.signature(stock).bind(*args, **kwargs).arguments
+        fractions = _fractions(_shape_of_one(drawn.shape, given), next(local.counter))
+        row = _numbers(stock.__name__, fractions, drawn.dtype, given)
         return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
 
     def in_order(stock, value, *args, **kwargs):
         return tf.identity(value)
 
     replaced = {
-        (module, name): functools.partial(function, getattr(module, name))
-        for module in RANDOM_MODULES
-        for name in vars(module)
-        for pattern, function in ((RANDOM_FUNCTIONS, draw), (SHUFFLES, in_order))
-        if pattern.fullmatch(name)
+        (module, name): functools.partial(
+            in_order if name.endswith("shuffle") else draw, getattr(module, name)
+        )
+        for module, name in call_adapter.draws()
+        if name != "rng_read_and_skip"  # It returns a state, and no numbers.
     }
     try:
         with names.replaced(replaced):
@@ -97,12 +88,32 @@ def _fractions(shape, seed: int) -> np.ndarray:
     return np.reshape(np.modf(0.37 + 0.618 * seed + 0.755 * positions)[0], shape)
 
 
-def _integers(fractions, drawn, args, kwargs):
-    """Returns integers between the bounds of a draw, its last two arguments."""
-    bounds = [kwargs[name] for name in ("minval", "maxval") if name in kwargs]
-    bounds = bounds or [each for each in args if np.ndim(each) == 0][-2:]
-    low, high = bounds if len(bounds) == 2 else (drawn.dtype.min, drawn.dtype.max)
-    return int(low) + np.floor(fractions * (int(high) - int(low)))
+def _shape_of_one(shape, given) -> list[int]:
+    """Returns the shape of what is drawn, with 1 for the axes that may be those of examples."""
+    names_of_parameters = ("alpha", "rate", "lam", "counts")
+    num_axes = max(np.ndim(given.get(name, 0.0)) for name in names_of_parameters)
+    of_examples = (0, len(shape) - num_axes)  # The axes of parameters are the last ones.
+    return [1 if axis in of_examples else size for axis, size in enumerate(shape)]
+
+
+def _numbers(function: str, fractions, dtype, given):
+    """Returns numbers such as a function draws, made of fractions.
+
+    Whole ones do not depend on what a model computes: with the rounding of another batch, some
+    would be others.
+    """
+    if "normal" in function:
+        return 1.4 * np.sin(2 * np.pi * fractions)
+    if "gamma" in function:  # Of which there is a gradient.
+        return tf.cast(2 * fractions, dtype) * given["alpha"]
+    if "multinomial" in function:
+        return np.floor(fractions * np.shape(given["logits"])[-1])
+    if "poisson" in function or "binomial" in function:
+        return np.floor(2 * fractions)
+    if dtype.is_floating:
+        return fractions
+    low, high = (int(given.get(*bound)) for bound in (("minval", dtype.min), ("maxval", dtype.max)))
+    return low + np.floor(fractions * (high - low))
 
 
 @contextlib.contextmanager

@@ -25,8 +25,11 @@ _SHAPED = {
     "stateless_uniform": "stateless_uniform",
     "stateless_truncated_normal": "stateless_truncated_normal",
 }
-# Functions that choose among what they are given; these stay as they are.
-_CHOOSING = ("categorical", "stateless_categorical", "shuffle")
+# Functions whose numbers depend on more than a shape; these stay as they are.
+_UNCHANGED = (
+    *("categorical", "stateless_categorical", "shuffle", "gamma", "stateless_gamma"),
+    *("poisson", "stateless_poisson", "stateless_binomial"),
+)
 _entered: list["Draws"] = []  # One at most.
 _SEED = (1, 2)  # In the place of a state, of which each replica has its own.
 
@@ -99,7 +102,7 @@ class Draws:
             self._replace(tf.random, name, functools.partial(_draw_alike, draw))
         for module, name in ((tf.nn.experimental, "stateless_dropout"), (tf.nn, "dropout")):
             self._replace(module, name, functools.partial(_drop_alike, drop))
-        for name in _CHOOSING:
+        for name in _UNCHANGED:
             self._replace(tf.random, name, None)
         _entered.append(self)
         return self

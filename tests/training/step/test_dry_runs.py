@@ -171,6 +171,13 @@ DRAWS = {
     "Keras normal": lambda: keras.random.normal((4, 3)),
     "Keras integers": lambda: keras.random.randint((4, 3), 2, 9),
     "dropout": lambda: keras.random.dropout(tf.ones([4, 3]), 0.5),
+    "gamma": lambda: tf.random.gamma([4, 3], 2.0),
+    "gamma of each example": lambda: tf.random.gamma([], tf.fill([4, 3], 2.0)),
+    "stateless gamma": lambda: tf.random.stateless_gamma([4, 3], [1, 2], 2.0),
+    "poisson": lambda: tf.random.poisson([4, 3], 3.0),
+    "categorical": lambda: tf.random.categorical(tf.zeros([4, 5]), 3),
+    "Keras binomial": lambda: keras.random.binomial((4, 3), 5.0, 0.5),
+    "binomial": lambda: tf.random.Generator.from_seed(1).binomial([4, 3], 5.0, 0.5),
 }
 
 
@@ -185,6 +192,28 @@ def test_random_numbers_are_alike_for_all_examples(name):
     assert (drawn == drawn[0]).all()
     assert len(np.unique(drawn)) > 1
     np.testing.assert_array_equal(drawn, again)
+
+
+def test_several_numbers_for_each_example_are_alike_for_all_examples():
+    with rehearsal_adapter.alike_draws() as start:
+        start()
+        of_four = tf.random.poisson([2], tf.fill([4, 3], 3.0)).numpy()
+        start()
+        of_two = tf.random.poisson([2], tf.fill([2, 3], 3.0)).numpy()
+
+    assert (of_four == of_four[:, :1]).all()
+    np.testing.assert_array_equal(of_four[:, :2], of_two)
+
+
+def test_numbers_that_are_alike_have_the_gradient_of_their_parameter():
+    alpha = tf.constant([[1.0, 2.0]] * 3)
+
+    with rehearsal_adapter.alike_draws() as start, tf.GradientTape() as tape:
+        start()
+        tape.watch(alpha)
+        drawn = tf.random.gamma([], alpha)
+
+    assert (tape.gradient(drawn, alpha).numpy() > 0).all()
 
 
 def test_every_assignment_is_undone():

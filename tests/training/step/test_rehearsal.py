@@ -41,6 +41,9 @@ class OwnStep(keras.Model):
             outputs = self(x, training=True)
             outputs += 0.1 * keras.random.normal(keras.ops.shape(y))
             outputs += 0.1 * tf.random.uniform(tf.shape(y))
+            outputs += 0.1 * tf.random.gamma(tf.shape(y), 2.0)
+            outputs += 0.1 * tf.random.poisson(tf.shape(y), 3.0)
+            outputs += 0.1 * tf.cast(tf.random.categorical(tf.zeros_like(y), 2), tf.float32)
             loss = self.reduce(tf.reduce_mean(tf.square(outputs - y), axis=-1), outputs, x)
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
