@@ -31,6 +31,17 @@ def test_what_a_checkpoint_holds(run, capsys):
     assert lines[-1] == "4 arrays, 260 bytes"
 
 
+def test_the_step_is_that_of_the_name_also_after_another_compile(tmp_path, capsys):
+    model = hand_loop.make_model(strategies.get("one device"))
+    for _ in range(2):
+        model.compile("sgd", "mse")
+        hand_loop.fit(model, [Checkpoint(tmp_path)])
+
+    assert main(["inspect", str(tmp_path)]) == 0
+
+    assert "step-00000028: step 28, epoch 2" in capsys.readouterr().out
+
+
 def test_a_copy_of_one_checkpoint(run, capsys, monkeypatch):
     shutil.copytree(run / "step-00000012", run / "best")
     monkeypatch.chdir(run / "best")

@@ -64,10 +64,9 @@ class Saved:
 
     @property
     def step(self) -> int:
-        """Its number; only a checkpoint in the folder of its run has one."""
+        """Its number; of a copy with another name, how many updates its optimizer has counted."""
         found = _NAME.fullmatch(os.path.basename(self.path))
-        assert found, self.path
-        return int(found[1])
+        return int(found[1]) if found else self.record["updates"]
 
     @contextlib.contextmanager
     def weights(self):

@@ -50,7 +50,7 @@ def _about(path: str, source: Source) -> str:
     about = source.checkpoint.record
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return (
-        f"{source.checkpoint.path}: step {about['updates']}, epoch {about['epoch']} and "
+        f"{source.checkpoint.path}: step {source.checkpoint.step}, epoch {about['epoch']} and "
         f"{about['step']} steps of the next, written {about['written']} with {versions}"
     )
 
