@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import TypedDict
 
-from kerasdist.checks import check_bool, check_choice, check_int, check_secs
+from kerasdist.checks import check_bool, check_choice, check_int, check_secs, checked_folder
 from kerasdist.config import check_num_clones
 from kerasdist.remote_path import is_remote
 
@@ -43,12 +43,7 @@ class Settings:
         check_secs("grace_secs", self.grace_secs)
         check_secs("timeout_secs", math.inf if self.timeout_secs is None else self.timeout_secs)
         check_secs("frozen_timeout_secs", self.frozen_timeout_secs)
-        if self.log_dir == "":
-            raise ValueError(
-                "`log_dir` must not be empty. Received: log_dir=''. Without it, logs are in "
-                "kerasdist_logs/<run id>."
-            )
-        if is_remote(os.fspath(self.log_dir or "")):
+        if self.log_dir is not None and is_remote(checked_folder("log_dir", self.log_dir)):
             raise ValueError(
                 "`log_dir` must be a folder on this machine. Received: "
                 f"log_dir={self.log_dir!r}. Mount the storage, or copy the logs there afterwards."

@@ -163,6 +163,7 @@ def test_mistake_is_one_line_with_exit_code_2_and_starts_nothing(arguments, mess
         (["true"], {"num_workers": True}, "num_workers=True"),
         (["true"], {"chief": 1}, "chief=1"),
         (["true"], {"timeout_secs": "10"}, "timeout_secs='10'"),
+        (["true"], {"log_dir": 3}, "`log_dir` must be the path of a folder. Received: log_dir=3"),
     ],
 )
 def test_wrong_types_are_named(program, settings, message):
