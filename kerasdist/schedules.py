@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from kerasdist.checks import check_int, check_positive
+from kerasdist.checks import check_int, check_positive, is_number
 
 
 def decay_steps(
@@ -63,8 +63,8 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         scale: Factor after the warm-up; the number of replicas, for linear scaling.
 
     Raises:
-        TypeError, ValueError: `num_steps` is not an int or is negative, or `scale` is not a
-            positive number.
+        TypeError, ValueError: `schedule` is neither a number nor a schedule, `num_steps` is not an
+            int or is negative, or `scale` is not a positive number.
 
     Example:
         ```python
@@ -81,6 +81,10 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         num_steps: int,
         scale: float = 1.0,
     ):
+        if not (is_number(schedule) or callable(schedule)):
+            raise TypeError(
+                f"`schedule` must be a number or a schedule. Received: schedule={schedule!r}."
+            )
         check_int("num_steps", num_steps, at_least=0)
         check_positive("scale", scale)
         self.schedule = schedule

@@ -91,11 +91,12 @@ def test_the_schedule_after_the_warm_up_counts_from_the_start_of_training():
         ({"num_steps": True}, TypeError, "num_steps=True"),
         ({"num_steps": 1, "scale": 0}, ValueError, "scale=0"),
         ({"num_steps": 1, "scale": -2.0}, ValueError, "scale=-2.0"),
+        ({"schedule": "0.1", "num_steps": 1}, TypeError, "number or a schedule.*schedule='0.1'"),
     ],
 )
 def test_arguments_out_of_their_range_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
-        WarmUp(0.1, **arguments)
+        WarmUp(**({"schedule": 0.1} | arguments))
 
 
 @pytest.mark.parametrize("inner", ["number", "schedule"])
