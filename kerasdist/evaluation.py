@@ -27,7 +27,8 @@ def new_checkpoints(
         directory: The folder of `callbacks.Checkpoint`; it need not exist yet.
         after_step: Checkpoints up to this step are left out, such as those that were evaluated
             before this program was started again.
-        every_secs: Seconds between two looks into the folder.
+        every_secs: Seconds between two looks into the folder. Not 0, unlike in callbacks, where it
+            means each step: a process that only looks would never rest.
         timeout_secs: Seconds to wait for the next checkpoint.
 
     Yields:
