@@ -18,11 +18,12 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist import environment, launch_note
-from kerasdist.cluster import Cluster
+from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
+from tests.warned import warned_by
 
 X = np.random.default_rng(7).normal(size=(33, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -67,11 +68,37 @@ def test_one_clone_is_one_device():
         ("chief_timeout_secs", 0, ValueError),
         ("wait_for_chief", "no", TypeError),
         ("steps_per_call", 0, ValueError),
+        ("communication_options", "nccl", TypeError),
+        ("variable_partitioner", 3, TypeError),
     ],
 )
 def test_arguments_are_checked_also_where_they_have_no_effect(argument, value, error):
     with pytest.raises(error, match=f"^`{argument}` must .* Received: {argument}={value!r}.$"):
         kerasdist.make_strategy(**{argument: value})
+
+
+NO_EFFECT = {
+    "communication_options": tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1),
+    "wait_for_chief": True,
+    "steps_per_call": 2,
+    "variable_partitioner": tf.distribute.experimental.partitioners.FixedShardsPartitioner(2),
+}
+
+
+@pytest.mark.parametrize("argument", NO_EFFECT)
+def test_an_argument_without_effect_is_told(argument):
+    arguments: Any = {argument: NO_EFFECT[argument]}
+
+    with pytest.warns(UserWarning, match=rf"^`{argument}` has no effect here: it is") as told:
+        kerasdist.make_strategy(cluster=Cluster.local(), **arguments)
+
+    assert [each.filename for each in told] == [__file__]
+
+
+def test_an_evaluator_is_given_what_the_others_need():
+    cluster = Cluster(jobs={"worker": ["a:1", "b:1"]}, task=Task("evaluator", 0))
+
+    assert warned_by(lambda: kerasdist.make_strategy(cluster=cluster, steps_per_call=2)) == []
 
 
 def test_launch_is_told_that_the_program_makes_a_strategy(tmp_path, monkeypatch):

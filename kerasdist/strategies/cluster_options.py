@@ -5,6 +5,18 @@ from typing import Any
 
 from kerasdist.checks import check_bool, check_int, check_positive
 
+# The arguments that only one strategy has a use for.
+_OWNERS = {
+    "communication_options": "MultiWorkerMirroredStrategy",
+    "wait_for_chief": "ParameterServerStrategy",
+    "steps_per_call": "ParameterServerStrategy",
+    "variable_partitioner": "ParameterServerStrategy",
+}
+_PURPOSES = {
+    "MultiWorkerMirroredStrategy": "several workers without parameter servers",
+    "ParameterServerStrategy": "parameter servers",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
@@ -31,3 +43,32 @@ class ClusterOptions:
         check_bool("wait_for_chief", self.wait_for_chief)
         if self.steps_per_call is not None:
             check_int("steps_per_call", self.steps_per_call, at_least=1)
+        _check_communication_options(self.communication_options)
+        if not (self.variable_partitioner is None or callable(self.variable_partitioner)):
+            raise TypeError(
+                "`variable_partitioner` must be a function, such as one of "
+                "tf.distribute.experimental.partitioners. Received: variable_partitioner="
+                f"{self.variable_partitioner!r}."
+            )
+
+    def without_effect(self, strategy: str) -> dict[str, str]:
+        """Returns what was given and has no effect: the names, and what each of them is for.
+
+        Args:
+            strategy: The name of the strategy that was chosen.
+        """
+        given = [name for name in _OWNERS if getattr(self, name)]
+        return {name: _PURPOSES[_OWNERS[name]] for name in given if _OWNERS[name] != strategy}
+
+
+def _check_communication_options(options: Any) -> None:
+    if options is None:
+        return
+    import tensorflow as tf
+
+    # What TensorFlow's public name makes is not of the class that has this name.
+    if not isinstance(options, type(tf.distribute.experimental.CommunicationOptions())):
+        raise TypeError(
+            "`communication_options` must be a tf.distribute.experimental.CommunicationOptions. "
+            f"Received: communication_options={options!r}."
+        )

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ def make_strategy(
     Call it first in the program: TensorFlow fixes its devices with the first tensor. With several
     workers, all of them call it and continue together. With parameter servers, only the chief
     continues: on the workers and ps tasks, this call serves the chief and then ends the process.
+
+    The same call may be made on every deployment: what has no effect there is told in a warning.
 
     Args:
         config: What to deploy on. None uses all workers of the cluster and all GPUs of each, or its
@@ -122,10 +125,13 @@ def count_gpus() -> int:
 
 def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions):
     """Returns the strategy of this task, once its cluster is there."""
+    is_evaluator = cluster.task.job == "evaluator"
     config, cluster = what_counts_for_task(config, cluster)
     num_gpus = count_gpus()
     config = config_or_launched(config, cluster, num_gpus=num_gpus)
     choice = choose(config, cluster, num_gpus=num_gpus)
+    if not is_evaluator:  # Which is given what the others need.
+        _warn_of_no_effect(options, choice)
     if not choice.needs_cluster:
         return _construct(choice)
     if cluster.is_local:
@@ -141,6 +147,14 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
         num_clones = "as found" if config is None else str(config.num_clones)
         strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones))
     return membership.note(strategy, known)
+
+
+def _warn_of_no_effect(options: ClusterOptions, choice: Choice) -> None:
+    for name, purpose in options.without_effect(choice.strategy).items():
+        warnings.warn(
+            f"`{name}` has no effect here: it is for {purpose}, and this is {choice}.",
+            stacklevel=4,  # The line that calls `make_strategy`.
+        )
 
 
 def _describe_missing_cluster(choice: Choice) -> str:
