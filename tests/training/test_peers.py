@@ -13,7 +13,8 @@ from tests.strategies import each_kind_of_strategy
 
 def strategy_of(job, index, *, num_replicas=6):
     cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:1", "c:1"]}, task=Task(job, index))
-    return SimpleNamespace(cluster=cluster, num_replicas_in_sync=num_replicas)
+    extended = SimpleNamespace(_num_replicas_in_sync=num_replicas)
+    return SimpleNamespace(cluster=cluster, extended=extended)
 
 
 @pytest.mark.parametrize(

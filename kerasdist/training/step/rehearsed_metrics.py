@@ -36,7 +36,9 @@ class RehearsedMetrics:
     def states(self) -> _States:
         """Returns what the metrics hold on this replica."""
         metrics = filter(keras_stock.adds_up, keras_stock.metrics_of(self._model))
-        self._metrics = {id(metric): metric for metric in metrics if metric.variables}
+        # What holds metrics, the user's among them, counts nothing by itself.
+        ones = [each for each in metrics if each.variables and not getattr(each, "metrics", ())]
+        self._metrics = {id(metric): metric for metric in ones}
         return {
             key: [np.asarray(variable.value, "float64") for variable in metric.variables]
             for key, metric in self._metrics.items()

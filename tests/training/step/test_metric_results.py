@@ -104,6 +104,7 @@ def test_a_metric_that_the_property_leaves_out(strategy):
 
 
 @on_three_replicas
+@pytest.mark.filterwarnings("ignore:What the step returns as 'root'")
 def test_a_step_that_computes_with_a_result_is_told(strategy):
     with strategy.scope():
         model = Tracked(lambda model, loss: {"root": tf.sqrt(model.tracker.result())})
