@@ -49,17 +49,17 @@ class RehearsedLogs:
 
     def run_whole(self, step: Callable, touched, data) -> None:
         """Runs `step` with the whole batch, or with `touched`, the same but for rounding."""
-        before = self._metrics.states()
+        self._metrics.begin()
         arrays = _arrays_of(step(data))
-        self._metrics.keep_whole(before, is_touched=data is touched)
+        self._metrics.keep_whole(is_touched=data is touched)
         self._wholes[data is touched] = arrays
         self._wholes.setdefault(False, arrays)  # Of what rounding does not touch they are the same.
 
     def run_part(self, step: Callable, data) -> None:
         """Runs `step` with the share of a replica; all of them call it, inside of `watched()`."""
-        before = self._metrics.states()
+        self._metrics.begin()
         logs = step(data)
-        self._metrics.add_up(before)
+        self._metrics.add_up()
         replica: Any = replica_step.current()
         arrays = _arrays_of(logs)
         flat = [

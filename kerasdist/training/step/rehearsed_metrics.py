@@ -15,7 +15,7 @@ import tensorflow as tf
 from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.training.step import replica_step
 
-# What the variables of a metric hold, or what a step adds to it, by the id of the metric.
+# What the variables of a metric hold, by the id of the metric.
 _States = dict[int, list[np.ndarray]]
 
 
@@ -33,40 +33,44 @@ class RehearsedMetrics:
         self._touched: _States = {}
         self._sums: _States = {}
 
-    def states(self) -> _States:
-        """Returns what the metrics hold on this replica."""
+    def begin(self) -> None:
+        """Lets the metrics begin with zeros on this replica: a step may reset them, or not."""
+        for metric in self._found().values():
+            for variable in metric.variables:
+                variable.assign(tf.zeros_like(variable.value))
+
+    def _found(self) -> dict[int, keras.metrics.Metric]:
         metrics = filter(keras_stock.adds_up, keras_stock.metrics_of(self._model))
         # What holds metrics, the user's among them, counts nothing by itself.
         ones = [each for each in metrics if each.variables and not getattr(each, "metrics", ())]
-        self._metrics = {id(metric): metric for metric in ones}
+        return {id(metric): metric for metric in ones}
+
+    def _states(self) -> _States:
+        """Returns what the metrics hold on this replica, those that the step has made as well."""
+        self._metrics = self._found()
         return {
             key: [np.asarray(variable.value, "float64") for variable in metric.variables]
             for key, metric in self._metrics.items()
         }
 
-    def keep_whole(self, before: _States, *, is_touched: bool) -> None:
-        """Keeps what a step with the whole batch has added.
+    def keep_whole(self, *, is_touched: bool) -> None:
+        """Keeps what a step with the whole batch has counted.
 
         Args:
-            before: The `states` before it.
             is_touched: Whether rounding has touched the batch.
         """
-        added = self._added(before)
+        added = self._states()
         if is_touched:
             self._touched = added
         else:
             self._whole = added
 
-    def add_up(self, before: _States) -> None:
-        """Adds up what steps with the shares have added; all replicas call it.
-
-        Args:
-            before: The `states` of this replica before its step.
-        """
+    def add_up(self) -> None:
+        """Adds up what steps with the shares have counted; all replicas call it."""
         replica: Any = replica_step.current()
         # Where each has the whole batch, the numbers of the first one are read.
         counts = float(replica.share if replica.has_whole_batch else replica.share > 0)
-        added = self._added(before)
+        added = self._states()
         flat = [
             counts * each.ravel()
             for key, whole in self._whole.items()
@@ -102,15 +106,6 @@ class RehearsedMetrics:
                 )
             )
         ]
-
-    def _added(self, before: _States) -> _States:
-        after = self.states()
-        # What the step has made began with zeros.
-        begins = {key: before.get(key, map(np.zeros_like, each)) for key, each in after.items()}
-        return {
-            key: [now - then for now, then in zip(each, begins[key], strict=True)]
-            for key, each in after.items()
-        }
 
 
 def _results(metric, state: list[np.ndarray]) -> list[np.ndarray]:
