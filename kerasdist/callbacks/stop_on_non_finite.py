@@ -118,7 +118,9 @@ class StopOnNonFinite(StepCallback):
         step: Any = replica_step.current()
         is_bad, leave_out, _ = self._judgment(step.updates, optimizer.inner_optimizer, [])
         rare_cond(is_bad, leave_out)
-        first = next(gradient for gradient in gradients if gradient is not None)
+        first = next((gradient for gradient in gradients if gradient is not None), None)
+        if first is None:
+            return gradients
         # One that is NaN is enough: the optimizer then makes no update.
         spoilt = map_values(first, lambda values: tf.where(is_bad, np.nan, values))
         return [spoilt if gradient is first else gradient for gradient in gradients]

@@ -28,6 +28,7 @@ from kerasdist.training.step import (
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import ReplicaStep, current, entered, sees_one_replica
+from kerasdist.training.step.sliced_gradients import map_values
 from kerasdist.unique import unique
 
 
@@ -204,9 +205,10 @@ def _all_reduce(stock, reduce_op, value):
     is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM", "sum")
     if is_sum and step.may_be_empty and step.dependence and step.dependence.is_in(value):
         # What a replica computes of an example that does not count is no part of a sum.
-        value = tf.nest.map_structure(
-            lambda each: tf.where(step.num_examples > 0, each, tf.zeros_like(each)), value
-        )
+        def counted(values):
+            return tf.where(step.num_examples > 0, values, tf.zeros_like(values))
+
+        value = tf.nest.map_structure(lambda each: map_values(each, counted), value)
     result = stock(value)
     if step.dependence:
         step.dependence.end_at(result)
