@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kerasdist import tasks
 from tests import strategies
 
 # A shell ignores it in what it starts in the background, and so would all that the tests start.
@@ -39,6 +40,12 @@ def summaries_are_written():
     tensorflow = sys.modules.get("tensorflow")
     with tensorflow.summary.record_if(True) if tensorflow else contextlib.nullcontext():
         yield
+
+
+@pytest.fixture(autouse=True)
+def the_job_is_forgotten(monkeypatch):
+    """Lets no test see the cluster that another one joined in this process."""
+    monkeypatch.setattr(tasks, "_joined", [])
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -26,7 +26,6 @@ def test_a_process_alone_is_the_chief_and_waits_for_nobody():
 def test_before_make_strategy_the_cluster_of_the_environment_counts(monkeypatch):
     cluster = {"worker": ["localhost:1", "localhost:2"]}
     task = {"type": "worker", "index": 1}
-    monkeypatch.setattr(kerasdist.tasks, "_joined", [])
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
 
     assert not kerasdist.is_chief()
@@ -49,7 +48,6 @@ def test_a_barrier_without_the_others_names_its_own_limit(monkeypatch):
         address = f"127.0.0.1:{server.getsockname()[1]}"
     config = {"cluster": {"worker": [address, "127.0.0.1:1"]}}
     config["task"] = {"type": "worker", "index": 0}
-    monkeypatch.setattr(kerasdist.tasks, "_joined", [])
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
     with pytest.raises(ClusterStartError, match=r"`barrier\(timeout_secs=...\)` waits longer"):
@@ -63,7 +61,6 @@ def test_a_barrier_has_a_time_limit(limit, error):
 
 
 def test_a_strategy_of_this_task_alone_changes_nothing_about_the_job(monkeypatch):
-    monkeypatch.setattr(kerasdist.tasks, "_joined", [])
     cluster = {"worker": ["localhost:1", "localhost:2"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
