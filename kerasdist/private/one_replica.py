@@ -28,7 +28,7 @@ def seen(
 
     Args:
         is_seen: Whether the program in this thread is to see one.
-        all_reduce: Called as all_reduce(stock, reduce_op, value) where it sees all of them.
+        all_reduce: Called as all_reduce(stock, reduce_op, value), also where it sees one.
 
     Yields:
         A list with an item for each time that the number of replicas was asked for there.
@@ -46,13 +46,11 @@ def seen(
         return 1
 
     def reduce(owner, reduce_op, value, options=None):
-        if not is_seen():
+        def stock(value):
+            own = _on_device(value)
+            return own if is_seen() else stock_reduce(owner, reduce_op, own, options)
 
-            def stock(value):
-                return stock_reduce(owner, reduce_op, _on_device(value), options)
-
-            return all_reduce(stock, reduce_op, value)
-        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+        return all_reduce(stock, reduce_op, value)
 
     def all_gather(owner, value, axis, options=None):
         if not is_seen():

@@ -5,6 +5,7 @@ Both gradients come from a rehearsal of a few examples: see `rehearsal`.
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,8 @@ import tensorflow as tf
 _NEGLIGIBLE = 1e-2
 # Of the norm: the shares are not equal, so that a sum is not a mean times a number to the last bit.
 _TOLERANCE_OF_SUM = 0.2
+# Stands for the path of a variable where a program adds up gradients by itself.
+OWN_SUM = "what an `all_reduce` returns"
 # How many times what an input that is different in its last bit makes is rounding, too.
 ROUNDING = 4.0
 _DIVISION = (
@@ -28,7 +31,8 @@ class GradientDifference:
     """Where the gradient over the replicas is not that of the whole batch.
 
     Attributes:
-        variable: Path of the variable whose gradient differs most; "predictions" for those.
+        variable: Path of the variable whose gradient differs most; "predictions" for those, and
+            `OWN_SUM` for a sum of the program's own.
         difference: Norm of the difference over the norm of the larger gradient, of that variable;
             not finite where only one of them is.
         is_sum: Whether all gradients would have to be multiplied by the number of replicas, about.
@@ -70,7 +74,7 @@ def describe(found: GradientDifference, num_replicas: int) -> str:
     """
     text = (
         f"The gradient over {num_replicas} replicas is not the one that the whole batch gives on "
-        f"one device: it differs by {_percent(found.difference)} (of '{found.variable}'). "
+        f"one device: it differs by {_percent(found.difference)} (of {_name(found)}). "
         "Each replica computes the loss of its own examples, which counts as a mean over them. "
     )
     if not math.isfinite(found.difference):
@@ -81,7 +85,16 @@ def describe(found: GradientDifference, num_replicas: int) -> str:
     return text + _remedy(found, num_replicas)
 
 
+def _name(found: GradientDifference) -> str:
+    return found.variable if found.variable == OWN_SUM else f"'{found.variable}'"
+
+
 def _remedy(found: GradientDifference, num_replicas: int) -> str:
+    if found.variable == OWN_SUM:
+        return (
+            "The gradient of `tape.gradient` is that of the whole batch, on each of "
+            f"{num_replicas} replicas. Leave out the `all_reduce` of it."
+        )
     if found.is_sum and found.asks_for_number:
         return f"On one device it is about {num_replicas} times as large. {_DIVISION}"
     if found.is_sum:
@@ -106,7 +119,7 @@ def _compare(
 ) -> GradientDifference | None:
     pairs = [
         (path, _as_array(whole), _as_array(shared))
-        for (paths, wholes), (_, shareds) in zip(expected, found, strict=False)
+        for (paths, wholes), (_, shareds) in _paired(expected, found)
         for path, whole, shared in zip(paths, wholes, shareds, strict=True)
         if whole is not None and shared is not None
     ]
@@ -122,7 +135,11 @@ def _compare(
     ]
     if not differences:  # On one device they are not finite either.
         return None
-    difference, worst = max(differences, key=lambda each: np.nan_to_num(each[0], nan=np.inf))
+    own_sums = [each for each in differences if each[1] == OWN_SUM and each[0] > tolerance]
+    # Where it is one of them, it is the cause of what differs after it.
+    difference, worst = max(
+        own_sums or differences, key=lambda each: np.nan_to_num(each[0], nan=np.inf)
+    )
     if difference <= tolerance:
         return None
     apart = math.hypot(*(_norm(whole - num_replicas * shared) for _, whole, shared in pairs))
@@ -132,6 +149,18 @@ def _compare(
         is_sum=math.isfinite(difference)
         and apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
     )
+
+
+def _paired(expected: list, found: list) -> Iterator[tuple]:
+    """Returns pairs of updates in their order, and of the program's own sums in theirs."""
+    for is_sum in (False, True):
+        yield from zip(
+            *(
+                [each for each in updates if (each[0] == [OWN_SUM]) is is_sum]
+                for updates in (expected, found)
+            ),
+            strict=False,
+        )
 
 
 def _as_array(gradient) -> np.ndarray:

@@ -5,11 +5,19 @@ import functools
 import operator
 from collections.abc import Callable
 
+import tensorflow as tf
+
 from kerasdist.private import keras_adapter, one_replica, rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import replica_run, shared_calls
-from kerasdist.training.step.replica_step import ReplicaStep, apart, entered, sees_one_replica
+from kerasdist.training.step import gradient_difference, replica_run, shared_calls
+from kerasdist.training.step.replica_step import (
+    ReplicaStep,
+    apart,
+    current,
+    entered,
+    sees_one_replica,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +101,7 @@ def rehearse(
 
     with (
         rehearsal_adapter.assignments_undone(),
-        one_replica.seen(sees_one_replica) as questions,
+        one_replica.seen(sees_one_replica, all_reduce=_keep_sum) as questions,
         rehearsal_adapter.inner_graphs_entered(apart),
         rehearsal_adapter.alike_draws() as start,
         shared_calls.iterators_kept(),
@@ -109,3 +117,18 @@ def rehearse(
         own_losses=own_losses,
         counted=counted,
     )
+
+
+def _keep_sum(stock, reduce_op, value):
+    """Stands before an `all_reduce` of the program's own: keeps what it makes of a gradient.
+
+    That of the whole batch is no replica's part of it. What the program then clips may be the same
+    in this step, and differ in a later one.
+    """
+    del reduce_op
+    step, result = current(), stock(value)
+    if step is not None and step.rehearsed is not None:
+        leaves = zip(tf.nest.flatten(value), tf.nest.flatten(result), strict=True)
+        gradients = [summed for each, summed in leaves if each in step.whole_gradients]
+        step.rehearsed.extend(([gradient_difference.OWN_SUM], [each]) for each in gradients)
+    return result

@@ -200,7 +200,7 @@ def run(
 def _all_reduce(stock, reduce_op, value):
     """Stands before an `all_reduce` of the program's own: the same on all replicas afterwards."""
     step = current()
-    if step is None:
+    if step is None or step.has_whole_batch:
         return stock(value)
     is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM", "sum")
     if is_sum and step.may_be_empty and step.dependence and step.dependence.is_in(value):

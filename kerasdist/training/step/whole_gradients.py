@@ -26,6 +26,8 @@ def of_batch(found, target, sources):
         sources: Variables and tensors. Those by tensors stay as they are, those of its examples.
     """
     step = replica_step.current()
+    if step is not None and step.is_alone and step.rehearsed is not None:
+        _remember(tf.nest.flatten(found), step)
     if step is None or step.is_alone or step.weighs_loss or not _can_meet(step):
         return found
     division = next((each for each in step.divisions if each.loss is target), None)
@@ -52,6 +54,13 @@ def of_batch(found, target, sources):
     if division:
         division.is_undone = True
     return tf.nest.pack_sequence_as(sources, gradients)
+
+
+def _remember(gradients: list, step: replica_step.ReplicaStep) -> None:
+    """Lets a rehearsal find what is done with the gradients of a whole batch."""
+    for gradient in gradients:
+        if gradient is not None:
+            step.whole_gradients.add(gradient, gradient)
 
 
 def _can_meet(step: replica_step.ReplicaStep) -> bool:

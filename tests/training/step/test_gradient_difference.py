@@ -10,18 +10,27 @@ import numpy as np
 import pytest
 
 from kerasdist.training.step import gradient_difference
+from kerasdist.training.step.gradient_difference import OWN_SUM
 
 WHOLE = {"kernel": [[1.0, 2.0]], "bias": [0.5]}
 ROUNDED = {"kernel": [[1.0, 2.00001]], "bias": [0.5]}
 
 
-def find(divided, *, rounded=ROUNDED, num_replicas=2, asks_for_number=False):
-    def updates(*gradients):
-        return [[(list(each), list(each.values()))] for each in gradients]
+def find(divided, *, rounded=ROUNDED, num_replicas=2, asks_for_number=False, before=(None, None)):
+    """Returns what is found with one update, and one sum of the program's own before it or none."""
+    of_whole, of_divided = before
+
+    def updates(*gradients, own_sum):
+        return [
+            [(list(each), list(each.values())) for each in (own_sum, update) if each is not None]
+            for update in gradients
+        ]
 
     return gradient_difference.find(
-        SimpleNamespace(updates=updates(WHOLE, rounded), asks_for_number=asks_for_number),
-        SimpleNamespace(updates=updates(divided)),
+        SimpleNamespace(
+            updates=updates(WHOLE, rounded, own_sum=of_whole), asks_for_number=asks_for_number
+        ),
+        SimpleNamespace(updates=updates(divided, own_sum=of_divided)),
         tolerance=1e-3,
         num_replicas=num_replicas,
     )
@@ -66,3 +75,20 @@ def test_what_the_program_asks_for_is_told():
     assert "Leave out the division" in gradient_difference.describe(other, 2)
     assert "2 times as large. The program asks" in gradient_difference.describe(halved, 2)
     assert "differs by 17% (of 'bias')" in gradient_difference.describe(other, 2)
+
+
+def test_a_sum_of_the_programs_own_is_the_cause_of_what_differs_after_it():
+    own_sum = {OWN_SUM: [1.0]}
+
+    assert find({**WHOLE, "bias": [0.9]}, before=(own_sum, own_sum)).variable == "bias"
+    found = find({**WHOLE, "bias": [5.0]}, before=(own_sum, {OWN_SUM: [2.0]}))
+
+    assert found.variable == OWN_SUM
+    text = gradient_difference.describe(found, 2)
+    assert "differs by 50% (of what an `all_reduce` returns)" in text
+    assert text.endswith("on each of 2 replicas. Leave out the `all_reduce` of it.")
+
+
+def test_a_sum_that_one_side_alone_has_is_left_out():
+    assert find(WHOLE, before=({OWN_SUM: [1.0]}, None)) is None
+    assert find(WHOLE, before=(None, {OWN_SUM: [1.0]})) is None

@@ -134,6 +134,33 @@ def test_a_loss_that_is_compiled(strategy):
     check_as_plain(strategy, compiled, run)
 
 
+class SummingStep(OwnStep):
+    """Adds up the gradients of replicas by itself, and clips them in the first steps alone."""
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = self.reduce(self(x, training=True))
+        context: Any = tf.distribute.get_replica_context()
+        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(context.all_reduce("SUM", gradients), 0.1)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+@on_three_replicas
+@pytest.mark.filterwarnings("ignore:The gradient over .*of what an `all_reduce` returns")
+def test_a_sum_of_gradients_that_the_first_step_clips(strategy):
+    def make():
+        model = SummingStep(lambda outputs: tf.reduce_mean(squares(outputs)))
+        model.compile(keras.optimizers.SGD(0.5))
+        return model
+
+    def run(model):
+        return model.fit(X[:1].repeat(17, axis=0), **{**FIT, "epochs": 4}).history
+
+    check_as_plain(strategy, make, run)
+
+
 class Codebook(keras.layers.Layer):
     """Follows the sums of what is next to each code, which replicas add up, as Sonnet's does."""
 
