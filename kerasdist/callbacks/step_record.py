@@ -189,7 +189,7 @@ class StepRecord:
         step = replica_step.current()
         return (
             step is not None
-            and step.rehearsed is None
+            and step.rehearsal is None
             and not step.is_quiet
             and peers.is_chief(self._strategy)
             and peers.replica_id() == peers.local_replicas(self._strategy)[0]

@@ -104,7 +104,8 @@ class StopOnNonFinite(StepCallback):
     def riders(self, gradients):
         step: Any = replica_step.current()
         sizes = tf.stack([_size_of(each) for each in gradients]) if gradients else tf.zeros([0])
-        losses = tf.stack([tf.cast(loss, tf.float32) for loss in step.losses.values()] or [0.0])
+        losses = [tf.cast(each, tf.float32) for each in replica_step.losses().values()]
+        losses = tf.stack(losses or [0.0])
         is_bad = ~tf.reduce_all(tf.math.is_finite(tf.concat([sizes, losses], axis=0)))
         if step.may_be_empty:
             is_bad &= step.num_examples > 0
@@ -162,7 +163,8 @@ class StopOnNonFinite(StepCallback):
         def leave_out():
             count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
             evidence.keep(
-                *(count, flags, indices, sizes, step.losses, losses, data), is_first=not before
+                *(count, flags, indices, sizes, replica_step.losses(), losses, data),
+                is_first=not before,
             )
 
         def keep_sizes():

@@ -33,7 +33,7 @@ def assign(stock, variable, value):
 def adds_up(variable) -> bool:
     """Whether what is added to a variable, in the step of this thread, is added up."""
     step = replica_step.current()
-    is_one_device = step is None or (step.is_alone and step.rehearsed is None)
+    is_one_device = step is None or (step.is_alone and step.rehearsal is None)
     return not is_one_device and _is_aggregated(variable, "sum")
 
 

@@ -69,20 +69,20 @@ def reduce_weighted_values(
         return loss
     if reduction in ("sum", "none", None):
         if reduction == "sum" and _is_compiled():
-            step.divisors.append(_sum_over_examples())
+            step.losses.divisors.append(_sum_over_examples())
             return loss if step.has_whole_batch else _divide(loss, step.share)
         # The train_step makes a mean of it, or the loss has by itself. Numbers for each example
         # that are left as they are Keras adds up, see `compiled_loss`.
         if not _is_compiled() or loss.shape.rank == 0:
-            step.divisors.append(_mean_over_examples(step))
+            step.losses.divisors.append(_mean_over_examples(step))
         return loss
     weights = _divisor_weights(sample_weight, mask, reduction)
     if weights is None:
-        step.divisors.append(_mean_over_examples(step))
+        step.losses.divisors.append(_mean_over_examples(step))
         return loss
     local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
     total = local if step.has_whole_batch else replica_step.sum_over_replicas([local])[0]
-    step.divisors.append(
+    step.losses.divisors.append(
         Divisor(name="the sum of its mask or weights", total=total, weights=weights)
     )
     if step.has_whole_batch:
@@ -114,7 +114,7 @@ def compiled_loss(stock, compiled, *args, **kwargs):
     step = replica_step.current()
     if step is None or loss is None or loss.shape.rank == 0:
         return loss
-    step.divisors.append(_sum_over_examples())
+    step.losses.divisors.append(_sum_over_examples())
     if step.has_whole_batch or step.weighs_loss:
         return loss
     # Its gradient is weighed later, by the share of this replica.
@@ -195,7 +195,7 @@ def update_mean(stock, metric, values, sample_weight=None):
     values = keras.ops.convert_to_tensor(values)
     if len(values.shape) > 0:
         return stock(metric, values, sample_weight)
-    step.losses[metric.name] = values
+    step.losses.means[metric.name] = values
     if step.has_whole_batch:
         return stock(metric, values, sample_weight)
     return stock(metric, values, step.share if sample_weight is None else sample_weight)
@@ -214,7 +214,7 @@ def add_loss(stock, layer, loss):
     added = keras_adapter.losses_added_by(layer)
     num_before = len(added)
     stock(layer, loss)
-    step.added_losses.setdefault(id(layer), []).extend(added[num_before:])
+    step.losses.added.setdefault(id(layer), []).extend(added[num_before:])
     del added[num_before:]
     return None
 
@@ -222,7 +222,7 @@ def add_loss(stock, layer, loss):
 def own_losses(stock, layer) -> list:
     """Stands before the getter of what a layer has added by itself."""
     step = replica_step.current()
-    return stock(layer) if step is None else list(step.added_losses.get(id(layer), ()))
+    return stock(layer) if step is None else list(step.losses.added.get(id(layer), ()))
 
 
 def clear_losses(stock, layer) -> None:
@@ -232,7 +232,7 @@ def clear_losses(stock, layer) -> None:
         stock(layer)
         return
     for each in keras_adapter.layers_of(layer):
-        step.added_losses.pop(id(each), None)
+        step.losses.added.pop(id(each), None)
 
 
 def global_sum(values):

@@ -50,7 +50,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
         return stock(optimizer, gradients, trainable_variables)
     called_optimizers.note(optimizer)
-    if step.rehearsed is not None:
+    if step.rehearsal is not None:
         return _rehearse_update(optimizer, gradients, trainable_variables, step)
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
@@ -99,8 +99,9 @@ def _apply_outside_steps(stock, optimizer, gradients, variables):
 def keep_rehearsed(
     paths: list[str], gradients: list, step: replica_step.ReplicaStep, *, factor: int = 1
 ) -> None:
-    """Keeps the gradient of the global batch in `step.rehearsed`, by the paths of what has it."""
-    step.rehearsed.append((paths, _aggregate_others(gradients, step, factor)))
+    """Keeps the gradient of the global batch in `step.rehearsal`, by the paths of what has it."""
+    assert step.rehearsal is not None
+    step.rehearsal.updates.append((paths, _aggregate_others(gradients, step, factor)))
 
 
 def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) -> list:
@@ -217,7 +218,7 @@ def _division_of(optimizer, step) -> int:
     optimizers = [optimizer, *keras_optimizers.optimizers_of(optimizer)]
     divided = [
         each
-        for division in step.divisions
+        for division in step.losses.divisions
         if not division.is_undone
         for each in (division.optimizer, getattr(division.optimizer, "inner_optimizer", None))
     ]

@@ -58,6 +58,20 @@ def in_a_line(error: Exception) -> str:
     return ": ".join([type(error).__name__, *itertools.islice(telling, 1)])
 
 
+def describe_unchecked(what: str, error: Exception) -> str:
+    """Returns in words that a check has failed, and how to compare by oneself.
+
+    Args:
+        what: What was to be checked, as in "3 replicas predict what one device does".
+        error: What the program has raised.
+    """
+    return (
+        f"Could not check that {what}: {in_a_line(error).rstrip('.')}. The results may differ. "
+        "`python -m kerasdist doctor -- python SCRIPT` compares some steps with those of one "
+        "device."
+    )
+
+
 def describe_failure(error: Exception, model, step, differing: str | None = None) -> str:
     """Returns in words that a step fails with parts of a batch, and not with all of it.
 

@@ -33,13 +33,13 @@ def scale_loss(stock, optimizer, loss):
         loss = global_loss.weigh(loss, step)
     elif _scale_of(optimizer) is not None and not step.has_whole_batch:
         scaled = _scaled_loss(stock, optimizer, loss / gradient_aggregation.num_replicas(), step)
-        step.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
+        step.losses.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
         return scaled
     return _scaled_loss(stock, optimizer, loss, step)
 
 
 def _scaled_loss(stock, optimizer, loss, step):
-    if step.rehearsed is None or _scale_of(optimizer) is None:
+    if step.rehearsal is None or _scale_of(optimizer) is None:
         return stock(optimizer, loss)
     scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
     return loss * scale

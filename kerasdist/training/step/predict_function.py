@@ -87,11 +87,9 @@ class PredictFunction:
         try:
             difference = rehearsed_predictions.describe_difference(*arguments)
         except Exception as error:  # Of the program, which may mean no other batch than its own.
-            warnings.warn(
-                f"Could not check that {len(peers.local_replicas(self._strategy))} replicas "
-                f"predict what one device does: {graph_errors.in_a_line(error)}",
-                stacklevel=2,
-            )
+            number = len(peers.local_replicas(self._strategy))
+            what = f"{number} replicas predict what one device does"
+            warnings.warn(graph_errors.describe_unchecked(what, error), stacklevel=2)
             return
         if difference:
             self._divide(False)

@@ -45,17 +45,7 @@ def _seed_of_first(stock, generator, ordered, step):
     """Returns the same seed on all replicas: the generator moves on once, as on one device."""
     if getattr(generator.state.value, "distribute_strategy", None) is not None:
         return stock(generator, ordered)  # Each replica has a copy of this, too.
-    if step.seeds_of_first is None:
-        seed = stock(generator, ordered)
-        step.seeds.append((generator, seed))
-        return seed
-    nothing: Any = None, None
-    known, seed = next(step.seeds_of_first, nothing)
-    if known is not generator:  # This replica draws something else.
-        return stock(generator, ordered)
-    # One that was drawn in a condition is of that replica alone.
-    is_there = not tf.is_symbolic_tensor(seed) or seed.graph is tf.compat.v1.get_default_graph()
-    return seed if is_there else stock(generator, ordered)
+    return step.seeds.get(generator, functools.partial(stock, generator, ordered))
 
 
 @contextlib.contextmanager

@@ -108,8 +108,9 @@ def warn_of_differences(
         texts, is_repeated = few_examples.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         warnings.warn(
-            f"Could not check that {num_replicas} replicas give the gradient of one device: "
-            f"{graph_errors.in_a_line(error)}",
+            graph_errors.describe_unchecked(
+                f"{num_replicas} replicas give the gradient of one device", error
+            ),
             stacklevel=2,
         )
         return False

@@ -76,10 +76,8 @@ def warn_of_differences(
         texts, is_repeated = few_examples.with_enough(rehearse)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         is_repeated = False
-        texts = [
-            f"Could not check that {num_replicas} replicas evaluate as one device does: "
-            f"{graph_errors.in_a_line(error)}"
-        ]
+        what = f"{num_replicas} replicas evaluate as one device does"
+        texts = [graph_errors.describe_unchecked(what, error)]
     for text in () if is_said else texts:
         warnings.warn(text, stacklevel=2)
     return is_repeated

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,7 +12,9 @@ from kerasdist.private import keras_adapter, one_replica, rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import gradient_difference, replica_run, shared_calls
+from kerasdist.training.step.first_answers import FirstAnswers
 from kerasdist.training.step.replica_step import (
+    RehearsalNotes,
     ReplicaStep,
     apart,
     current,
@@ -76,7 +79,7 @@ def rehearse(
         if own is not None and position > 0:
             own.put_back()
         count = shares.counts[position]
-        replica_step = ReplicaStep(
+        replica_step: Any = ReplicaStep(
             replica_id=0,  # Of which the random numbers are those of one device.
             num_examples=count,
             global_num_examples=shares.total,
@@ -87,17 +90,16 @@ def rehearse(
             weighs_loss=weighs_loss and not shares.are_whole,
             keras_state=keras_state,
             exchange=functools.partial(replica_run.exchange, take_own, operator.call),
-            rehearsed=[],
+            rehearsal=RehearsalNotes(),
             is_first=replica_id == 0,
-            calls=calls,
-            calls_of_first=None if position == 0 else iter(calls),
+            calls=FirstAnswers(calls, is_first=position == 0),
         )
         start()
         with entered(replica_step):
             step_function(shares.data[position])
-        updates[position].extend(replica_step.rehearsed or ())
+        updates[position].extend(replica_step.rehearsal.updates)
         if position == 0:
-            own_losses.extend(replica_step.own_losses)
+            own_losses.extend(replica_step.rehearsal.own_losses)
 
     with (
         rehearsal_adapter.assignments_undone(),
@@ -127,8 +129,8 @@ def _keep_sum(stock, reduce_op, value):
     """
     del reduce_op
     step, result = current(), stock(value)
-    if step is not None and step.rehearsed is not None:
+    if step is not None and step.rehearsal is not None:
         leaves = zip(tf.nest.flatten(value), tf.nest.flatten(result), strict=True)
         gradients = [summed for each, summed in leaves if each in step.whole_gradients]
-        step.rehearsed.extend(([gradient_difference.OWN_SUM], [each]) for each in gradients)
+        step.rehearsal.updates.extend(([gradient_difference.OWN_SUM], [each]) for each in gradients)
     return result

@@ -26,6 +26,7 @@ from kerasdist.training.step import (
     shared_calls,
 )
 from kerasdist.training.step.dependence import Dependence
+from kerasdist.training.step.first_answers import FirstAnswers
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import ReplicaStep, current, entered, sees_one_replica
 from kerasdist.training.step.sliced_gradients import map_values
@@ -146,9 +147,7 @@ def run(
         keras_state=keras_state,
         callbacks=callbacks,
         is_quiet=is_quiet,
-        seeds=seeds,
         draws_alone=peers.count(strategy) == 1,
-        calls=calls,
     )
 
     def replica_fn():
@@ -170,8 +169,8 @@ def run(
                 exchange, take_own, times.of_exchange if times and is_first else operator.call
             ),
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
-            seeds_of_first=None if is_first else iter(seeds),
-            calls_of_first=None if is_first else iter(calls),
+            seeds=FirstAnswers(seeds, is_first=is_first),
+            calls=FirstAnswers(calls, is_first=is_first),
         )
         with entered(step), after(data, checks), _put_back(states, kept[position], step):
             outputs = step_function(data)

@@ -14,13 +14,14 @@ import dataclasses
 import functools
 import operator
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training.step import delivery
+from kerasdist.training.step.first_answers import FirstAnswers
 
 # MirroredStrategy traces every replica in a thread of its own.
 _local = threading.local()
@@ -69,6 +70,37 @@ class Division:
     is_undone: bool = False
 
 
+@dataclasses.dataclass(kw_only=True, slots=True)
+class LossNotes:
+    """What the losses of one replica are, as they are computed.
+
+    Attributes:
+        means: The mean losses by the names of their metrics, as they are tracked.
+        added: What layers have added with `add_loss`, by the layer's id.
+        divisors: What each loss was divided by, in the order in which they were computed; on one
+            device only where there are callbacks.
+        divisions: The losses that were divided by the number of replicas.
+    """
+
+    means: dict = dataclasses.field(default_factory=dict)
+    added: dict = dataclasses.field(default_factory=dict)
+    divisors: list = dataclasses.field(default_factory=list)
+    divisions: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class RehearsalNotes:
+    """What a step would do that is rehearsed.
+
+    Attributes:
+        updates: Paths of the variables and their gradients of each update, which is not made.
+        own_losses: The user's compiled losses, each with labels and predictions.
+    """
+
+    updates: list = dataclasses.field(default_factory=list)
+    own_losses: list = dataclasses.field(default_factory=list)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStep:
     """The share of one replica in the global batch of the step that is being traced.
@@ -98,11 +130,7 @@ class ReplicaStep:
         exchange: Called as exchange(sum_up, tensors) for the messages between replicas.
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
-        added_losses: What layers have added with `add_loss` on this replica, by the layer's id.
-        losses: The mean losses of this replica by the names of their metrics, as they are tracked.
-        divisors: What each loss was divided by, in the order in which they were computed; on one
-            device only where there are callbacks.
-        divisions: The losses that were divided by the number of replicas.
+        losses: The `LossNotes` of this replica.
         whole_gradients: Those of the global batch that the tape has given.
         update_graphs: The graphs in which an optimizer was called.
         updates: The optimizers whose updates the callbacks took part in.
@@ -111,17 +139,12 @@ class ReplicaStep:
         discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
             in metrics, no moving statistics. They are the same on all replicas.
         resets: The values, by the ids of their variables, that metrics have been reset to.
-        rehearsed: In a rehearsal, paths of the variables and their gradients of each update, which
-            is then not made; None in a step that counts.
-        own_losses: In a rehearsal, the user's compiled losses, each with labels and predictions.
+        rehearsal: The `RehearsalNotes` of a rehearsal; None in a step that counts.
         is_first: Whether no replica of all comes before this one, also where each has the
             whole batch.
-        seeds: The generators that all replicas share from which the first replica of this worker
-            has drawn, each with what it got.
-        seeds_of_first: The same for another replica, one after the other; None on the first.
+        seeds: The `FirstAnswers` of the generators that all replicas share.
         draws_alone: Whether the replicas of this worker are all that draw.
-        calls: What the first replica of this worker has called, and got, in the place of all.
-        calls_of_first: The same for another replica, one after the other; None on the first.
+        calls: The `FirstAnswers` of what the first replica of this worker calls for all.
     """
 
     replica_id: int
@@ -141,10 +164,7 @@ class ReplicaStep:
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     exchange: Callable = operator.call
     riders: dict = dataclasses.field(default_factory=dict)
-    added_losses: dict = dataclasses.field(default_factory=dict)
-    losses: dict = dataclasses.field(default_factory=dict)
-    divisors: list = dataclasses.field(default_factory=list)
-    divisions: list = dataclasses.field(default_factory=list)
+    losses: LossNotes = dataclasses.field(default_factory=LossNotes)
     whole_gradients: WholeGradients = dataclasses.field(default_factory=WholeGradients)
     update_graphs: list = dataclasses.field(default_factory=list)
     updates: list = dataclasses.field(default_factory=list)
@@ -152,14 +172,11 @@ class ReplicaStep:
     of_all: dict = dataclasses.field(default_factory=dict)
     discards: list = dataclasses.field(default_factory=list)
     resets: dict = dataclasses.field(default_factory=dict)
-    rehearsed: Any = None
-    own_losses: list = dataclasses.field(default_factory=list)
+    rehearsal: RehearsalNotes | None = None
     is_first: bool = False
-    seeds: list = dataclasses.field(default_factory=list)
-    seeds_of_first: Iterator | None = None
+    seeds: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
     draws_alone: bool = False
-    calls: list = dataclasses.field(default_factory=list)
-    calls_of_first: Iterator | None = None
+    calls: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,14 +218,14 @@ def global_num_examples():
 def losses() -> dict:
     """Returns the losses that the step of this thread has tracked so far."""
     step = current()
-    return dict(step.losses) if step else {}
+    return dict(step.losses.means) if step else {}
 
 
 def divisors() -> list[Divisor]:
     """Returns the different divisors of the losses that the step of this thread has computed."""
     step = current()
-    different = {(each.name, id(each.weights)): each for each in step.divisors} if step else {}
-    return list(different.values())
+    found = step.losses.divisors if step else []
+    return list({(each.name, id(each.weights)): each for each in found}.values())
 
 
 def num_updates():

@@ -6,6 +6,7 @@ replica has the whole batch, all random numbers are.
 """
 
 import contextlib
+import functools
 import operator
 import warnings
 from collections.abc import Generator
@@ -55,7 +56,7 @@ def iterators_kept() -> Generator[None]:
 
 def _read(stock, *args, **kwargs):
     step: Any = replica_step.current()
-    if step is not None and step.calls_of_first is None and step.is_first:
+    if step is not None and step.calls.is_first and step.is_first:
         _warn_if_out_of_reach(step)
     return _of_first(step, stock, args, kwargs)
 
@@ -90,18 +91,7 @@ def _of_first(step, stock, args, kwargs) -> Any:
     """Makes a call on the first replica of this process; returns on the others what it gave."""
     if step is None:
         return stock(*args, **kwargs)
-    if step.calls_of_first is None:
-        result = stock(*args, **kwargs)
-        step.calls.append((stock, result))
-        return result
-    of_first, result = next(step.calls_of_first, (None, None))
-    if of_first is not stock or not all(map(_is_within_reach, tf.nest.flatten(result))):
-        return stock(*args, **kwargs)  # This replica does something else, or in a condition.
-    return result
-
-
-def _is_within_reach(value) -> bool:
-    return not tf.is_symbolic_tensor(value) or value.graph is tf.compat.v1.get_default_graph()
+    return step.calls.get(stock, functools.partial(stock, *args, **kwargs))
 
 
 def _is_for_one_number(args: tuple, kwargs: dict) -> bool:

@@ -26,12 +26,12 @@ def of_batch(found, target, sources):
         sources: Variables and tensors. Those by tensors stay as they are, those of its examples.
     """
     step = replica_step.current()
-    if step is not None and step.is_alone and step.rehearsed is not None:
+    if step is not None and step.is_alone and step.rehearsal is not None:
         _remember(tf.nest.flatten(found), step)
     if step is None or step.is_alone or step.weighs_loss or not _can_meet(step):
         return found
-    division = next((each for each in step.divisions if each.loss is target), None)
-    if division is None and step.divisions:  # Maybe of a part of it.
+    division = next((each for each in step.losses.divisions if each.loss is target), None)
+    if division is None and step.losses.divisions:  # Maybe of a part of it.
         return found
     own = tf.nest.flatten(found)
     positions = [

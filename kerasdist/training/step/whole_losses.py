@@ -43,8 +43,8 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
     given = dict(zip(("y_true", "y_pred"), args, strict=False)) | kwargs
     predictions = given.get("y_pred")
     is_own = keras_stock.is_own_loss(loss)
-    if is_own and step.rehearsed is not None:
-        step.own_losses.append((loss, given.get("y_true"), predictions))
+    if is_own and step.rehearsal is not None:
+        step.rehearsal.own_losses.append((loss, given.get("y_true"), predictions))
     if step.has_whole_batch:
         return False
     if is_own:

@@ -197,6 +197,13 @@ def test_an_error_in_a_line_is_told_with_its_cause():
     assert told.startswith("one replica sends gradients or other numbers where another one")
 
 
+def test_a_check_that_fails_says_how_to_compare():
+    told = graph_errors.describe_unchecked("2 replicas agree", ValueError("No such thing.\n  at"))
+
+    assert told.startswith("Could not check that 2 replicas agree: ValueError: No such thing. The")
+    assert told.endswith("SCRIPT` compares some steps with those of one device.")
+
+
 OWN_ERRORS = [
     TypeError("Input 'y' of 'Equal' Op has type int64 that does not match type int32"),
     ValueError("too many values to unpack (expected 2)"),
