@@ -74,6 +74,15 @@ def test_a_sum_over_examples_is_named(doctor):
     assert re.search(r"weight \S+/kernel: \S+ instead of \S+, by \S+", text)
 
 
+def test_what_makes_runs_equal_at_a_price_is_shown(doctor):
+    always = programs.SUM.replace("self.optimizer.iterations < 1", "False")
+    code, text = doctor("--steps=1", program=always)
+
+    assert code == 0, text
+    assert "warning The gradient over 2 replicas is not the one" in text
+    assert "2 replicas are no faster than one. Equal in 1 step: " in text
+
+
 @pytest.mark.exhaustive
 def test_other_data_is_named(doctor):
     code, text = doctor("--clones=2", "--steps=1", program=programs.UNSEEDED)
@@ -134,7 +143,7 @@ def test_another_python_is_named(tmp_path, capsys):
 
     assert code == 1
     text = capsys.readouterr().out
-    assert f"python      {python}" in text
+    assert f"python      {python}; the doctor's is {sys.executable}" in text
     assert "No module named keras" in text
 
 

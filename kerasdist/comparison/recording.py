@@ -83,6 +83,12 @@ class Recording:
         return self._read("needs_strategy")[0] if self._exist("needs_strategy") else ""
 
     @property
+    def warnings(self) -> list[str]:
+        """What kerasdist warned of, on any process."""
+        paths = [path for each in self._folders for path in sorted(each.glob("warning-*"))]
+        return list(dict.fromkeys(pickle.loads(path.read_bytes()) for path in paths))
+
+    @property
     def num_calls(self) -> int:
         """How many `Step`s there are, on every process."""
         return min((len(list(each.glob("step-*"))) for each in self._folders), default=0)

@@ -7,8 +7,10 @@ step. After each step it records the model, and after some steps it ends the pro
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
+import warnings
 import weakref
 from pathlib import Path
 
@@ -31,6 +33,8 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import batch_statistics, lazy_logs, scope_checks
 from kerasdist.training.step.draws import Draws
 from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of, value_of
+
+_PACKAGE = Path(kerasdist.__file__).parent
 
 
 class Probe:
@@ -65,8 +69,21 @@ class Probe:
                 (scope_checks, "check_has_strategy", self._end_without_strategy),
             ]
             self._route()
+        else:
+            replacements.append((warnings, "showwarning", self._keeping(warnings.showwarning)))
         for owner, name, function in replacements:
             setattr(owner, name, function)
+
+    def _keeping(self, show):
+        """Returns what shows a warning, and keeps those of kerasdist."""
+        numbers = itertools.count()
+
+        def keep_and_show(message, category, filename, *where, **options):
+            if Path(filename).is_relative_to(_PACKAGE):
+                recording.write(self._folder, f"warning-{next(numbers):03}", str(message))
+            show(message, category, filename, *where, **options)
+
+        return keep_and_show
 
     def watch(self, model, batches, run):
         """Records a model before its first step and after every step; for `run` see `WatchedStep`.

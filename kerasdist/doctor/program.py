@@ -68,7 +68,7 @@ def examine(
     print(f"Doctor\n{_row('program', shlex.join(program))}", flush=True)
     python = Path(shutil.which(command[0][0]) or "")
     if python.parent != Path(sys.executable).parent:  # It may have other packages.
-        print(_row("python", python), flush=True)
+        print(_row("python", f"{python}; the doctor's is {sys.executable}"), flush=True)
     with tempfile.TemporaryDirectory(prefix="kerasdist-doctor-") as folder:
         settings = Settings(
             folder=folder,
@@ -96,16 +96,18 @@ class _ProgramFailedError(Exception):
 
 
 def _examine(command, settings) -> int:
-    found, deployment = _look(command, settings)
+    found, deployment, told = _look(command, settings)
     alike = None
     if not settings.is_alike and may_be_natural(found):
         print(_row("once more", "with random draws and batch statistics made alike"), flush=True)
-        alike, _ = _look(command, dataclasses.replace(settings, is_alike=True))
+        alike, *_ = _look(command, dataclasses.replace(settings, is_alike=True))
     print(_row("data", _describe_data(found)))
     if deployment.num_replicas == 1:
         print(_row("note", _ONE_DEVICE))
     if not found.began_alike:
         print(_row("weights", "initial values differed; copied from one device"))
+    for text in told:
+        print(textwrap.fill(_row("warning", text), _WIDTH, subsequent_indent=_row("", "")))
     if found.is_equal:
         print(f"Equal in {counted(found.num_steps[0], 'step')}: {found.describe()}.")
         return 0
@@ -118,8 +120,8 @@ def _examine(command, settings) -> int:
     return 1
 
 
-def _look(command, settings) -> tuple[Comparison, Choice]:
-    """Runs the program on one device and on the deployment."""
+def _look(command, settings) -> tuple[Comparison, Choice, list[str]]:
+    """Runs the program on one device and on the deployment; returns the warnings of this, too."""
     truth, folder = _run_truth(command, settings)
     deployment = truth.deployment
     assert deployment is not None
@@ -128,7 +130,7 @@ def _look(command, settings) -> tuple[Comparison, Choice]:
         settings, strategy="deployment", is_launched=is_launched, truth=folder
     )
     ours, _ = _record(command, settings, deployment)
-    return compare(truth, ours), deployment
+    return compare(truth, ours), deployment, ours.warnings
 
 
 def _run_truth(command, settings) -> tuple[Recording, str]:
