@@ -5,8 +5,9 @@
 
 Each measurement is a process of its own, since TensorFlow is quicker the second time: the first
 step of a convolutional network with synchronized batch normalizations, by Keras alone, on one
-device and on two replicas; and an epoch of a small dataset, by Keras alone and on one device. In
-turn, A B C A B C; the ratios are of medians.
+device and on two replicas, there also with a train_step of its own, whose first step is checked;
+and an epoch of a small dataset, by Keras alone and on one device. In turn, A B C A B C; the ratios
+are of medians.
 """
 
 import argparse
@@ -22,11 +23,25 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import kerasdist
 
-ARMS = ("Keras alone", "one device", "two replicas")
+OWN_STEP = "two replicas, own step"
+ARMS = ("Keras alone", "one device", "two replicas", OWN_STEP)
 SIZE, CHANNELS, BATCH_SIZE = 8, 8, 32
+
+
+class OwnStep(keras.Model):
+    """Trains as Keras' own step does."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
 
 
 def main() -> None:
@@ -40,24 +55,38 @@ def main() -> None:
         what, arm = flags.measure
         print(json.dumps(epoch(arm) if what == "epoch" else first_step(int(what), arm)))
         return
-    print("First step, s (median), and over one device:")
+    print("First step, s (median); two replicas over one device, and an own step over Keras':")
     for number in flags.layers:
-        report(f"{number} batch normalizations", str(number), ARMS, flags.rounds)
+        report(f"{number} batch normalizations", str(number), ARMS, flags.rounds, bases=(1, 2))
     print("An epoch of 1,000 examples, s, and over Keras alone:")
     report("the first, with the start of `fit`", "epoch", ARMS[:2], 2 * flags.rounds)
 
 
-def report(title, what, arms, rounds) -> None:
-    """Measures the arms in turn, and prints medians and the ratio of the last two."""
+def report(title, what, arms, rounds, *, bases=(0,)) -> None:
+    """Measures the arms in turn, and prints medians and how arms compare with those before them.
+
+    Args:
+        title: What is measured, in words.
+        what: The argument of `measure`.
+        arms: Their names.
+        rounds: How many times each is measured.
+        bases: The positions of arms with which the next one is compared.
+    """
     secs: dict[str, list] = {arm: [] for arm in arms}
     for _ in range(rounds):
         for arm in arms:
             secs[arm].append(measure(what, arm))
     medians = {arm: statistics.median(times) for arm, times in secs.items()}
     numbers = ", ".join(f"{arm} {median:.2f}" for arm, median in medians.items())
-    *_, base, last = medians.values()
-    spread = [ours / theirs for theirs, ours in zip(secs[arms[-2]], secs[arms[-1]], strict=True)]
-    print(f"  {title}: {numbers}; {last / base:.2f} [{min(spread):.2f}, {max(spread):.2f}]")
+    ratios = ", ".join(ratio(secs[arms[base]], secs[arms[base + 1]]) for base in bases)
+    print(f"  {title}: {numbers}; {ratios}")
+
+
+def ratio(theirs: list, ours: list) -> str:
+    """Returns the ratio of the medians, with the smallest and the largest of a round."""
+    spread = [our / their for their, our in zip(theirs, ours, strict=True)]
+    middle = statistics.median(ours) / statistics.median(theirs)
+    return f"{middle:.2f} [{min(spread):.2f}, {max(spread):.2f}]"
 
 
 def measure(what, arm) -> float:
@@ -73,10 +102,11 @@ def first_step(num_layers: int, arm: str) -> float:
         x = inputs = keras.Input((SIZE, SIZE, CHANNELS))
         for _ in range(num_layers):
             x = keras.layers.Conv2D(CHANNELS, 3, padding="same", use_bias=False)(x)
-            x = keras.layers.BatchNormalization(synchronized=arm == "two replicas")(x)
+            x = keras.layers.BatchNormalization(synchronized=arm.startswith("two"))(x)
             x = keras.layers.ReLU()(x)
         outputs = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(x))
-        model = keras.Model(inputs, outputs)
+        make = OwnStep if arm == OWN_STEP else keras.Model
+        model = make(inputs, outputs)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss)
     images = np.ones((BATCH_SIZE, SIZE, SIZE, CHANNELS), "float32")
@@ -105,7 +135,7 @@ def scope(arm: str):
     """Returns the scope in which a model of this arm is made."""
     if arm == "Keras alone":
         return contextlib.nullcontext()
-    num_clones = 2 if arm == "two replicas" else 1
+    num_clones = 2 if arm.startswith("two") else 1
     config = kerasdist.DeploymentConfig(num_clones=num_clones, clone_on_cpu=num_clones > 1)
     return kerasdist.make_strategy(config).scope()
 
