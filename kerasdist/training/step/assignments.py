@@ -15,8 +15,8 @@ import tensorflow as tf
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import peers
 
-# Of the root mean square: far above rounding.
-_TOLERANCE = 1e-3
+# Of the root mean square: above rounding.
+_TOLERANCE = 2e-5
 # Of the norm of a weight: what moving it and moving it back leaves.
 _ROUNDING = 2.0**-20
 # The states that have been told, of each model, and the models of which weights have been.

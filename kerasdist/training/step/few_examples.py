@@ -1,29 +1,63 @@
-"""A few examples of a batch, which stand for all of them where a step is rehearsed."""
+"""The examples of a batch that stand for all of them where a step is rehearsed."""
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import tensorflow as tf
 
+from kerasdist.training import peers
 from kerasdist.training.data import batches
+from kerasdist.training.step import nearby_weights
+from kerasdist.training.step.output_sizes import OutputSizes
 
-# Of each input that is touched: about the last bit of a float32.
-_TOUCH = 2.0**-22
+# A few; nearly all, for what a few do not show, as the mean of the 32 largest; the batch as it is.
+HowMany = Literal["few", "most", "all"]
 # The most different whole numbers that may be classes or marks.
 _CLASSES = 32
 
 
-def with_enough(rehearse: Callable) -> Any:
-    """Returns what a rehearsal of a few examples gives; of the whole batch where they are too few.
+def with_enough(rehearse: Callable, model, batch) -> tuple:
+    """Returns what a rehearsal gives: of a few examples, or of more where they are too few.
+
+    Nearly all are looked at as well where that costs little and a few have shown nothing, and the
+    batch as it is where a few fail.
 
     Args:
-        rehearse: Called as `rehearse(are_few=...)`. It fails with a few where a program takes the
-            four largest losses, say, or where a mask leaves none of them.
+        rehearse: Called as `rehearse(how_many=...)`; returns what it has found, or nothing, and
+            something else. It fails with a few where a program takes the four largest losses, say,
+            or where a mask leaves none of them. All workers call it.
+        model: That is rehearsed.
+        batch: Tensors [examples, ...].
     """
+    sizes = OutputSizes()
     try:
-        return rehearse(are_few=True)
+        with sizes.counted(model):
+            result = rehearse(how_many="few")
     except Exception:
-        return rehearse(are_few=False)
+        return rehearse(how_many="all")
+    strategy = model.distribute_strategy
+    is_dear = not sizes.allow(batches.num_examples(batch) / strategy.num_replicas_in_sync)
+    if peers.any_of(strategy, bool(result[0]) or is_dear):
+        return result
+    try:
+        return rehearse(how_many="most")
+    except Exception:
+        return result
+
+
+def of(batch, how_many: HowMany, few: int, num_replicas: int):
+    """Returns the examples of a batch to rehearse with.
+
+    Args:
+        batch: Tensors [examples, ...].
+        how_many: Which of them.
+        few: Examples of each replica that are a few.
+        num_replicas: In all.
+    """
+    if how_many == "all":
+        return batch
+    return some_of(batch, few if how_many == "few" else sys.maxsize, num_replicas)
 
 
 def some_of(batch, most: int, num_replicas: int):
@@ -61,11 +95,11 @@ def touched(batch):
 
     def touch(leaf):
         if not tf.is_tensor(leaf) or leaf.dtype not in (tf.float32, tf.float64):
-            return leaf
+            return tf.identity(leaf) if tf.is_tensor(leaf) else leaf  # A batch of its own.
         is_exact = tf.equal(leaf, tf.round(leaf))
         if tf.reduce_all(is_exact) and tf.size(tf.unique(tf.reshape(leaf, [-1])).y) > _CLASSES:
             is_exact = False  # Pixels.
-        return tf.where(is_exact, leaf, leaf * (1.0 + _TOUCH))
+        return tf.where(is_exact, leaf, leaf * (1.0 + nearby_weights.ROUNDING))
 
     def touch_all(data):  # Of ragged and sparse tensors, the parts.
         return tf.nest.map_structure(touch, data, expand_composites=True)

@@ -65,6 +65,19 @@ def find(whole, shared, tolerance: float, num_replicas: int) -> GradientDifferen
     return dataclasses.replace(found, asks_for_number=whole.asks_for_number)
 
 
+def of_variable(whole, shared, variable: str) -> np.ndarray:
+    """Returns by how much the gradients of a variable differ: float64, of all updates in a row.
+
+    Args:
+        whole: See `find`.
+        shared: See `find`.
+        variable: Its path, as in a `GradientDifference`.
+    """
+    pairs = _pairs(whole.updates[0], shared.updates[0])
+    differences = [np.ravel(whole - shared) for path, whole, shared in pairs if path == variable]
+    return np.concatenate([np.zeros(0), *differences])
+
+
 def describe(found: GradientDifference, num_replicas: int) -> str:
     """Returns a difference in words, with the remedy.
 
@@ -117,12 +130,7 @@ def _remedy(found: GradientDifference, num_replicas: int) -> str:
 def _compare(
     expected: list, found: list, tolerance: float, num_replicas: int
 ) -> GradientDifference | None:
-    pairs = [
-        (path, _as_array(whole), _as_array(shared))
-        for (paths, wholes), (_, shareds) in _paired(expected, found)
-        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
-        if whole is not None and shared is not None
-    ]
+    pairs = _pairs(expected, found)
     if not pairs:
         return None
     norms = [(_norm(whole), _norm(shared)) for _, whole, shared in pairs]
@@ -151,6 +159,15 @@ def _compare(
     )
 
 
+def _pairs(expected: list, found: list) -> list[tuple]:
+    return [
+        (path, _as_array(whole), _as_array(shared))
+        for (paths, wholes), (_, shareds) in _paired(expected, found)
+        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
+        if whole is not None and shared is not None
+    ]
+
+
 def _paired(expected: list, found: list) -> Iterator[tuple]:
     """Returns pairs of updates in their order, and of the program's own sums in theirs."""
     for is_sum in (False, True):
@@ -174,4 +191,4 @@ def _norm(array: np.ndarray) -> float:
 def _percent(fraction: float) -> str:
     if not math.isfinite(fraction):
         return "NaN"
-    return f"{fraction:.0%}" if fraction >= 0.1 else f"{fraction:.1%}"
+    return f"{fraction:.0%}" if fraction >= 0.1 else f"{100 * fraction:.2g}%"

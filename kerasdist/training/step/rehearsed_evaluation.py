@@ -73,7 +73,7 @@ def warn_of_differences(
         *(_rehearse, model, step, batch), may_repeat=may_repeat, differing=differing
     )
     try:
-        texts, is_repeated = few_examples.with_enough(rehearse)
+        texts, is_repeated = few_examples.with_enough(rehearse, model, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         is_repeated = False
         what = f"{num_replicas} replicas evaluate as one device does"
@@ -84,12 +84,18 @@ def warn_of_differences(
 
 
 def _rehearse(
-    model, step, batch, *, may_repeat: bool, differing: str | None, are_few: bool
+    model,
+    step,
+    batch,
+    *,
+    may_repeat: bool,
+    differing: str | None,
+    how_many: few_examples.HowMany,
 ) -> tuple[list[str], bool]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    batch = few_examples.some_of(batch, _EXAMPLES, num_replicas) if are_few else batch
-    nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of(model)
+    batch = few_examples.of(batch, how_many, _EXAMPLES, num_replicas)
+    nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of_results(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     with_losses = functools.partial(_step_with_losses, step)
     with (
@@ -118,7 +124,7 @@ def _rehearse(
                 dry_runs.try_parts(model, with_losses, batch)
             _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
         except Exception as error:
-            may_repeat = may_repeat and not are_few
+            may_repeat = may_repeat and how_many == "all"
             if not may_repeat or not dry_runs.finds_nothing(strategy, compare_whole):
                 raise
             failure = graph_errors.describe_failure(error, model, step, differing)

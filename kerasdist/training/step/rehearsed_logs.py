@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
 from kerasdist.short_list import short_list
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import nearby_weights, replica_step
 from kerasdist.training.step.metric_results import MetricResults
 from kerasdist.training.step.rehearsed_metrics import RehearsedMetrics
 from kerasdist.training.step.step_logs import describe_rows, name_of
@@ -35,7 +35,7 @@ class RehearsedLogs:
     """
 
     def __init__(self, model, *, is_training: bool = True):
-        self._is_training = is_training
+        self._model, self._is_training = model, is_training
         self._results = MetricResults(model)
         self._metrics = RehearsedMetrics(model)
         self._wholes: dict[bool, dict[tuple, np.ndarray]] = {}
@@ -50,6 +50,8 @@ class RehearsedLogs:
     def run_whole(self, step: Callable, touched, data) -> None:
         """Runs `step` with the whole batch, or with `touched`, the same but for rounding."""
         self._metrics.begin()
+        if data is touched:  # Inputs such as words cannot be.
+            nearby_weights.move(self._model, nearby_weights.ROUNDING)
         arrays = _arrays_of(step(data))
         self._metrics.keep_whole(is_touched=data is touched)
         self._wholes[data is touched] = arrays

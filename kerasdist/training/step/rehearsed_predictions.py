@@ -23,8 +23,10 @@ from kerasdist.training.step import (
     few_examples,
     gradient_difference,
     graph_errors,
+    nearby_weights,
     rehearsed_run,
 )
+from kerasdist.training.step.output_sizes import OutputSizes
 from kerasdist.training.step.rehearsed_logs import differs
 
 # For each replica.
@@ -42,9 +44,19 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
         batch: The first batch, of two examples or more: tensors [examples, ...].
     """
     num_local = len(peers.local_replicas(model.distribute_strategy))
-    batch = few_examples.some_of(batch, _EXAMPLES, num_local)
+    sizes = OutputSizes()
+    examples = few_examples.of(batch, "few", _EXAMPLES, num_local)
+    with sizes.counted(model):
+        found = _describe_with(model, step, predict_parts, examples)
+    if found or not sizes.allow(batches.num_examples(batch) / num_local):
+        return found
+    examples = few_examples.of(batch, "most", _EXAMPLES, num_local)
+    return _describe_with(model, step, predict_parts, examples)
+
+
+def _describe_with(model, step: Callable, predict_parts: Callable, batch) -> str | None:
     with dry_runs.without_traces(model):
-        whole, nearly = _predict_whole(model.distribute_strategy, step, batch)
+        whole, nearly = _predict_whole(model, step, batch)
         try:
             joined = _predict_divided(step, predict_parts, batch)
         except Exception as error:  # The whole batch may be right for what a part is not.
@@ -57,15 +69,19 @@ def describe_error(error: Exception) -> str:
     return f"it ends with {graph_errors.in_a_line(error)}"
 
 
-def _predict_whole(strategy, step, batch) -> tuple:
+def _predict_whole(model, step, batch) -> tuple:
     """Returns what a replica gives for the whole batch, and for one that differs by rounding."""
+    strategy = model.distribute_strategy
     first, *others = peers.local_replicas(strategy)
     size = batches.num_examples(batch)
-    data = (batch, *[few_examples.touched(batch)] * len(others))
+    touched = few_examples.touched(batch)
+    data = (batch, *[touched] * len(others))
     outputs = [None] * len(data)
     shares = batches.Shares(data=data, counts=[size] * len(data), total=size, may_be_empty=False)
 
     def run(share):
+        if share is touched:
+            nearby_weights.move(model, nearby_weights.ROUNDING)
         outputs[peers.replica_id() - first] = step(share)
 
     rehearsed_run.rehearse(strategy, run, shares, is_whole=True)

@@ -10,7 +10,13 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training.data import batches
-from kerasdist.training.step import few_examples, global_loss, gradient_aggregation, replica_step
+from kerasdist.training.step import (
+    few_examples,
+    global_loss,
+    gradient_aggregation,
+    nearby_weights,
+    replica_step,
+)
 
 # Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
 # many predictions do, where those are enough.
@@ -25,6 +31,7 @@ class RehearsedStep:
         whole: Called with all of `batch`, and with all of `touched`.
         part: Called with the share of a replica.
         alone: The same without a message to the other replicas.
+        nearby: Called with a number; returns the step with other weights, or predictions, nearby.
         batch: Some of the examples.
         touched: The same, different by rounding.
         has_logs: Whether it is the step that runs, with what it returns.
@@ -33,12 +40,13 @@ class RehearsedStep:
     whole: Callable
     part: Callable
     alone: Callable
+    nearby: Callable[[int], Callable]
     batch: Any
     touched: Any
     has_logs: bool
 
 
-def of(model, step: Callable, batch, logs, *, are_few: bool) -> RehearsedStep:
+def of(model, step: Callable, batch, logs, *, how_many: few_examples.HowMany) -> RehearsedStep:
     """Returns what to rehearse of a step: its loss where nothing else can differ.
 
     Args:
@@ -46,27 +54,30 @@ def of(model, step: Callable, batch, logs, *, are_few: bool) -> RehearsedStep:
         step: Its train_step, called with the data of a replica.
         batch: A global batch: tensors [examples, ...].
         logs: `RehearsedLogs` of the model.
-        are_few: Whether a few examples of the batch are enough.
+        how_many: How many examples of the batch.
     """
-
-    def some(most: int):
-        num_replicas = model.distribute_strategy.num_replicas_in_sync
-        return few_examples.some_of(batch, most, num_replicas) if are_few else batch
-
-    examples = some(_EXAMPLES_OF_LOSS)
+    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    examples = few_examples.of(batch, how_many, _EXAMPLES_OF_LOSS, num_replicas)
     predictions = _predict(model, examples) if keras_stock.is_loss_all_own(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
         data = (examples, tf.range(batches.num_examples(examples)))
         return RehearsedStep(
-            whole=run, part=run, alone=run, batch=data, touched=data, has_logs=False
+            whole=run,
+            part=run,
+            alone=run,
+            nearby=functools.partial(_loss_nearby, model, predictions),
+            batch=data,
+            touched=data,
+            has_logs=False,
         )
-    examples = some(_EXAMPLES)
+    examples = few_examples.of(batch, how_many, _EXAMPLES, num_replicas)
     nearly = few_examples.touched(examples)
     return RehearsedStep(
         whole=functools.partial(logs.run_whole, step, nearly),
         part=functools.partial(logs.run_part, step),
         alone=step,
+        nearby=functools.partial(nearby_weights.step_nearby, step, model),
         batch=examples,
         touched=nearly,
         has_logs=True,
@@ -87,6 +98,11 @@ def _predict(model, batch):
         for each in tf.nest.flatten(predictions)
     )
     return predictions if is_divisible else None
+
+
+def _loss_nearby(model, predictions, seed: int) -> Callable:
+    moved = nearby_weights.numbers_nearby(predictions, seed)
+    return functools.partial(_differentiate_loss, model, moved)
 
 
 def _differentiate_loss(model, predictions, data):

@@ -1,10 +1,12 @@
 """The examples that a rehearsal uses, and what stands for rounding."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kerasdist.training.step import few_examples
+from tests import strategies
 
 
 def test_inputs_of_all_kinds_are_touched_but_for_whole_numbers():
@@ -41,14 +43,42 @@ def test_two_batches_in_one_are_taken_as_a_whole():
     assert few_examples.some_of(batch, 4, num_replicas=3) is batch
 
 
-def test_where_a_few_are_too_few_all_are_asked():
-    asked = []
+@pytest.mark.parametrize(
+    ("few", "size", "asked", "expected"),
+    [
+        (ValueError("no four largest of three"), 64, ["few", "all"], "of all"),
+        ((["found"], False), 64, ["few"], (["found"], False)),
+        (([], False), 64, ["few", "most"], "of most"),
+        (([], False), 10**9, ["few"], ([], False)),
+    ],
+)
+def test_more_are_asked_where_a_few_are_too_few_or_cost_little(few, size, asked, expected):
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    asked_for = []
 
-    def rehearse(*, are_few):
-        asked.append(are_few)
-        if are_few:
-            raise ValueError("no four largest of three")
-        return "equal"
+    def rehearse(*, how_many):
+        asked_for.append(how_many)
+        model(tf.zeros([8, 4]))
+        if how_many != "few":
+            return f"of {how_many}"
+        if isinstance(few, Exception):
+            raise few
+        return few
 
-    assert few_examples.with_enough(rehearse) == "equal"
-    assert asked == [True, False]
+    batch = tf.TensorSpec([size, 4])
+
+    assert few_examples.with_enough(rehearse, model, batch) == expected
+    assert asked_for == asked
+
+
+def test_where_most_of_them_fail_what_a_few_give_counts():
+    strategy = strategies.get("2 replicas")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+    def rehearse(*, how_many):
+        return {"few": ([], False)}[how_many]
+
+    assert few_examples.with_enough(rehearse, model, tf.zeros([64, 4])) == ([], False)

@@ -16,7 +16,15 @@ WHOLE = {"kernel": [[1.0, 2.0]], "bias": [0.5]}
 ROUNDED = {"kernel": [[1.0, 2.00001]], "bias": [0.5]}
 
 
-def find(divided, *, rounded=ROUNDED, num_replicas=2, asks_for_number=False, before=(None, None)):
+def find(
+    divided,
+    *,
+    rounded=ROUNDED,
+    tolerance=1e-3,
+    num_replicas=2,
+    asks_for_number=False,
+    before=(None, None),
+):
     """Returns what is found with one update, and one sum of the program's own before it or none."""
     of_whole, of_divided = before
 
@@ -31,7 +39,7 @@ def find(divided, *, rounded=ROUNDED, num_replicas=2, asks_for_number=False, bef
             updates=updates(WHOLE, rounded, own_sum=of_whole), asks_for_number=asks_for_number
         ),
         SimpleNamespace(updates=updates(divided, own_sum=of_divided)),
-        tolerance=1e-3,
+        tolerance=tolerance,
         num_replicas=num_replicas,
     )
 
@@ -92,3 +100,17 @@ def test_a_sum_of_the_programs_own_is_the_cause_of_what_differs_after_it():
 def test_a_sum_that_one_side_alone_has_is_left_out():
     assert find(WHOLE, before=({OWN_SUM: [1.0]}, None)) is None
     assert find(WHOLE, before=(None, {OWN_SUM: [1.0]})) is None
+
+
+def test_a_small_difference_is_told_with_its_digits():
+    other = find({**WHOLE, "kernel": [[1.0, 2.00345]]}, tolerance=1e-5)
+
+    assert "differs by 0.15% (of 'kernel')" in gradient_difference.describe(other, 2)
+
+
+def test_the_difference_of_one_variable_is_that_of_all_updates():
+    whole = SimpleNamespace(updates=[[(["a", "b"], [[3.0], [1.0]]), (["a"], [[[5.0]]])]])
+    shared = SimpleNamespace(updates=[[(["a", "b"], [[1.0], [9.0]]), (["a"], [[[4.0]]])]])
+
+    assert gradient_difference.of_variable(whole, shared, "a").tolist() == [2.0, 1.0]
+    assert gradient_difference.of_variable(whole, shared, "c").tolist() == []

@@ -71,7 +71,7 @@ def test_where_the_loss_alone_is_the_users_the_net_predicts_once(strategy, reduc
 
     found = warnings_of_fit(model)
 
-    assert len(predicted) == 1
+    assert len(predicted) == (1 if words else 2)  # A few examples, and nearly all of them.
     assert len(found) == bool(words)
     assert all(re.search(words, each, re.DOTALL) for each in found)
 
@@ -109,4 +109,4 @@ def test_a_small_difference_is_said_with_its_digits(strategy):
 
     (message,) = warnings_of_fit(model)
 
-    assert re.search(r"differs by 0\.[1-9]% ", message)
+    assert re.search(r"differs by 0\.[1-9]\d% ", message)
