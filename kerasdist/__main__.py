@@ -279,7 +279,8 @@ def _add_show(commands):
 def _show(parsed) -> int:
     for run in parsed.runs:
         if not run.is_dir():  # Checked before TensorFlow is loaded, which takes seconds.
-            raise UsageError(f"There is no folder {run}. Name that of a run's event files.")
+            told = f"{run} is a file" if run.exists() else f"There is no folder {run}"
+            raise UsageError(f"{told}. Name the folder of a run's event files.")
     from kerasdist.show import show
 
     print(show(parsed.runs, parsed.output))

@@ -52,24 +52,31 @@ def run(
     except flags.UnrecognizedFlagError as error:
         answer = legacy_flags.ANSWERS.get(error.flagname)
         told = f"There is no --{error.flagname} here: {answer}." if answer else str(error)
-        print(f"error: {told}\n`--help` lists the flags.", file=sys.stderr)
+        _say(f"error: {told}\n`--help` lists the flags.")
         return _MISTAKE
     except (flags.Error, UsageError) as error:
         # absl shows what is no bool as a tuple.
         told = re.sub(r"\('Non-boolean argument .*'\)$", "it is neither true nor false", str(error))
-        print(f"error: {told}", file=sys.stderr)
+        _say(f"error: {told}")
         return _MISTAKE
     except (kerasdist.ClusterStartError, DivergedError, UnreadableDataError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         return _FAILURE
     except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
+        _say("\nInterrupted.")
         return INTERRUPTED
 
 
 def examples(number: int) -> str:
     """Returns "1 example" or "1437 examples"."""
     return f"{number} example{'' if number == 1 else 's'}"
+
+
+def _say(line: str) -> None:
+    """Prints a line to stderr, after what was printed before it."""
+    with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
+        sys.stdout.flush()
+    print(line, file=sys.stderr)
 
 
 @contextlib.contextmanager

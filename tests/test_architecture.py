@@ -115,10 +115,11 @@ MAY_IMPORT = {
 TRAINING_MAY_IMPORT = {
     "__init__": set(),
     "announcements": set(),
+    "description": set(),
     "peers": set(),
     "running_call": set(),
     "traits": set(),
-    "agreement": {"peers"},
+    "agreement": {"description", "peers"},
     "data": {"announcements", "peers", "running_call", "traits"},
     "step": {"data", "announcements", "peers", "running_call", "traits"},
     "report": {"data", "step", "peers", "running_call", "traits"},

@@ -79,6 +79,9 @@ def test_a_folder_without_numbers_is_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"error: There are no numbers in {tmp_path}. ")
     assert main(["show", str(tmp_path), str(tmp_path / "other")]) == 2
     assert capsys.readouterr().err.startswith(f"error: There is no folder {tmp_path / 'other'}. ")
+    (tmp_path / "file").touch()
+    assert main(["show", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'file'} is a file. Name the ")
 
 
 def test_a_run_without_losses_says_what_it_lacks(tmp_path, capsys):

@@ -326,7 +326,8 @@ class Checkpoint(UpdateCallback):
         saved = f"checkpoint saved in {self.directory}. Start the same command to resume."
         if self._writer.has_failed:
             saved = "its checkpoint could not be written."
-        self._say(f"Received SIGTERM: {saved}")
+        told = short_list(self._preemption.told, 4)
+        self._say(f"Received SIGTERM{f' on {told}' if told else ''}: {saved}")
         raise SystemExit(SIGNALED + signal.SIGTERM)
 
     def _agreed_newest(self) -> Saved | None:

@@ -1,16 +1,25 @@
 """SIGTERM, as a scheduler sends it that takes a machine back: all workers stop at the same step."""
 
+import itertools
 import os
 import signal
+
+import numpy as np
 
 from kerasdist.lifetime.termination import Termination
 from kerasdist.training import peers, running_call
 
 
 class Preemption:
-    """Asks, between the steps of a `fit`, whether a task has been told to end."""
+    """Asks, between the steps of a `fit`, whether a task has been told to end.
+
+    Attributes:
+        told: The names of the workers that have received SIGTERM, once it is due; empty where there
+            is one.
+    """
 
     def __init__(self):
+        self.told: list[str] = []
         self._termination = Termination()
 
     def watch(self, model) -> None:
@@ -29,13 +38,20 @@ class Preemption:
             model.train_function.request_stop()
         if not model.train_function.is_stop_requested:
             return False
-        return peers.any_of(strategy, self._termination.is_asked_for)
+        return self._is_any_told(strategy)
 
     def is_due_at_end(self, model) -> bool:
         """The same when `fit` is over; if no task has, SIGTERM does again what it did before."""
-        if peers.any_of(model.distribute_strategy, self._termination.is_asked_for):
+        if self._is_any_told(model.distribute_strategy):
             return True
         self._termination.unwatch()
         if self._termination.is_asked_for:  # It came while the workers asked each other.
             os.kill(os.getpid(), signal.SIGTERM)
         return False
+
+    def _is_any_told(self, strategy) -> bool:
+        is_told = np.array([self._termination.is_asked_for])
+        every = peers.gather(strategy, is_told)[:, 0]
+        if len(every) > 1:
+            self.told = list(itertools.compress(peers.tasks(strategy), every))
+        return bool(every.any())

@@ -284,21 +284,22 @@ def _describe_network(network: str, addresses: Mapping[Task, str]) -> str:
     if network == ISOLATED:
         return "isolated: the tasks reach each other and no one else"
     return (
-        f"that of this machine: ports {_ports(addresses)} are open, without a password, on "
+        f"that of this machine: {_ports(addresses)} open, without a password, on "
         f"{', '.join(addresses_of_this_machine())}"
     )
 
 
 def _ports(addresses: Mapping[Task, str]) -> str:
-    return ", ".join(str(split_address(address)[1]) for address in addresses.values())
+    ports = [str(split_address(address)[1]) for address in addresses.values()]
+    return f"port{'' if len(ports) == 1 else 's'} {', '.join(ports)}"
 
 
 def _open_ports_warning(reason: str, addresses: Mapping[Task, str]) -> str:
     return (
         f"warning: The cluster is open to the network ({reason}). TensorFlow's servers listen on "
-        f"every interface, without authentication, on the ports {_ports(addresses)}: whoever "
-        "reaches them can run programs as you. Close them with a firewall, or allow user "
-        "namespaces (docs/clusters.md)."
+        f"every interface, without authentication, on {_ports(addresses)}: whoever connects can "
+        "run programs as you. Close them with a firewall, or allow user namespaces "
+        "(docs/clusters.md)."
     )
 
 

@@ -194,12 +194,18 @@ def compile_config_kept(model) -> Generator[None]:
     make other variables there than on the other workers, which wait for the same ones.
     """
     kept = getattr(model, "_compile_config", None)
-    before = dict(kept.config) if kept else {}
+    before = compile_arguments(model)
     try:
         yield
     finally:
         if kept:
             kept.config = before
+
+
+def compile_arguments(model) -> dict[str, Any]:
+    """Returns what `compile` was called with, by the names of its arguments; empty without it."""
+    kept = getattr(model, "_compile_config", None)
+    return dict(kept.config) if kept else {}
 
 
 def layers_of(layer) -> list[keras.layers.Layer]:

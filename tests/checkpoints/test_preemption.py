@@ -4,6 +4,7 @@ import os
 import signal
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kerasdist.checkpoints import Preemption
@@ -41,29 +42,39 @@ def test_workers_ask_each_other_at_a_step_where_one_wants_to_stop(
     monkeypatch, is_stop_requested, is_due
 ):
     monkeypatch.setattr(peers, "count", lambda strategy: 2)
-    monkeypatch.setattr(peers, "any_of", lambda strategy, here: True)
+    monkeypatch.setattr(peers, "gather", lambda strategy, row: np.array([[0.0], [1.0]]))
+    monkeypatch.setattr(peers, "tasks", lambda strategy: ["worker 0", "worker 1"])
     step = StepFunction(is_stop_requested=is_stop_requested)
     model = SimpleNamespace(distribute_strategy=None, train_function=step)
 
-    assert Preemption().is_due(model) == is_due
+    preemption = Preemption()
+
+    assert preemption.is_due(model) == is_due
+    assert preemption.told == (["worker 1"] if is_due else [])
 
 
 def test_at_the_end_workers_ask_each_other_always(monkeypatch):
-    asked = []
-    monkeypatch.setattr(peers, "any_of", lambda strategy, here: asked.append(here) or True)
+    def gather(strategy, row):
+        asked.append(row.tolist())
+        return np.array([[1.0], [1.0]])
 
-    assert Preemption().is_due_at_end(SimpleNamespace(distribute_strategy=None))
-    assert asked == [False]
+    asked, preemption = [], Preemption()
+    monkeypatch.setattr(peers, "gather", gather)
+    monkeypatch.setattr(peers, "tasks", lambda strategy: ["worker 0", "worker 1"])
+
+    assert preemption.is_due_at_end(SimpleNamespace(distribute_strategy=None))
+    assert asked == [[False]]
+    assert preemption.told == ["worker 0", "worker 1"]
 
 
 def test_term_that_comes_after_the_last_question_is_left_to_the_program(monkeypatch, model):
     def tell(*_):
         os.kill(os.getpid(), signal.SIGTERM)
-        return False
+        return np.array([[0.0]])
 
     heard, preemption = [], Preemption()
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
-    monkeypatch.setattr(peers, "any_of", tell)
+    monkeypatch.setattr(peers, "gather", tell)
     try:
         with running_call.entered("fit", model):
             preemption.watch(model)

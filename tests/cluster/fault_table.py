@@ -127,7 +127,7 @@ def _sending(task, name, before=""):
 
 
 _SAVES = "checkpointed()"
-_TERM = "Received SIGTERM: checkpoint saved"
+_TERM = "Received SIGTERM{}: checkpoint saved"
 _FULL = """
 import resource
 checkpointed()
@@ -144,7 +144,10 @@ FAULTS = [
         "KILL", _sending("worker 0", "SIGKILL", _SAVES), culprit="worker 0", options=(RESTARTS,)
     ),
     _of_one_device(
-        "TERM", _sending("worker 0", "SIGTERM", _SAVES), culprit=_TERM, options=(RESTARTS,)
+        "TERM",
+        _sending("worker 0", "SIGTERM", _SAVES),
+        culprit=_TERM.format(""),
+        options=(RESTARTS,),
     ),
     _of_one_device("the disk of the checkpoints is full", _FULL, culprit="File too large"),
     _of_workers("KILL of a worker", _sending("worker 1", "SIGKILL"), code=137, culprit="worker 1"),
@@ -157,7 +160,7 @@ FAULTS = [
     _of_workers(
         "TERM of a worker, with checkpoints",
         _sending("worker 1", "SIGTERM", _SAVES),
-        culprit=_TERM,  # They all leave together.
+        culprit=_TERM.format(" on worker 1"),  # They all leave together.
         options=(RESTARTS,),
     ),
     _of_workers(

@@ -17,10 +17,10 @@ def differ(strategy) -> list[str]:
     index = kerasdist.Cluster.from_env().worker_index
     x, y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 
-    def told(optimizer="sgd", **arguments):
+    def told(optimizer="sgd", loss="mse", activation=None, **arguments):
         with strategy.scope():
-            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-            model.compile(optimizer, "mse")
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation)])
+            model.compile(optimizer, loss)
         try:
             model.fit(x, y, batch_size=8, verbose=0, **arguments)
         except ValueError as error:
@@ -33,6 +33,8 @@ def differ(strategy) -> list[str]:
         told(epochs=2 + index),
         told(optimizer=momentum),
         told(callbacks=clip),
+        told(loss="mae" if index else "mse"),
+        told(activation="relu" if index else "tanh"),
         told(epochs=2),
     ]
 
@@ -41,10 +43,12 @@ def test_calls_of_fit_that_differ_are_refused_and_the_next_one_trains():
     first, second = run_on_workers(differ, "2 workers")
 
     assert first == second
-    epochs, momentum, clip, none = first
+    epochs, momentum, clip, loss, activation, none = first
     assert "epochs is 2 on worker 0, 3 on worker 1" in epochs
     assert "optimizer's momentum is 0.0 on worker 0, 0.5 on worker 1" in momentum
     assert "callbacks of the update is empty on worker 0, GradientClipping on worker 1" in clip
+    assert "loss is mse on worker 0, mae on worker 1" in loss
+    assert "activation of layer 0 (Dense) is tanh on worker 0, relu on worker 1" in activation
     assert none == ""
 
 
@@ -55,11 +59,22 @@ def build_another_model():
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(4 + index, name="hidden")])
 
 
+class WidthOfItsOwn(keras.layers.Layer):
+    """A layer whose settings do not say how it is built."""
+
+    def build(self, shape):
+        units = 4 + kerasdist.Cluster.from_env().worker_index
+        self.kernel = self.add_weight(shape=(shape[-1], units), name="kernel")
+
+    def call(self, x):
+        return x @ self.kernel
+
+
 def build_another_model_in_fit():
     strategy = kerasdist.make_strategy()
     index = kerasdist.Cluster.from_env().worker_index
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Dense(4 + index, name="hidden")])
+        model = keras.Sequential([WidthOfItsOwn()])
         model.compile("sgd", "mse")
     model.fit(np.ones((8, 3)), np.ones((8, 4 + index)), verbose=0)
 

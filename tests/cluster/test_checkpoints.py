@@ -148,14 +148,14 @@ def test_term_of_which_the_others_hear_in_the_last_step_of_an_epoch(outcome, und
 @of(killed, "worker 1", "--workers=2", at=10, number=signal.SIGTERM)
 def test_a_worker_that_is_told_to_end_saves_with_the_others_at_one_step(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
-    assert "Received SIGTERM: checkpoint saved in" in outcome.outputs[0]
+    assert "Received SIGTERM on worker 1: checkpoint saved in" in outcome.outputs[0]
     assert re.search(r"Resumed from \S+: step 1[12], ", outcome.outputs[0])
 
 
 @of(killed, "worker 1", "--workers=2", at=21, number=signal.SIGTERM)
 def test_all_workers_answer_term_in_the_last_step_at_the_end_of_fit(outcome, undisturbed):
     assert_alike(result_of(outcome), undisturbed)
-    assert "Received SIGTERM: checkpoint saved in" in outcome.outputs[0]
+    assert "Received SIGTERM on worker 1: checkpoint saved in" in outcome.outputs[0]
     assert "is finished: 21 steps, 3 epochs" in outcome.outputs[0]
 
 

@@ -78,7 +78,7 @@ def test_network_of_the_host_when_asked_for(capfd):
 
     assert logs_of(result)["worker 0"].strip() == os.readlink("/proc/self/ns/net")
     [row] = re.findall("  network .*", capfd.readouterr().out)
-    assert re.search(r"ports \d+ are open, without a password, on .*127\.0\.0\.1", row)
+    assert re.search(r": port \d+ open, without a password, on .*127\.0\.0\.1", row)
 
 
 def test_open_ports_are_named_where_the_network_cannot_be_isolated(monkeypatch, capsys):
@@ -91,4 +91,4 @@ def test_open_ports_are_named_where_the_network_cannot_be_isolated(monkeypatch, 
     ports = re.findall(r"127\.0\.0\.1:(\d+)", printed.out)
     assert printed.err.count("\n") == 1
     assert "not permitted). TensorFlow's servers listen on every interface" in printed.err
-    assert f"on the ports {', '.join(ports)}:" in printed.err
+    assert f"on ports {', '.join(ports)}:" in printed.err

@@ -1,6 +1,7 @@
 """How a command ends: its exit code and the one message."""
 
 import re
+import sys
 from logging import getLogger
 
 import pytest
@@ -46,6 +47,19 @@ def test_a_mistake_ends_with_one_message_and_code_2(argv, message, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
+
+
+def test_an_error_comes_after_what_was_printed_before(tmp_path, monkeypatch):
+    def action(values):
+        print("the plan")
+        raise UsageError("another training")
+
+    with open(tmp_path / "both", "w") as out, open(tmp_path / "both", "a", buffering=1) as err:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        run([], action)
+
+    assert (tmp_path / "both").read_text() == "the plan\nerror: another training\n"
 
 
 def test_answers_are_of_flags_that_are_not_there_and_name_flags_that_are():

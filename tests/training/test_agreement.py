@@ -61,13 +61,23 @@ def test_what_one_of_them_lacks_is_nothing_and_the_first_are_shown(gather):
     assert "3 is 1 on worker 0, nothing on worker 1; ...." in first
 
 
+def test_differences_have_the_order_of_the_facts(gather):
+    first, _ = gather({"loss": "mse", "layer 0": "Dense", "axis": "1"}, {})
+
+    assert "loss is mse on worker 0, nothing on worker 1; layer 0 is Dense on" in first
+
+
+def facts_of(model, **arguments) -> dict[str, str]:
+    bound = inspect.signature(model.fit).bind_partial(np.ones(3), **arguments)
+    return agreement._facts(model, [], bound)
+
+
 def test_facts_hold_numbers_and_names_but_nothing_with_an_address():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
     model.layers[0].trainable = False
     model.compile(keras.optimizers.SGD(0.5, momentum=0.5), "mse", steps_per_execution=3)
-    arguments = inspect.signature(model.fit).bind_partial(np.ones(3), epochs=4)
 
-    facts = agreement._facts(model, [], arguments)
+    facts = facts_of(model, epochs=4)
 
     assert facts["epochs"] == "4"
     assert facts["steps_per_execution"] == "3"
@@ -76,6 +86,74 @@ def test_facts_hold_numbers_and_names_but_nothing_with_an_address():
     assert facts["weight 0"] == "float32 (3, 2), not trained"
     assert "x" not in facts
     assert not agreement._is_plain([1, {"a": object()}])
+
+
+def test_facts_hold_what_the_model_is_compiled_with():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    assert facts_of(model)["loss"] == "None"
+
+    model.compile("sgd", keras.losses.Huber(), metrics=["mae"], loss_weights=[0.5])
+
+    facts = facts_of(model)
+    assert facts["loss"] == "Huber(reduction=sum_over_batch_size)"
+    assert facts["loss_weights"] == "[0.5]"
+    assert facts["metrics"] == "[mae]"
+    assert facts["weighted_metrics"] == "None"
+
+
+def test_facts_hold_the_arguments_of_fit():
+    model = keras.Sequential([keras.layers.Dense(2)])
+
+    facts = facts_of(model, class_weight={0: 1.0, 1: 2.5}, validation_split=0.5, shuffle="batch")
+
+    assert facts["class_weight"] == "{0: 1, 1: 2.5}"
+    assert facts["validation_split"] == "0.5"
+    assert facts["shuffle"] == "batch"
+    assert facts["validation_data"] == facts["sample_weight"] == "not given"
+    assert facts_of(model, validation_data=np.ones(3))["validation_data"] == "given"
+
+
+def test_facts_hold_the_layers_and_their_settings():
+    inner = keras.Sequential([keras.layers.Dropout(0.25)])
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(2, "relu")(inner(inputs))
+
+    facts = facts_of(keras.Model(inputs, outputs))
+
+    assert facts["layer 0"] == "Dropout"
+    assert facts["rate of layer 0 (Dropout)"] == "0.25"
+    assert facts["layer 1"] == "Dense"
+    assert facts["activation of layer 1 (Dense)"] == "relu"
+    assert "layer 2" not in facts
+
+
+def test_facts_of_models_that_are_made_and_used_alike_are_equal():
+    def make(*, is_called=False):
+        with_a_lambda = keras.layers.Activation(lambda x: x)
+        model = keras.Sequential([with_a_lambda, keras.layers.RandomFlip(), keras.layers.Dense(1)])
+        model.compile("sgd", lambda y, predicted: y, metrics=[keras.metrics.AUC()])
+        model.build((None, 4, 4, 1))
+        if is_called:  # As `predict` does on the chief alone.
+            model(np.ones((1, 4, 4, 1)))
+        return model
+
+    assert facts_of(make()) == facts_of(make(is_called=True))
+
+
+def test_layers_in_a_set_have_no_order_to_compare():
+    class Own(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.drops = {keras.layers.Dropout(0.1), keras.layers.Dropout(0.2)}
+
+    assert agreement._layers(keras.Sequential([Own()])) == {}
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_config_warns():
+    model = keras.Sequential([keras.layers.Activation(lambda x: x)])
+
+    assert facts_of(model)["layer 0"] == "Activation"
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, AttributeError("lr"), KeyError("lr")])

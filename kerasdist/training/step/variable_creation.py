@@ -101,7 +101,7 @@ def _as_disagreement(error: tf.errors.OpError, name: str) -> WorkersDifferError 
     return WorkersDifferError(
         f"The workers do not build the same model and optimizer. They part at the variable "
         f"{name!r}: {what}. Build the same layers in the same order on every worker, and compile "
-        "with the same optimizer."
+        "with the same optimizer and metrics."
     )
 
 

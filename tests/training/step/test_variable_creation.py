@@ -51,6 +51,15 @@ def test_errors_of_the_workers_are_told_from_those_of_a_model_that_cannot_be_bui
     assert variable_creation.error_of_workers(RuntimeError("of the model")) is None
 
 
+def test_workers_that_make_a_variable_while_others_add_up_are_told_what_to_make_alike():
+    met = tf.errors.InternalError(None, None, "Collective instance 7 expected type 1 but got 0")
+
+    told = str(variable_creation._as_disagreement(met, "dense/kernel"))
+
+    assert "They part at the variable 'dense/kernel': a variable here, and a sum over" in told
+    assert told.endswith("compile with the same optimizer and metrics.")
+
+
 def train_narrow(strategy=None):
     """Trains with variables of bfloat16 and, in an embedding, slices; then makes some of int8."""
     rows = np.arange(24).reshape(12, 2) % 7
