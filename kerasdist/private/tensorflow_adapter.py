@@ -22,7 +22,7 @@ from tensorflow.python.distribute import (
     values,
 )
 from tensorflow.python.eager import context, record
-from tensorflow.python.framework import config
+from tensorflow.python.framework import auto_control_deps_utils, config
 from tensorflow.python.ops import (
     collective_ops,
 )
@@ -32,6 +32,7 @@ from kerasdist.private import names
 # What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
 ShardedVariable = sharded_variable.ShardedVariable
 
+_READ_ONLY_INPUTS = auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR
 _collective_key_bases = itertools.count(1000, 1000)
 _adapted = weakref.WeakSet()
 
@@ -339,3 +340,31 @@ def uses_of(variable: Any) -> list[tf.Operation]:
     """
     graph: Any = tf.compat.v1.get_default_graph()
     return graph.capture(variable.handle).consumers()
+
+
+def only_read_in(graph: Any) -> list:
+    """Returns the variables that a function reads and never sets, when it has been traced.
+
+    Operations that call further functions keep a list of what those only read, by which automatic
+    control dependencies order them.
+    """
+    try:
+        variables = graph.variables
+    except AssertionError:  # One of them is there no longer.
+        return []
+    handles = {id(outer): inner for outer, inner in graph.captures}
+    return [
+        each
+        for each in variables
+        if (handle := handles.get(id(each.handle))) is not None
+        and all(_only_reads(user, handle) for user in handle.consumers())
+    ]
+
+
+def _only_reads(operation: tf.Operation, handle) -> bool:
+    if operation.type in ("ReadVariableOp", "VariableShape"):
+        return True
+    if _READ_ONLY_INPUTS not in operation.node_def.attr:
+        return False
+    positions = {place for place, each in enumerate(operation.inputs) if each is handle}
+    return positions <= set(operation.get_attr(_READ_ONLY_INPUTS))

@@ -46,6 +46,33 @@ def test_what_uses_a_variable_is_what_its_next_change_waits_for():
     assert set(found) == set(change.control_inputs)
 
 
+def test_what_a_function_only_reads_is_told_from_what_it_sets_at_any_depth():
+    variables: list[Any] = [tf.Variable(0.0) for _ in range(4)]
+    read, read_inside, changed, changed_inside = variables
+
+    @tf.function(autograph=False)
+    def inner():
+        return read_inside + changed_inside.assign_add(1.0)
+
+    @tf.function(autograph=False)
+    def use():
+        changed.assign(read + changed)
+        return tf.while_loop(lambda total: total < 5.0, lambda total: [total + inner()], [0.0])
+
+    found = tensorflow_adapter.only_read_in(use.get_concrete_function().graph)
+
+    assert {id(each) for each in found} == {id(read), id(read_inside)}
+
+
+def test_a_function_whose_variable_is_there_no_longer_tells_nothing():
+    variables = [tf.Variable(0.0)]
+    use = tf.function(lambda: variables[0].read_value(), autograph=False)
+    graph = use.get_concrete_function().graph
+    variables.clear()
+
+    assert not tensorflow_adapter.only_read_in(graph)
+
+
 def test_tensorflow_may_be_nondeterministic_until_it_is_asked():
     assert not tensorflow_adapter.is_deterministic()  # tests/cluster/test_determinism.py asks it.
 

@@ -4,6 +4,9 @@ A model that nobody has built has the variables that the trace of its first step
 graph it is the step itself that makes them: it then cannot be checked, since it must draw their
 values as it would without us, and what it does with a part of the batch is known only before the
 second step.
+
+What is hidden in the first step, by a weight that is 0, shows when a program sets that weight: the
+first step of the epoch that follows is then checked as well (`read_scalars`).
 """
 
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.step import own_apply
+from kerasdist.training.step.read_scalars import ReadScalars
 
 # Of each replica, of which the first step is looked at: as many as a rehearsal can use.
 _EXAMPLES_OF_REPLICA = 8
@@ -25,7 +29,7 @@ _MOST_OF_ONE = 100
 
 
 class FirstStepCheck:
-    """Checks one step of a model.
+    """Checks the first step of a model, and later ones that may show more.
 
     Args:
         model: A compiled model of one of our strategies.
@@ -41,7 +45,38 @@ class FirstStepCheck:
         self._model, self._step, self._before = model, step, before
         self._rehearse: Any = rehearse
         self._num_of_one = 0
+        self._is_possible = rehearse is not None
+        self._scalars = ReadScalars(model)
+        self._is_new = self._is_wanted_again = False
         self.is_made = False
+
+    def begin(self, *, are_divided: bool) -> None:
+        """Begins an epoch or an `evaluate`: its first step is checked again if it may show more.
+
+        All workers call it together.
+
+        Args:
+            are_divided: Whether replicas have parts of the batches: what is whole shows all.
+        """
+        if not self._is_possible:
+            return
+        may_differ = self.is_made and are_divided and not self._are_values_checked()
+        self._is_wanted_again = peers.any_of(self._model.distribute_strategy, may_differ)
+
+    def _are_values_checked(self) -> bool:
+        # After a call that has failed nobody knows what its check has seen.
+        return not self._is_new and self._scalars.are_checked()
+
+    def note_trace(self) -> None:
+        """Notes the graph in which a step has been traced: what it reads is looked at later."""
+        if self._is_possible:
+            self._scalars.note_trace()
+
+    def end(self) -> None:
+        """Ends a call, before a callback sets what its steps have read."""
+        if self._is_new:
+            self._is_new = False
+            self._scalars.note_checked()
 
     def is_missed(self) -> bool:
         """Whether the step that comes next cannot be checked, and ought to be."""
@@ -56,7 +91,7 @@ class FirstStepCheck:
         return self._is_due() and keras_adapter.is_built(self._model)
 
     def _is_due(self) -> bool:
-        return self._rehearse is not None and not self.is_made
+        return self._rehearse is not None and (self._is_wanted_again or not self.is_made)
 
     def of_batch(self, batch, *, may_repeat: bool) -> bool:
         """Checks the step of a batch where that is due; returns what `rehearse` does.
@@ -72,7 +107,8 @@ class FirstStepCheck:
             if self._num_of_one == _MOST_OF_ONE:  # Nor will the next one be any other.
                 self._rehearse = None
             return False
-        self.is_made = True
+        self.is_made = self._is_new = True
+        self._is_wanted_again = False
         differing = self._step.see(batch)
         self._before()
         with own_apply.routed(self._model):

@@ -17,7 +17,14 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.batches import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import draws, graph_errors, replica_run, step_loops, update_callback
+from kerasdist.training.step import (
+    draws,
+    graph_errors,
+    replica_run,
+    step_loops,
+    step_variables,
+    update_callback,
+)
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep
@@ -49,8 +56,9 @@ class StepFunction:
     Args:
         model: A compiled model of one of our strategies.
         step: The model's bound train_step or test_step.
-        rehearse: Looks at the first step before it runs, and says whether every replica is to have
-            the whole batch, as `rehearsal.warn_of_differences` does; or None.
+        rehearse: Looks at the first step before it runs, and at later ones that may show more; says
+            whether every replica is to have the whole batch, as `rehearsal.warn_of_differences`
+            does; or None.
         **arguments: Further ones of `ModelStep`.
     """
 
@@ -61,7 +69,7 @@ class StepFunction:
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
         self.times = self._step.times
-        with tf.device("CPU:0"):
+        with step_variables.being_made(self._strategy), tf.device("CPU:0"):
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
@@ -174,6 +182,8 @@ class StepFunction:
         self._news = None
         self._repeated.read_metrics()
         self._repeated.see(data)
+        if self._is_first_call or (isinstance(data, GlobalBatches) and data.first_step == 0):
+            self._check.begin(are_divided=not self.is_repeated)
         is_unchecked = self._check.is_missed() and self._model.run_eagerly
         if is_unchecked:
             # What counts in Python would begin with a number for each replica.
@@ -187,6 +197,7 @@ class StepFunction:
             if told is error:
                 raise
             raise told from cause
+        self._check.end()
         if is_unchecked:
             self._check.note_built()
             self._repeated.switch(on=False)
@@ -350,6 +361,7 @@ class StepFunction:
         riders = (*self._riders(), *riders)
         with self._graphs.tracing():
             result = self._step.run(batch, shares, checks=checks, riders=riders)
+        self._check.note_trace()
         if self._lookers and not tf.executing_eagerly() and not self._step.is_quiet:
             # Two graphs would draw other numbers than one, and end with other weights.
             self._is_never_quiet |= draws.has_state_in(tf.compat.v1.get_default_graph())

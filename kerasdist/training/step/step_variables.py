@@ -7,8 +7,13 @@ with step_variables.being_made(strategy):
 import contextlib
 from collections.abc import Generator
 
+import tensorflow as tf
+
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import traits
+
+# What their names have before a slash.
+_SCOPE = "kerasdist"
 
 
 @contextlib.contextmanager
@@ -21,5 +26,11 @@ def being_made(strategy) -> Generator[None]:
     with (
         tensorflow_adapter.outside_scopes(),
         strategy.scope() if is_remote else contextlib.nullcontext(),
+        tf.name_scope(_SCOPE),
     ):
         yield
+
+
+def is_one(variable) -> bool:
+    """Whether a variable was made so, and not by a program."""
+    return _SCOPE in variable.name.split("/")[:-1]

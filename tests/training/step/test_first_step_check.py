@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.step import first_step_check
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from tests import strategies
 
@@ -71,3 +72,51 @@ def test_a_model_that_is_not_built_is_checked_when_it_is():
     assert not ours.check.is_missed()
     ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
     assert ours.asked == ["before", {"may_repeat": False, "differing": None}]
+
+
+class Scalars:
+    """Stands for scalars that a step reads, which a program sets."""
+
+    def __init__(self, model):
+        self.values, self.checked = 0, []
+
+    def note_checked(self):
+        self.checked.append(self.values)
+
+    def are_checked(self):
+        return self.values in self.checked
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """A check that has been made."""
+    monkeypatch.setattr(first_step_check, "ReadScalars", Scalars)
+    made = Check()
+    made.check.begin(are_divided=True)
+    made.check.of_batch(batch_of(5), may_repeat=True)
+    return made
+
+
+def is_made_again(ours, *, are_divided=True):
+    """Begins an epoch; returns whether its first step is checked."""
+    ours.check.begin(are_divided=are_divided)
+    ours.asked.clear()
+    ours.check.of_batch(batch_of(5), may_repeat=True)
+    ours.check.end()
+    return bool(ours.asked)
+
+
+def test_it_is_made_again_where_scalars_have_values_of_which_nothing_is_known(ours):
+    ours.check.end()
+    assert not is_made_again(ours)
+
+    ours.check._scalars.values = 1
+    assert not is_made_again(ours, are_divided=False)
+    assert is_made_again(ours)
+    assert ours.check.is_made
+    assert not is_made_again(ours)
+
+
+def test_it_is_made_again_after_a_call_that_has_failed(ours):
+    assert is_made_again(ours)
+    assert not is_made_again(ours)

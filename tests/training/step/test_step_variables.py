@@ -15,6 +15,14 @@ def test_they_are_plain_ones_on_replicas_inside_a_scope_too(strategy):
         assert not tf.distribute.has_strategy()
 
 
+@each_strategy
+def test_they_are_told_from_those_of_a_program(strategy):
+    with step_variables.being_made(strategy):
+        own = tf.Variable(0.0)
+    assert step_variables.is_one(own)
+    assert not step_variables.is_one(tf.Variable(0.0))
+
+
 def test_parameter_servers_hold_them(monkeypatch):
     entered = []
 
