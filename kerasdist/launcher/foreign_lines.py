@@ -8,9 +8,10 @@ import re
 
 # As in: I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
 _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (([\w.]+)\.(?:cc|h|cu|cpp):\d+)\] ")
-# No driver if there is no GPU; and the connections between tasks, which the tasks report better.
+# No driver if there is no GPU; an optimization of a graph that is left out, as in every GAN; and the
+# connections between tasks, which the tasks report better.
 _SAID_BETTER = re.compile(
-    r"cuda_platform|local_rendezvous|\w*collective\w*|ring_alg|coordination_\w+|grpc_\w+"
+    r"cuda_platform|meta_optimizer|local_rendezvous|\w*collective\w*|ring_alg|coordination_\w+|grpc_\w+"
 )
 # What its strategies note in Python, where the program lets absl show it: by the file,
 # as in I1128 12:56:48.810051 140353533959040 mirrored_strategy.py:423] Using ..., or by the text.
@@ -32,6 +33,8 @@ _CONTINUATION = re.compile(
     r"|The error could be from a previous operation\. Restart your program to reset\."
     r"|Additional GRPC error information from remote target "
     r"|:UNKNOWN:Error received from peer "
+    r"|The tasks have crashed\. Check the task logs for an earlier error, or scheduler events "
+    r"|This is usually caused by an earlier error during execution\. Check the logs of \(a\) this "
     r"|This could happen if the remote target has been disconnected from the client\."
     r"|\s*\[\[\{\{node "
 )

@@ -148,8 +148,11 @@ E0000 00:00:1795350186.430710    5629 cuda_platform.cc:52] failed call to cuInit
 I0000 00:00:1795350187.648943    5994 coordination_service.cc:505] Example stragglers:
 /job:worker/replica:0/task:1
 E0000 00:00:1795350326.319154    7804 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE
+The tasks have crashed. Check the task logs for an earlier error, or scheduler events (e.g. pre
+E0000 00:00:1795893552.619032   22523 meta_optimizer.cc:967] remapper failed: INVALID_ARGUMENT
 Additional GRPC error information from remote target /job:worker/replica:0/task:1
 :UNKNOWN:Error received from peer  {grpc_message:"Connection reset by peer", grpc_status:14}
+This is usually caused by an earlier error during execution. Check the logs of (a) this task, (b)
 """
 
 
