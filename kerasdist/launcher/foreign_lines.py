@@ -8,7 +8,7 @@ import re
 
 # As in: I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
 _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (([\w.]+)\.(?:cc|h|cu|cpp):\d+)\] ")
-# No driver if there is no GPU; an optimization of a graph that is left out, as in every GAN; and the
+# No driver if there is no GPU; an optimization of a graph that is left out, as in a GAN; and the
 # connections between tasks, which the tasks report better.
 _SAID_BETTER = re.compile(
     r"cuda_platform|meta_optimizer|local_rendezvous|\w*collective\w*|ring_alg|coordination_\w+|grpc_\w+"
