@@ -23,7 +23,10 @@ def method_replaced(owner, name: str, function: Callable, *arguments) -> Generat
     """
     own = vars(owner).get(name)
     # Keras' __setattr__ would look for state to track.
-    method = functools.partial(function, getattr(owner, name), *arguments)
+    before = getattr(owner, name)
+    method = functools.partial(function, before, *arguments)
+    # Wrappers of layers look at the parameters of `call`.
+    functools.update_wrapper(method, before, updated=())
     object.__setattr__(owner, name, method)
     try:
         yield

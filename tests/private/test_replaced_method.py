@@ -1,5 +1,7 @@
 """One object has another method for a while; its class and other objects keep theirs."""
 
+import inspect
+
 import keras
 import pytest
 
@@ -35,3 +37,11 @@ def test_one_that_was_the_objects_own_comes_back():
         assert layer.call(1) == "inner: outer: 4outer: 4"
 
     assert layer.call(1) == 2
+
+
+def test_whoever_looks_at_its_parameters_sees_those_of_the_method():
+    layer = keras.layers.Dropout(0.5)
+    parameters = inspect.signature(layer.call).parameters
+
+    with method_replaced(layer, "call", twice, "twice"):
+        assert inspect.signature(layer.call).parameters == parameters

@@ -21,7 +21,8 @@ class OutputSizes:
     @contextlib.contextmanager
     def counted(self, model) -> Generator[None]:
         """Counts what the layers of a model give inside, eagerly."""
-        with layer_outputs.watched(keras_adapter.layers_of(model), self._note):
+        layers = [each for each in keras_adapter.layers_of(model) if each is not model]
+        with layer_outputs.watched(layers, self._note):
             yield
 
     def _note(self, _, output):

@@ -17,6 +17,6 @@ def test_the_outputs_of_all_layers_and_calls_count(ratio, expected):
             model(tf.zeros([3, 4]))
     model(tf.zeros([10**6, 4]))
 
-    # 2 calls of 3 examples: 8 and 2 floats, and 2 once more for the model itself.
-    assert sizes.allow(1) and sizes._num_bytes == 2 * 3 * (8 + 2 + 2) * 4
+    # 2 calls of 3 examples: 8 and 2 floats.
+    assert sizes.allow(1) and sizes._num_bytes == 2 * 3 * (8 + 2) * 4
     assert sizes.allow(ratio) is expected
