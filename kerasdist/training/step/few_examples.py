@@ -13,6 +13,8 @@ from kerasdist.training.step.output_sizes import OutputSizes
 
 # A few; nearly all, for what a few do not show, as the mean of the 32 largest; the batch as it is.
 HowMany = Literal["few", "most", "all"]
+# Per replica. Enough for masks and weights to differ; a step of so few costs little.
+_FEW = 4
 # The most different whole numbers that may be classes or marks.
 _CLASSES = 32
 
@@ -37,7 +39,7 @@ def with_enough(rehearse: Callable, model, batch) -> tuple:
     except Exception:
         return rehearse(how_many="all")
     strategy = model.distribute_strategy
-    is_dear = not sizes.allow(batches.num_examples(batch) / strategy.num_replicas_in_sync)
+    is_dear = not sizes.allow(times_as_many(batch, strategy.num_replicas_in_sync))
     if peers.any_of(strategy, bool(result[0]) or is_dear):
         return result
     try:
@@ -46,14 +48,19 @@ def with_enough(rehearse: Callable, model, batch) -> tuple:
         return result
 
 
-def of(batch, how_many: HowMany, few: int, num_replicas: int):
+def times_as_many(batch, num_replicas: int) -> float:
+    """Returns how many times as many examples as a few a batch has."""
+    return batches.num_examples(batch) / (_FEW * num_replicas)
+
+
+def of(batch, how_many: HowMany, num_replicas: int, *, few: int = _FEW):
     """Returns the examples of a batch to rehearse with.
 
     Args:
         batch: Tensors [examples, ...].
         how_many: Which of them.
-        few: Examples of each replica that are a few.
         num_replicas: In all.
+        few: Examples of each replica that are a few.
     """
     if how_many == "all":
         return batch

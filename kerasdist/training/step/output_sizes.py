@@ -8,8 +8,8 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter
 from kerasdist.training.step import layer_outputs
 
-# Of the outputs of all layers, in all runs of a rehearsal: a second or so, and little memory.
-_MOST_BYTES = 2**27
+# Of the outputs of all layers, in all runs of a rehearsal: a few seconds, and little memory.
+_MOST_BYTES = 2**28
 
 
 class OutputSizes:

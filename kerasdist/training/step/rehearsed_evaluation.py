@@ -30,9 +30,6 @@ from kerasdist.training.step import (
     whole_metrics,
 )
 
-# For each replica.
-_EXAMPLES = 4
-
 
 def is_due(model) -> bool:
     """Whether a test_step of `model` can give something else than Keras' own parts do."""
@@ -94,7 +91,7 @@ def _rehearse(
 ) -> tuple[list[str], bool]:
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
-    batch = few_examples.of(batch, how_many, _EXAMPLES, num_replicas)
+    batch = few_examples.of(batch, how_many, num_replicas)
     nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of_results(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     with_losses = functools.partial(_step_with_losses, step)

@@ -29,9 +29,6 @@ from kerasdist.training.step import (
 from kerasdist.training.step.output_sizes import OutputSizes
 from kerasdist.training.step.rehearsed_logs import differs
 
-# For each replica.
-_EXAMPLES = 4
-
 
 def describe_difference(model, step: Callable, predict_parts: Callable, batch) -> str | None:
     """Returns in words what is not the same where replicas predict parts of a batch, or None.
@@ -45,12 +42,12 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
     """
     num_local = len(peers.local_replicas(model.distribute_strategy))
     sizes = OutputSizes()
-    examples = few_examples.of(batch, "few", _EXAMPLES, num_local)
+    examples = few_examples.of(batch, "few", num_local)
     with sizes.counted(model):
         found = _describe_with(model, step, predict_parts, examples)
-    if found or not sizes.allow(batches.num_examples(batch) / num_local):
+    if found or not sizes.allow(few_examples.times_as_many(batch, num_local)):
         return found
-    examples = few_examples.of(batch, "most", _EXAMPLES, num_local)
+    examples = few_examples.of(batch, "most", num_local)
     return _describe_with(model, step, predict_parts, examples)
 
 

@@ -18,9 +18,8 @@ from kerasdist.training.step import (
     replica_step,
 )
 
-# Per replica. Enough for masks and weights to differ; a step of so few costs little, and twice as
-# many predictions do, where those are enough.
-_EXAMPLES, _EXAMPLES_OF_LOSS = 4, 8
+# Per replica: twice as many predictions as examples of a step cost little.
+_EXAMPLES_OF_LOSS = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +56,7 @@ def of(model, step: Callable, batch, logs, *, how_many: few_examples.HowMany) ->
         how_many: How many examples of the batch.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
-    examples = few_examples.of(batch, how_many, _EXAMPLES_OF_LOSS, num_replicas)
+    examples = few_examples.of(batch, how_many, num_replicas, few=_EXAMPLES_OF_LOSS)
     predictions = _predict(model, examples) if keras_stock.is_loss_all_own(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
@@ -71,7 +70,7 @@ def of(model, step: Callable, batch, logs, *, how_many: few_examples.HowMany) ->
             touched=data,
             has_logs=False,
         )
-    examples = few_examples.of(batch, how_many, _EXAMPLES, num_replicas)
+    examples = few_examples.of(batch, how_many, num_replicas)
     nearly = few_examples.touched(examples)
     return RehearsedStep(
         whole=functools.partial(logs.run_whole, step, nearly),
