@@ -1,20 +1,28 @@
 """Whether a loss is a mean over the examples, by what it makes of each of them alone.
 
 A batch that is divided over replicas may not show it: a mean with a divisor of its own, such as the
-number of tokens that count, is one where all shares happen to have as many in proportion.
+number of tokens that count, is one where all shares happen to have as many in proportion. Nor may a
+few examples: the mean of the 32 largest losses is one of all, until there are more. So the loss is
+given as many as a batch has, copies of the few with predictions nearby.
 """
+
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import rehearsal_adapter
 from kerasdist.training.data import batches
+from kerasdist.training.step import nearby_weights
 
 # Each costs a call of the loss, and two different ones are enough.
 _MOST_EXAMPLES = 8
+# Of labels and predictions together.
+_MOST_NUMBERS = 2**24
 
 
-def is_mean(loss, labels, predictions, tolerance: float) -> bool:
+def is_mean(loss, labels, predictions, tolerance: float, num_examples: int) -> bool:
     """Whether the gradient of a loss of several examples is that of each of them alone.
 
     Args:
@@ -22,6 +30,7 @@ def is_mean(loss, labels, predictions, tolerance: float) -> bool:
         labels: What it is called with: tensors [examples, ...], nested.
         predictions: The same.
         tolerance: How much of the norm of a gradient may be rounding.
+        num_examples: Of a batch, which may have more of them.
 
     Returns:
         Whether they are equal. True, too, where that cannot be seen: the loss does not take one
@@ -31,15 +40,36 @@ def is_mean(loss, labels, predictions, tolerance: float) -> bool:
     leaves = tf.nest.flatten((labels, predictions))
     if any(batches.num_examples(leaf) != number for leaf in leaves):
         return True
-    number = min(number, _MOST_EXAMPLES)
+    few = min(number, _MOST_EXAMPLES)
+    many = min(num_examples, _MOST_NUMBERS * number // sum(map(int, map(tf.size, leaves))))
+    if not _is_mean_of_parts(loss, labels, predictions, range(few + 1), tolerance):
+        return False
+    if many <= few:
+        return True
+    labels, predictions = _copies(labels, predictions, number, many)
+    return _is_mean_of_parts(loss, labels, predictions, (0, many // 2, many), tolerance)
+
+
+def _copies(labels, predictions, number: int, many: int) -> tuple:
+    """Returns rows once more, until there are many, with predictions nearby."""
+    positions = tf.range(many) % number
+    labels, predictions = tf.nest.map_structure(
+        lambda leaf: tf.gather(leaf, positions), (labels, predictions)
+    )
+    return labels, nearby_weights.numbers_nearby(predictions, seed=0)
+
+
+def _is_mean_of_parts(loss, labels, predictions, ends: Sequence[int], tolerance: float) -> bool:
+    """Whether the gradient of the rows up to the last of `ends` is that of the parts between."""
+    ranges = list(itertools.pairwise(ends))
     try:
-        whole = _gradient(loss, labels, predictions, 0, number)
-        rows = [_gradient(loss, labels, predictions, row, row + 1) for row in range(number)]
+        whole = _gradient(loss, labels, predictions, 0, ends[-1])
+        parts = [_gradient(loss, labels, predictions, *each) for each in ranges]
     except Exception:  # Of the user's loss, which may mean no single example.
         return True
-    alone = np.concatenate(rows)
     if getattr(loss, "reduction", None) != "sum":
-        alone = alone / number
+        parts = [part * len(part) / len(whole) for part in parts]
+    alone = np.concatenate(parts)
     if not np.isfinite(whole).all():
         return True
     difference = np.linalg.norm(whole - alone)  # NaN for an example without anything that counts.

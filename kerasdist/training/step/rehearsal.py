@@ -192,6 +192,7 @@ class _Comparison:
         self._model, self._strategy = model, model.distribute_strategy
         self._num_replicas = self._strategy.num_replicas_in_sync
         self._tolerance = dry_runs.tolerance_of(model)
+        self._num_examples = batches.num_examples(batch)
         # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
         self._weighs_loss = keras_stock.is_stock_step(step)
         self._logs = rehearsed_logs.RehearsedLogs(model)
@@ -225,7 +226,10 @@ class _Comparison:
     def of_parts_or_whole_losses(self) -> tuple[_Parts, GradientDifference | None]:
         """Compares with the examples divided, and with compiled losses of all; see `compared`."""
         own_losses = self._whole.own_losses
-        return whole_losses.compared(self._model, self._compare, own_losses, self._tolerance)
+        tolerance = dry_runs.tolerance_of_results(self._model)
+        return whole_losses.compared(
+            *(self._model, self._compare, own_losses, tolerance, self._num_examples)
+        )
 
     def finds_nothing_if_repeated(self) -> bool:
         """Whether all examples on every replica give what one device gives."""

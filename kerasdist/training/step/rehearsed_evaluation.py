@@ -90,7 +90,7 @@ def _rehearse(
     how_many: few_examples.HowMany,
 ) -> tuple[list[str], bool]:
     strategy = model.distribute_strategy
-    num_replicas = strategy.num_replicas_in_sync
+    num_replicas, num_examples = strategy.num_replicas_in_sync, batches.num_examples(batch)
     batch = few_examples.of(batch, how_many, num_replicas)
     nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of_results(model)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
@@ -119,7 +119,9 @@ def _rehearse(
         try:
             with dry_runs.failing_together(strategy):
                 dry_runs.try_parts(model, with_losses, batch)
-            _, texts = whole_losses.compared(model, compare, whole.own_losses, tolerance)
+            _, texts = whole_losses.compared(
+                *(model, compare, whole.own_losses, tolerance, num_examples)
+            )
         except Exception as error:
             may_repeat = may_repeat and how_many == "all"
             if not may_repeat or not dry_runs.finds_nothing(strategy, compare_whole):

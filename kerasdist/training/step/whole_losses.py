@@ -105,7 +105,9 @@ def may_see_all(model) -> bool:
     return sees_one and bool(keras_stock.own_loss_names(model))
 
 
-def compared(model, compare: Callable[[], tuple], called: list, tolerance: float) -> tuple:
+def compared(
+    model, compare: Callable[[], tuple], called: list, tolerance: float, num_examples: int
+) -> tuple:
     """Returns what `compare` gives; where it finds something, with losses of all examples instead.
 
     So, too, where one of the user's losses is no mean over the examples, which need not show in the
@@ -118,12 +120,15 @@ def compared(model, compare: Callable[[], tuple], called: list, tolerance: float
             came of it, and what differs, or nothing. All workers call it.
         called: The `Rehearsed.own_losses` of one device.
         tolerance: How much of a loss's gradient may be rounding.
+        num_examples: Of a batch, of which some are compared.
     """
     strategy = model.distribute_strategy
     outcome, difference = compare()
     if not may_see_all(model):
         return outcome, difference
-    is_wanted = bool(difference) or not all(loss_rows.is_mean(*each, tolerance) for each in called)
+    is_wanted = bool(difference) or not all(
+        loss_rows.is_mean(*each, tolerance, num_examples) for each in called
+    )
     if not peers.any_of(strategy, is_wanted):
         return outcome, difference
     compiled = keras_stock.compiled_losses_of(model)

@@ -15,8 +15,9 @@ COUNTS = [1, 4, 3, 4, 3, 1]  # Of both halves as many.
 LABELS = (np.arange(4) < np.array(COUNTS)[:, np.newaxis]).astype("float32")
 
 
-def look_at(loss, labels=LABELS) -> bool:
-    return is_mean(loss, tf.constant(labels), tf.constant(PREDICTIONS), 1e-3)
+def look_at(loss, labels=LABELS, num_examples=6) -> bool:
+    arguments = tf.constant(labels), tf.constant(PREDICTIONS), 2e-5, num_examples
+    return is_mean(loss, *arguments)
 
 
 def masked_mean(y, predictions):
@@ -56,6 +57,19 @@ def test_of_each_example_alone():
     assert look_at(wrapped(keras.losses.huber, None))
     assert look_at(keras.losses.CategoricalFocalCrossentropy(from_logits=True))
     assert look_at(OfSeveral())  # It cannot be seen.
+
+
+def ten_largest(y, predictions):
+    losses = tf.reduce_mean((y - predictions) ** 2, axis=-1)
+    return tf.reduce_mean(tf.math.top_k(losses, tf.minimum(10, tf.size(losses))).values)
+
+
+def test_of_as_many_as_a_batch_has():
+    assert look_at(wrapped(ten_largest), num_examples=10)
+    assert not look_at(wrapped(ten_largest), num_examples=17)
+    assert look_at(wrapped(keras.losses.mean_squared_error), num_examples=17)
+    assert look_at(wrapped(squares_in_all, "sum"), num_examples=16)
+    assert look_at(keras.losses.CategoricalCrossentropy(from_logits=True), num_examples=2000)
 
 
 def test_states_and_random_numbers_are_those_of_all_examples():
