@@ -9,6 +9,7 @@ What is hidden in the first step, by a weight that is 0, shows when a program se
 first step of the epoch that follows is then checked as well (`read_scalars`).
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,7 @@ class FirstStepCheck:
         self._model, self._step, self._before = model, step, before
         self._rehearse: Any = rehearse
         self._num_of_one = 0
+        self._unchecked: list[str] = []
         self._is_possible = rehearse is not None
         self._scalars = ReadScalars(model)
         self._is_new = self._is_wanted_again = False
@@ -73,10 +75,16 @@ class FirstStepCheck:
             self._scalars.note_trace()
 
     def end(self) -> None:
-        """Ends a call, before a callback sets what its steps have read."""
+        """Ends a call, before a callback sets what its steps have read.
+
+        Only now a check that has failed is told: a step that fails says the same itself.
+        """
         if self._is_new:
             self._is_new = False
             self._scalars.note_checked()
+        for text in self._unchecked:
+            warnings.warn(text, stacklevel=2)
+        self._unchecked.clear()
 
     def is_missed(self) -> bool:
         """Whether the step that comes next cannot be checked, and ought to be."""
@@ -115,6 +123,7 @@ class FirstStepCheck:
             return bool(
                 self._rehearse(
                     *(self._model, self._step.step, batch),
+                    note_unchecked=self._unchecked.append,
                     may_repeat=may_repeat,
                     differing=differing,
                 )

@@ -89,6 +89,7 @@ def warn_of_differences(
     step: Callable,
     batch,
     *,
+    note_unchecked: Callable[[str], None],
     may_repeat: bool = False,
     differing: str | None = None,
 ) -> bool:
@@ -98,6 +99,7 @@ def warn_of_differences(
         model: A compiled model whose variables exist.
         step: Its train_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
+        note_unchecked: Called with words about a rehearsal that fails.
         may_repeat: Whether every replica can have the whole batch.
         differing: How its tensors differ in the length of their first axis; None where they do not.
 
@@ -112,12 +114,8 @@ def warn_of_differences(
     try:
         texts, is_repeated = few_examples.with_enough(rehearse, model, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
-        warnings.warn(
-            graph_errors.describe_unchecked(
-                f"{num_replicas} replicas give the gradient of one device", error
-            ),
-            stacklevel=2,
-        )
+        what = f"{num_replicas} replicas give the gradient of one device"
+        note_unchecked(graph_errors.describe_unchecked(what, error))
         return False
     for text in texts:
         warnings.warn(text, stacklevel=2)

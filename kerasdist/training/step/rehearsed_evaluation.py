@@ -44,6 +44,7 @@ def warn_of_differences(
     step: Callable,
     batch,
     *,
+    note_unchecked: Callable[[str], None],
     may_repeat: bool = False,
     differing: str | None = None,
 ) -> bool:
@@ -53,6 +54,7 @@ def warn_of_differences(
         model: A compiled model whose variables exist.
         step: Its test_step, called with the data of a replica.
         batch: The first global batch: tensors [examples, ...].
+        note_unchecked: Called with words about a rehearsal that fails.
         may_repeat: Whether every replica can have the whole batch.
         differing: How its tensors differ in the length of their first axis; None where they do not.
 
@@ -72,9 +74,10 @@ def warn_of_differences(
     try:
         texts, is_repeated = few_examples.with_enough(rehearse, model, batch)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
-        is_repeated = False
-        what = f"{num_replicas} replicas evaluate as one device does"
-        texts = [graph_errors.describe_unchecked(what, error)]
+        if not is_said:
+            what = f"{num_replicas} replicas evaluate as one device does"
+            note_unchecked(graph_errors.describe_unchecked(what, error))
+        return False
     for text in () if is_said else texts:
         warnings.warn(text, stacklevel=2)
     return is_repeated

@@ -11,6 +11,7 @@ import tensorflow as tf
 from kerasdist.training.step import first_step_check
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from tests import strategies
+from tests.warned import warned_by
 
 X = np.arange(10, dtype="float32").reshape(5, 2) / 10
 
@@ -35,8 +36,11 @@ class Check:
             self.model, step, self.rehearse, before=lambda: self.asked.append("before")
         )
 
-    def rehearse(self, model, step, batch, **arguments):
+    def rehearse(self, model, step, batch, *, note_unchecked, **arguments):
         self.asked.append(arguments)
+        if isinstance(self.answer, str):
+            note_unchecked(self.answer)
+            return False
         return self.answer
 
 
@@ -59,6 +63,14 @@ def test_it_is_made_once_and_says_what_the_rehearsal_says(answer):
     assert not ours.check.can_be_made()
     assert not ours.check.of_own_batch(batch_of(5), 5, may_repeat=False)
     assert ours.asked == ["before", {"may_repeat": True, "differing": None}]
+
+
+def test_that_it_has_failed_is_told_once_and_not_before_the_step_has_been_made():
+    ours = Check("Could not check it.")
+
+    assert warned_by(lambda: ours.check.of_batch(batch_of(5), may_repeat=True)) == []
+    assert warned_by(ours.check.end) == ["Could not check it."]
+    assert warned_by(ours.check.end) == []
 
 
 def test_a_model_that_is_not_built_is_checked_when_it_is():

@@ -66,7 +66,7 @@ def test_a_model_for_the_batch_of_a_replica_trains(strategy):
     assert np.isfinite(history["loss"]).all()
 
 
-@pytest.mark.filterwarnings("ignore:Could not check that")
+@pytest.mark.filterwarnings("error:Could not check that")
 @on_two_replicas
 def test_any_other_error_of_such_a_model_is_shown_as_it_is(strategy):
     def broken(y, predictions):
@@ -211,7 +211,7 @@ OWN_ERRORS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:Could not check that")
+@pytest.mark.filterwarnings("error")  # It says all that there is to say.
 @on_two_replicas
 def test_an_error_that_shapes_are_not_the_reason_of_is_told_of_no_parts(strategy):
     class Fails(keras.Model):
