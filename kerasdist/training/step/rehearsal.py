@@ -45,6 +45,7 @@ from kerasdist.training.step import (
     graph_errors,
     nearby_weights,
     own_attributes,
+    precision,
     rehearsed_logs,
     rehearsed_run,
     rehearsed_step,
@@ -111,8 +112,9 @@ def warn_of_differences(
     rehearse = functools.partial(
         *(_describe_differences, model, step, batch), may_repeat=may_repeat, differing=differing
     )
+    rehearse_enough = functools.partial(few_examples.with_enough, rehearse, model, batch)
     try:
-        texts, is_repeated = few_examples.with_enough(rehearse, model, batch)
+        texts, is_repeated = precision.rehearsed(model, rehearse_enough)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         what = f"{num_replicas} replicas give the gradient of one device"
         note_unchecked(graph_errors.describe_unchecked(what, error))

@@ -22,6 +22,7 @@ from kerasdist.training.step import (
     gradient_difference,
     graph_errors,
     own_attributes,
+    precision,
     rehearsed_logs,
     rehearsed_run,
     replica_run,
@@ -71,8 +72,9 @@ def warn_of_differences(
     rehearse = functools.partial(
         *(_rehearse, model, step, batch), may_repeat=may_repeat, differing=differing
     )
+    rehearse_enough = functools.partial(few_examples.with_enough, rehearse, model, batch)
     try:
-        texts, is_repeated = few_examples.with_enough(rehearse, model, batch)
+        texts, is_repeated = precision.rehearsed(model, rehearse_enough)
     except Exception as error:  # Of the program, which may mean no other batch than its own.
         if not is_said:
             what = f"{num_replicas} replicas evaluate as one device does"

@@ -63,7 +63,7 @@ class Decorrelated(OwnStep):
     """Adds a small term of the means over the batch."""
 
     def loss_of(self, x, y):
-        predictions, hidden = self(x, training=True)
+        predictions, hidden = (tf.cast(each, tf.float32) for each in self(x, training=True))
         of_batch = tf.reduce_sum(tf.square(tf.reduce_mean(hidden, axis=0)))
         return tf.reduce_mean(tf.square(predictions - y)) + 1e-3 * of_batch
 
@@ -119,6 +119,14 @@ class Probed(keras.Model):
         optimizer.apply(tape.gradient(loss, variables), variables)
 
 
+def decorrelated_in_16_bits():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        return decorrelated()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def probed():
     model = Probed()
     model.build((None, 6))
@@ -133,7 +141,8 @@ def fit(model):
 @on_two_replicas
 @FOUND
 @pytest.mark.parametrize(
-    "make", [hardest_compiled, decorrelated, probed, *exhaustive(own, balanced)]
+    "make",
+    [hardest_compiled, decorrelated, probed, *exhaustive(own, balanced, decorrelated_in_16_bits)],
 )
 def test_a_difference_is_found(strategy, make):
     check_as_plain(strategy, make, fit)
@@ -157,6 +166,15 @@ def residual(width=16):
     return inputs, layers.GlobalMaxPooling2D()(x), RNG.normal(size=(32, 16, 16, 3))
 
 
+def convolutional():
+    """In 16 bits a sum over the pixels of all examples loses most of what it adds up."""
+    x = inputs = keras.Input((16, 16, 3))
+    for _ in range(4):
+        x = layers.Conv2D(8, 3, padding="same", activation="relu", dtype="mixed_bfloat16")(x)
+    x = layers.GlobalAveragePooling2D(dtype="float32")(x)
+    return inputs, x, RNG.normal(size=(32, 16, 16, 3))
+
+
 def deep():
     x = inputs = keras.Input((20,))
     for _ in range(20):
@@ -173,7 +191,7 @@ def attending():
 
 
 @on_three_replicas
-@pytest.mark.parametrize("make", [deep, attending, *exhaustive(residual)])
+@pytest.mark.parametrize("make", [deep, convolutional, *exhaustive(attending, residual)])
 def test_what_rounding_makes_of_a_deep_net_is_none(strategy, make):
     class Means(OwnStep):
         def loss_of(self, x, y):

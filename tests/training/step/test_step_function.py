@@ -70,7 +70,7 @@ def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monk
     watch, checked = Watch(), []
     monkeypatch.setattr(strategy, "step_watch", watch, raising=False)
 
-    def rehearse(model, step, batch, *, may_repeat, differing):
+    def rehearse(model, step, batch, *, note_unchecked, may_repeat, differing):
         checked.append(len(watch.are_long))
 
     step = make_step(strategy, is_built=False, rehearse=rehearse)
