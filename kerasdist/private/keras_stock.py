@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 from keras.src.losses import losses as keras_losses
+from keras.src.metrics import regression_metrics
 
 from kerasdist.private import keras_adapter, keras_operations, keras_optimizers, keras_routes
 from kerasdist.unique import unique
@@ -23,6 +24,10 @@ _OF_SEVERAL_EXAMPLES = (
     (keras.losses.dice, None),
     (keras.losses.tversky, None),
     (keras.losses.cosine_similarity, -1),
+    (regression_metrics.cosine_similarity, -1),
+    (keras.losses.categorical_crossentropy, -1),
+    (keras.losses.categorical_focal_crossentropy, -1),
+    (keras.losses.sparse_categorical_crossentropy, -1),
 )
 # What Keras makes of a function that is given to `compile`.
 _LossFunctionWrapper = keras_losses.LossFunctionWrapper

@@ -120,10 +120,17 @@ def test_what_mixes_examples_is_told_by_the_axes():
         losses.Tversky(axis=(0, 1)),
         losses.Dice(axis=-2),
         losses.CosineSimilarity(axis=0),
+        losses.CategoricalCrossentropy(axis=0),
+        losses.CategoricalFocalCrossentropy(axis=0),
+        keras.metrics.CosineSimilarity(axis=0),
+        keras.metrics.CategoricalCrossentropy(axis=0),
         losses.Circle(),
         keras.metrics.MeanMetricWrapper(losses.dice),
     )
-    others = losses.Dice(axis=(1, 2)), losses.CosineSimilarity(), losses.Huber(), over_pixels
+    others = (
+        *(losses.Dice(axis=(1, 2)), losses.CosineSimilarity(), losses.Huber(), over_pixels),
+        *(losses.CategoricalCrossentropy(), losses.SparseCategoricalCrossentropy()),
+    )
 
     assert all(keras_stock.mixes_examples(each, rank=2) for each in mixing)
     assert not any(keras_stock.mixes_examples(each, rank=3) for each in others)

@@ -4,14 +4,14 @@ Both gradients come from a rehearsal of a few examples: see `rehearsal`.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
-# Of the norm of all gradients: what is smaller may be rounding, as that of a bias before a layer
-# that subtracts the mean.
+# Of the norm of all gradients of an update: what is smaller may be rounding, as that of a bias
+# before a layer that subtracts the mean.
 _NEGLIGIBLE = 1e-2
 # Of the norm: the shares are not equal, so that a sum is not a mean times a number to the last bit.
 _TOLERANCE_OF_SUM = 0.2
@@ -73,8 +73,12 @@ def of_variable(whole, shared, variable: str) -> np.ndarray:
         shared: See `find`.
         variable: Its path, as in a `GradientDifference`.
     """
-    pairs = _pairs(whole.updates[0], shared.updates[0])
-    differences = [np.ravel(whole - shared) for path, whole, shared in pairs if path == variable]
+    updates = _updates(whole.updates[0], shared.updates[0])
+    differences = [
+        np.ravel(whole - shared)
+        for path, whole, shared in itertools.chain(*updates)
+        if path == variable
+    ]
     return np.concatenate([np.zeros(0), *differences])
 
 
@@ -130,17 +134,8 @@ def _remedy(found: GradientDifference, num_replicas: int) -> str:
 def _compare(
     expected: list, found: list, tolerance: float, num_replicas: int
 ) -> GradientDifference | None:
-    pairs = _pairs(expected, found)
-    if not pairs:
-        return None
-    norms = [(_norm(whole), _norm(shared)) for _, whole, shared in pairs]
-    norm = max(math.hypot(*filter(math.isfinite, each)) for each in zip(*norms, strict=True))
-    smallest = max(_NEGLIGIBLE * norm, np.finfo("float32").tiny)
-    differences = [
-        (_norm(whole - shared) / max(*both, smallest), path)
-        for (path, whole, shared), both in zip(pairs, norms, strict=True)
-        if np.isfinite(both).any()
-    ]
+    updates = _updates(expected, found)
+    differences = [each for pairs in updates for each in _differences_of(pairs)]
     if not differences:  # On one device they are not finite either.
         return None
     own_sums = [each for each in differences if each[1] == OWN_SUM and each[0] > tolerance]
@@ -150,34 +145,53 @@ def _compare(
     )
     if difference <= tolerance:
         return None
+    pairs = list(itertools.chain(*updates))
     apart = math.hypot(*(_norm(whole - num_replicas * shared) for _, whole, shared in pairs))
     return GradientDifference(
         variable=worst,
         difference=float(difference),
         is_sum=math.isfinite(difference)
-        and apart <= _TOLERANCE_OF_SUM * math.hypot(*(whole for whole, _ in norms)),
+        and apart <= _TOLERANCE_OF_SUM * math.hypot(*(_norm(whole) for _, whole, _ in pairs)),
     )
 
 
-def _pairs(expected: list, found: list) -> list[tuple]:
+def _differences_of(pairs: list[tuple]) -> list[tuple]:
+    """Returns how much the gradients of one update differ, of their norms, with their names."""
+    norms = [(_norm(whole), _norm(shared)) for _, whole, shared in pairs]
+    norm = max(
+        (math.hypot(*filter(math.isfinite, each)) for each in zip(*norms, strict=True)), default=0.0
+    )
+    smallest = max(_NEGLIGIBLE * norm, np.finfo("float32").tiny)
     return [
-        (path, _as_array(whole), _as_array(shared))
-        for (paths, wholes), (_, shareds) in _paired(expected, found)
-        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
-        if whole is not None and shared is not None
+        (_norm(whole - shared) / max(*both, smallest), path)
+        for (path, whole, shared), both in zip(pairs, norms, strict=True)
+        if np.isfinite(both).any()
     ]
 
 
-def _paired(expected: list, found: list) -> Iterator[tuple]:
-    """Returns pairs of updates in their order, and of the program's own sums in theirs."""
-    for is_sum in (False, True):
-        yield from zip(
-            *(
-                [each for each in updates if (each[0] == [OWN_SUM]) is is_sum]
-                for updates in (expected, found)
-            ),
-            strict=False,
-        )
+def _updates(expected: list, found: list) -> list[list[tuple]]:
+    """Returns for each update, and for the program's own sums, names and both gradients."""
+    updates, sums = (
+        [
+            _pairs(*each)
+            for each in zip(_of_kind(expected, is_sum), _of_kind(found, is_sum), strict=False)
+        ]
+        for is_sum in (False, True)
+    )
+    return [*updates, list(itertools.chain(*sums))]
+
+
+def _of_kind(updates: list, is_sum: bool) -> list:
+    return [each for each in updates if (each[0] == [OWN_SUM]) is is_sum]
+
+
+def _pairs(whole_update, shared_update) -> list[tuple]:
+    (paths, wholes), (_, shareds) = whole_update, shared_update
+    return [
+        (path, _as_array(whole), _as_array(shared))
+        for path, whole, shared in zip(paths, wholes, shareds, strict=True)
+        if whole is not None and shared is not None
+    ]
 
 
 def _as_array(gradient) -> np.ndarray:

@@ -9,7 +9,7 @@ from kerasdist.private import keras_adapter
 from kerasdist.training.step import layer_outputs
 
 # Of the outputs of all layers, in all runs of a rehearsal: a few seconds, and little memory.
-_MOST_BYTES = 2**28
+_MOST_BYTES = 2**27
 
 
 class OutputSizes:

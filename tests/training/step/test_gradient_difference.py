@@ -114,3 +114,13 @@ def test_the_difference_of_one_variable_is_that_of_all_updates():
 
     assert gradient_difference.of_variable(whole, shared, "a").tolist() == [2.0, 1.0]
     assert gradient_difference.of_variable(whole, shared, "c").tolist() == []
+
+
+def test_a_small_gradient_counts_as_a_part_of_those_of_its_update():
+    large, small = (["large"], [[1e6]]), (["small"], [[1.0]])
+    whole = SimpleNamespace(updates=[[large, small]] * 2, asks_for_number=False)
+    shared = SimpleNamespace(updates=[[large, (["small"], [[1.1]])]])
+
+    found = gradient_difference.find(whole, shared, tolerance=1e-3, num_replicas=2)
+
+    assert found is not None and found.variable == "small"
