@@ -122,6 +122,24 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
     present = [gradient for gradient in gradients if gradient is not None]
     if not present and not (set(step.riders) - set(step.sums)):
         return gradients
+    are_dense = not any(isinstance(each, tf.IndexedSlices) for each in present)
+    if not (step.has_whole_batch and are_dense and tensorflow_adapter.is_recorded()):
+        return _summed(gradients, step, factor)
+    with tensorflow_adapter.without_gradient():
+        summed = _summed(gradients, step, factor)
+    # The first replica alone has been summed; what the others compute from it is the same, with a
+    # gradient of their own.
+    tensorflow_adapter.give_gradient(
+        [each for each in summed if each is not None],
+        present,
+        lambda *upstream: [each * tf.cast(factor, each.dtype) for each in upstream],
+        name="GradientOfFirstReplica",
+    )
+    return summed
+
+
+def _summed(gradients: list, step: replica_step.ReplicaStep, factor: int) -> list:
+    present = [gradient for gradient in gradients if gradient is not None]
     parcels = [Parcel(gradient, step.dependence) for gradient in present]
     sent = [tensor for parcel in parcels for tensor in parcel.tensors]
     if not step.weighs_loss:

@@ -151,6 +151,32 @@ class InnerLoop(Own):
         return {"loss": self.tracker.result()}
 
 
+class Reweighted(Own):
+    """Learns how much each example counts: by a gradient of what a gradient has made."""
+
+    def train_step(self, data):
+        x, y = data
+        *_, kernel, bias = weights = self.encoder.trainable_variables
+        marks = tf.zeros(tf.shape(x)[:1])
+        with tf.GradientTape() as outer:
+            outer.watch(marks)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(marks * self.errors_of(x, y))
+            *_, of_kernel, of_bias = tape.gradient(loss, weights)
+            hidden = self.encoder.layers[0](x)
+            outputs = hidden @ (kernel - 0.1 * of_kernel) + bias - 0.1 * of_bias
+            afterwards = tf.reduce_mean(tf.square(outputs - y))
+        wanted = tf.nn.relu(-outer.gradient(afterwards, marks))
+        wanted /= tf.reduce_sum(wanted) + 1e-8
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(wanted * self.errors_of(x, y))
+        self.update(loss, tape.gradient(loss, weights))
+        return {"weighted": loss}
+
+    def errors_of(self, x, y):
+        return tf.reduce_mean(tf.square(self(x) - y), axis=-1)
+
+
 class Attention(layers.Layer):
     """Between the examples of a batch."""
 
@@ -214,6 +240,7 @@ PROGRAMS = {
     "size of the batch": (compiled(PairsOfTen), fit),
     "update under a condition": (compiled(UpdatesIfLarge), fit),
     "updates in a loop": (compiled(InnerLoop), fit),
+    "gradient of a gradient": (compiled(Reweighted), fit),
     "attention between examples": (attentive, fit_and_evaluate),
     "attention, several steps": (lambda: attentive(steps_per_execution=4), fit_and_evaluate),
     "stateful": (stateful, fit_sequences),
