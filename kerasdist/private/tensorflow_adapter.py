@@ -342,8 +342,8 @@ def uses_of(variable: Any) -> list[tf.Operation]:
     return graph.capture(variable.handle).consumers()
 
 
-def read_in(graph: Any) -> list[tuple]:
-    """Returns the variables that a traced function reads, each with whether it sets it as well.
+def only_read_in(graph: Any) -> list:
+    """Returns the variables that a function reads and never sets, when it has been traced.
 
     Operations that call further functions keep a list of what those only read, by which automatic
     control dependencies order them.
@@ -353,13 +353,12 @@ def read_in(graph: Any) -> list[tuple]:
     except AssertionError:  # One of them is there no longer.
         return []
     handles = {id(outer): inner for outer, inner in graph.captures}
-    captured = [(each, handles.get(id(each.handle))) for each in variables]
-    uses = [
-        (each, [_only_reads(user, handle) for user in handle.consumers()])
-        for each, handle in captured
-        if handle is not None
+    return [
+        each
+        for each in variables
+        if (handle := handles.get(id(each.handle))) is not None
+        and all(_only_reads(user, handle) for user in handle.consumers())
     ]
-    return [(each, not all(are_reads)) for each, are_reads in uses if any(are_reads)]
 
 
 def _only_reads(operation: tf.Operation, handle) -> bool:

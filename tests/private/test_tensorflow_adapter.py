@@ -59,9 +59,9 @@ def test_what_a_function_only_reads_is_told_from_what_it_sets_at_any_depth():
         changed.assign(read + changed)
         return tf.while_loop(lambda total: total < 5.0, lambda total: [total + inner()], [0.0])
 
-    found = tensorflow_adapter.read_in(use.get_concrete_function().graph)
+    found = tensorflow_adapter.only_read_in(use.get_concrete_function().graph)
 
-    assert {id(each) for each, is_set in found if not is_set} == {id(read), id(read_inside)}
+    assert {id(each) for each in found} == {id(read), id(read_inside)}
 
 
 def test_a_function_whose_variable_is_there_no_longer_tells_nothing():
@@ -70,7 +70,7 @@ def test_a_function_whose_variable_is_there_no_longer_tells_nothing():
     graph = use.get_concrete_function().graph
     variables.clear()
 
-    assert not tensorflow_adapter.read_in(graph)
+    assert not tensorflow_adapter.only_read_in(graph)
 
 
 def test_tensorflow_may_be_nondeterministic_until_it_is_asked():

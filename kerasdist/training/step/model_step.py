@@ -23,7 +23,6 @@ from kerasdist.training.step import (
     own_attributes,
     replica_run,
     replica_step,
-    step_variables,
     update_callback,
     whole_metrics,
 )
@@ -95,8 +94,7 @@ class ModelStep:
         self._num_traces_again = 0
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
-        device = contextlib.nullcontext() if is_remote else tf.device("CPU:0")
-        with step_variables.being_made(self._strategy), device:
+        with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
         self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))

@@ -43,7 +43,7 @@ class ReadScalars:
             self._graph = tf.compat.v1.get_default_graph()
 
     def note_checked(self) -> None:
-        """Notes that the step was checked with the values of now; it has run, and may count."""
+        """Notes that the step was checked with the values of now; it has run, and sets none."""
         self._checked.append(self._values())
 
     def are_checked(self) -> bool:
@@ -61,13 +61,7 @@ class ReadScalars:
         if self._graph is None:
             read = [variable for _, variable in own_attributes.states_of(self._model)]
         else:
-            # With which value of a float that the step sets it was checked, nobody knows later; a
-            # count is another one in each step.
-            read = [
-                variable
-                for variable, is_set in tensorflow_adapter.read_in(self._graph)
-                if not is_set or variable.dtype.is_integer
-            ]
+            read = tensorflow_adapter.only_read_in(self._graph)
         known = self._set_by_training()
         return [
             each

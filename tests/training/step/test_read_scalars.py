@@ -104,19 +104,6 @@ def test_what_a_step_sets_or_does_not_read_shows_nothing():
     assert checked.knows(read, 7.0) == [False]
 
 
-def test_a_count_of_steps_shows_more_as_any_whole_number_does():
-    step_number, only_counted = tf.Variable(0), tf.Variable(0)
-
-    def step():
-        only_counted.assign_add(1)
-        step_number.assign_add(1)
-        return tf.greater(step_number, 20)
-
-    checked = Checked(step)
-    assert checked.knows(step_number, 8, 16, 24, 32, 40) == [False, False, False, False, True]
-    assert checked.knows(only_counted, 8) == [True]
-
-
 def test_nor_do_numbers_of_optimizers_metrics_and_our_own():
     model = make_model()
     with model.distribute_strategy.scope():
