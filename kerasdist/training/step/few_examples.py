@@ -39,8 +39,8 @@ def with_enough(rehearse: Callable, model, batch) -> tuple:
     except Exception:
         return rehearse(how_many="all")
     strategy = model.distribute_strategy
-    is_dear = not sizes.allow(times_as_many(batch, strategy.num_replicas_in_sync))
-    if peers.any_of(strategy, bool(result[0]) or is_dear):
+    is_enough = bool(result[0]) or not may_be_most(batch, strategy.num_replicas_in_sync, sizes)
+    if peers.any_of(strategy, is_enough):
         return result
     try:
         return rehearse(how_many="most")
@@ -48,9 +48,16 @@ def with_enough(rehearse: Callable, model, batch) -> tuple:
         return result
 
 
-def times_as_many(batch, num_replicas: int) -> float:
-    """Returns how many times as many examples as a few a batch has."""
-    return batches.num_examples(batch) / (_FEW * num_replicas)
+def may_be_most(batch, num_replicas: int, sizes: OutputSizes) -> bool:
+    """Whether a batch has more examples than a few, and nearly all of them would cost little.
+
+    Args:
+        batch: Tensors [examples, ...].
+        num_replicas: In all.
+        sizes: What a few have cost.
+    """
+    ratio = batches.num_examples(batch) / (_FEW * num_replicas)
+    return ratio > 1 and sizes.allow(ratio)
 
 
 def of(batch, how_many: HowMany, num_replicas: int, *, few: int = _FEW):

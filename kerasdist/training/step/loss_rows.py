@@ -41,9 +41,11 @@ def is_mean(loss, labels, predictions, tolerance: float, num_examples: int) -> b
     if any(batches.num_examples(leaf) != number for leaf in leaves):
         return True
     few = min(number, _MOST_EXAMPLES)
-    many = min(num_examples, _MOST_NUMBERS * number // sum(map(int, map(tf.size, leaves))))
     if not _is_mean_of_parts(loss, labels, predictions, range(few + 1), tolerance):
         return False
+    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):  # Ragged or sparse.
+        return True
+    many = min(num_examples, _MOST_NUMBERS * number // sum(map(int, map(tf.size, leaves))))
     if many <= few:
         return True
     labels, predictions = _copies(labels, predictions, number, many)

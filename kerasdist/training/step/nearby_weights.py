@@ -22,7 +22,7 @@ def move(model, fraction: float, seed: int = 0) -> None:
 
     Args:
         model: A model of one of our strategies.
-        fraction: Of each number, how far it is moved at most.
+        fraction: Of each number, how far it is moved at most, along each axis.
         seed: Says which of them are moved how far.
     """
     strategy = model.distribute_strategy
@@ -50,9 +50,13 @@ def numbers_nearby(structure, seed: int):
 def _moved(tensor, fraction: float, seed: int):
     if tensor.dtype not in (tf.float32, tf.float64):
         return tensor
-    positions = np.arange(1, 1 + tensor.shape.num_elements(), dtype="float64")
-    factors = 1 + fraction * np.cos((0.7 + seed) * positions.reshape(tensor.shape))
-    return tensor * tf.constant(factors, tensor.dtype)
+    sizes = tensor.shape.as_list()
+    # A factor for each axis: one for each number would need as much memory as a large weight.
+    for axis, size in enumerate(sizes or [1]):
+        waves = np.cos((0.7 + seed + axis) * np.arange(1, 1 + size))
+        shape = [size if each == axis else 1 for each in range(len(sizes))]
+        tensor = tensor * tf.constant(1 + fraction * waves.reshape(shape), tensor.dtype)
+    return tensor
 
 
 def is_computed(difference: np.ndarray, nearby: list[np.ndarray]) -> bool:

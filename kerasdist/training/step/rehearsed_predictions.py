@@ -45,7 +45,7 @@ def describe_difference(model, step: Callable, predict_parts: Callable, batch) -
     examples = few_examples.of(batch, "few", num_local)
     with sizes.counted(model):
         found = _describe_with(model, step, predict_parts, examples)
-    if found or not sizes.allow(few_examples.times_as_many(batch, num_local)):
+    if found or not few_examples.may_be_most(batch, num_local, sizes):
         return found
     examples = few_examples.of(batch, "most", num_local)
     return _describe_with(model, step, predict_parts, examples)

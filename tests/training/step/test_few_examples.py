@@ -50,6 +50,7 @@ def test_two_batches_in_one_are_taken_as_a_whole():
         ((["found"], False), 64, ["few"], (["found"], False)),
         (([], False), 64, ["few", "most"], "of most"),
         (([], False), 10**9, ["few"], ([], False)),
+        (([], False), 8, ["few"], ([], False)),
     ],
 )
 def test_more_are_asked_where_a_few_are_too_few_or_cost_little(few, size, asked, expected):

@@ -72,6 +72,15 @@ def test_of_as_many_as_a_batch_has():
     assert look_at(keras.losses.CategoricalCrossentropy(from_logits=True), num_examples=2000)
 
 
+def test_labels_that_are_sparse_or_ragged_are_left_as_they_are():
+    def of_present(y, predictions):
+        return tf.reduce_mean(tf.square(predictions), axis=-1)
+
+    predictions = tf.constant(PREDICTIONS)
+    for labels in (tf.sparse.from_dense(LABELS), tf.RaggedTensor.from_tensor(LABELS)):
+        assert is_mean(wrapped(of_present), labels, predictions, 2e-5, 100)
+
+
 def test_states_and_random_numbers_are_those_of_all_examples():
     state = tf.Variable(1.0)
 

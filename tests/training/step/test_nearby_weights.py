@@ -27,7 +27,7 @@ def test_each_replica_moves_its_own_copies_and_each_number_by_itself():
     strategy.run(replica_fn)
 
     moved, unmoved = (each.numpy() for each in strategy.experimental_local_results(kernel.value))
-    assert np.abs(moved - 1).max() == pytest.approx(1e-3, rel=0.2)
+    assert 1e-3 < np.abs(moved - 1).max() < 2.1e-3  # A thousandth along each of two axes.
     assert len(set(moved.ravel())) == 6
     assert unmoved.tolist() == np.ones((3, 2)).tolist()
 
