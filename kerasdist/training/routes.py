@@ -149,6 +149,7 @@ def _make_test_function(stock, model, force=False):
             model.test_step,
             returns_metrics=keras_stock.returns_stock_metrics(model, "test_step"),
             weighs_loss=False,
+            trains=False,
             rehearse=rehearsed_evaluation.warn_of_differences if is_rehearsed else None,
         )
     model.test_function.restart()

@@ -50,6 +50,7 @@ class ModelStep:
         returns_metrics: Whether `step` returns the model's metrics and nothing of its own; they are
             then read when somebody asks, and the step does not compute them.
         weighs_loss: See `ReplicaStep.weighs_loss`.
+        trains: Whether it is a train_step.
         callbacks: The update callbacks that are compiled into the step, in list order.
         before_first: Is called right before the first step, by `begin`.
         make_delivery: See `replica_run.run`.
@@ -72,6 +73,7 @@ class ModelStep:
         *,
         returns_metrics: bool,
         weighs_loss: bool,
+        trains: bool = True,
         callbacks: tuple = (),
         before_first: Callable[[], None] | None = None,
         make_delivery: Callable = LocalDelivery,
@@ -99,7 +101,7 @@ class ModelStep:
             self._has_infinite = tf.Variable([False, False], trainable=False)
         self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))
         self._is_stock = keras_stock.is_stock_step(step)
-        self._has_warned = False  # Of batch statistics.
+        self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
         self._take_own: Any = None
         if not self._is_stock or keras_stock.has_own_parts(model):
             self._take_own = functools.partial(own_attributes.Snapshot, model)
@@ -145,8 +147,8 @@ class ModelStep:
         if not is_divided:
             return
         self.first_axes.warn()
-        if not self._has_warned:
-            self._has_warned = True
+        if self._has_to_warn:
+            self._has_to_warn = False
             num_replicas = self._strategy.num_replicas_in_sync
             batch_statistics.warn_if_unsynchronized(self._model, num_replicas)
 

@@ -1,5 +1,7 @@
 """Batch normalization over replicas: what is not synchronized, and what synchronizing costs."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -108,3 +110,14 @@ def test_a_synchronized_layer_has_few_operations():
         of_layer[name] = num_operations(strategy, 4) - num_operations(strategy, 3)
 
     assert of_layer["2 replicas"] <= 2 * of_layer["one device"]
+
+
+@on_two_replicas
+def test_evaluation_says_nothing_of_training(strategy):
+    with strategy.scope():
+        model = models.normalized()
+    model.layers[1].synchronized = False
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.evaluate(*examples(16), verbose=0)
