@@ -1,8 +1,8 @@
-"""The scalars that a step reads and a program sets, by which it shows and hides parts of the step.
+"""The numbers that a step reads and a program sets, by which it shows and hides parts of the step.
 
 A term of a loss whose weight is 0 in the first step has no gradient there, and so has one of weight
 1 - w where w is 1: a check of that step says nothing about it. Later a callback sets the weight to
-another value, or the program does between two calls of `fit`.
+another value, or the program does between two calls of `fit`. A vector may hold several weights.
 
     scalars.note_trace()       # Where a step is traced.
     scalars.note_checked()     # The step has been checked, with their values of now.
@@ -18,10 +18,12 @@ from kerasdist.training.step import called_optimizers, own_attributes, step_vari
 
 # Of a whole number, such as a phase of the training. One that counts epochs has more.
 _MOST_VALUES = 4
+# Of a vector that holds one for each term of a loss, and is no part of the model.
+_MOST_ELEMENTS = 32
 
 
 class ReadScalars:
-    """Knows with which values of its scalars a step was checked.
+    """Knows with which values of its scalars, and elements of short vectors, a step was checked.
 
     Of a float, 0 and 1 are told from all other values; of an integer or a bool, its first few
     values from each other. What any other value shows, all of these show.
@@ -34,8 +36,8 @@ class ReadScalars:
         self._model = model
         self._graph: Any = None  # Of the last trace.
         self._variables: list | None = None
-        # By the ids of the variables; None for any other value.
-        self._checked: list[dict[int, float | None]] = []
+        # By the ids of the variables and the elements; None for any other value.
+        self._checked: list[dict[tuple[int, int], float | None]] = []
 
     def note_trace(self) -> None:
         """Notes the graph in which a step has been traced; nothing in an eager step."""
@@ -51,10 +53,16 @@ class ReadScalars:
         now = self._values()
         return any(_show_all(checked, now) for checked in self._checked)
 
-    def _values(self) -> dict[int, float | None]:
+    def _values(self) -> dict[tuple[int, int], float | None]:
         if self._variables is None:
             self._variables, self._graph = self._found(), None
-        return {id(each): self._value_of(each) for each in self._variables}
+        values = {}
+        for variable in self._variables:
+            numbers = tf.convert_to_tensor(variable).numpy().reshape(-1).tolist()
+            keys = [(id(variable), position) for position in range(len(numbers))]
+            as_told = self._float if variable.dtype.is_floating else self._whole
+            values |= {key: as_told(key, number) for key, number in zip(keys, numbers, strict=True)}
+        return values
 
     def _found(self) -> list:
         """Returns the variables; an eager step, which has no graph, may read all that there are."""
@@ -66,7 +74,7 @@ class ReadScalars:
         return [
             each
             for each in read
-            if _is_scalar(each) and id(each) not in known and not step_variables.is_one(each)
+            if _are_few_numbers(each) and id(each) not in known and not step_variables.is_one(each)
         ]
 
     def _set_by_training(self) -> set[int]:
@@ -86,12 +94,12 @@ class ReadScalars:
         values = map(keras_adapter.value_of, variables)
         return {id(part) for value in values for part in (value, *local(value))}
 
-    def _value_of(self, variable) -> float | None:
-        value = tf.convert_to_tensor(variable).numpy().item()
-        if variable.dtype.is_floating:
-            return value if value in (0, 1) else None
-        known = {checked[id(variable)] for checked in self._checked}
-        return value if value in known or len(known) < _MOST_VALUES else None
+    def _float(self, _, number: float) -> float | None:
+        return number if number in (0, 1) else None
+
+    def _whole(self, key: tuple[int, int], number: int) -> int | None:
+        known = {checked[key] for checked in self._checked}
+        return number if number in known or len(known) < _MOST_VALUES else None
 
 
 def _show_all(checked: dict, now: dict) -> bool:
@@ -99,7 +107,8 @@ def _show_all(checked: dict, now: dict) -> bool:
     return all(checked[key] in (None, value) for key, value in now.items())
 
 
-def _is_scalar(variable) -> bool:
+def _are_few_numbers(variable) -> bool:
     dtype = variable.dtype
-    is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
-    return is_number and variable.shape.rank == 0
+    are_numbers = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    size = variable.shape.num_elements()
+    return are_numbers and size is not None and size <= _MOST_ELEMENTS

@@ -81,6 +81,17 @@ def test_whole_numbers_are_told_from_each_other_until_there_are_many():
     assert of_switch.knows(is_on, False, True, False) == [False, True, True]
 
 
+def test_a_vector_holds_several_such_numbers_and_a_long_one_is_part_of_a_model():
+    weights, phases = scalar([1.0, 0.0, 0.0]), scalar([0, 0], "int64")
+    of_weights, of_phases = Checked(weights.read_value), Checked(phases.read_value)
+
+    values = ([0.5, 0.0, 0.0], [0.2, 0.0, 0.0], [1.0, 0.5, 0.0], [0.1, 0.1, 0.1], [0.7, 0.2, 0.0])
+    assert of_weights.knows(weights, *values) == [False, True, False, False, True]
+    assert of_phases.knows(phases, [0, 1], [0, 1], [1, 0]) == [False, True, False]
+    long = scalar([0.0] * 33)
+    assert Checked(long.read_value).knows(long, [1.0] * 33) == [True]
+
+
 def test_what_two_of_them_hide_together_shows_with_the_second():
     first, second = scalar(0.0), scalar(0.0)
     checked = Checked(lambda: first * second)
@@ -161,6 +172,19 @@ class OfStep(Annealed):
         return {"loss": loss}
 
 
+class OfVector(OfStep):
+    """The weight is that of the second of two terms, which a vector holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_terms = scalar([1.0, 0.0])
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        of_batch = tf.reduce_mean(self.hidden(x), axis=0)
+        terms = [tf.reduce_mean(tf.subtract(y_pred, y) ** 2), of_batch[0] ** 2]
+        return tf.tensordot(self.of_terms, tf.stack(terms), 1)
+
+
 class OfLoss(Annealed):
     """The same with a compiled loss, which sees the whole batch where a check finds it needs it."""
 
@@ -197,6 +221,12 @@ def fit_twice(model):
     return [first, model.fit(X, Y, epochs=2, **FIT).history]
 
 
+def fit_vector_twice(model):
+    first = model.fit(X, Y, epochs=1, **FIT).history
+    model.of_terms.assign([1.0, 5.0])
+    return [first, model.fit(X, Y, epochs=2, **FIT).history]
+
+
 def train_on_batches(model):
     logs = []
     for epoch in range(4):
@@ -214,6 +244,7 @@ def evaluate_twice(model):
 PROGRAMS = {
     "annealed": (made_of(OfStep), fit_annealed),
     "second fit": (made_of(OfStep), fit_twice),
+    "second fit, of a vector": (made_of(OfVector), fit_vector_twice),
     "annealed, several steps": (made_of(OfStep, steps_per_execution=3), fit_annealed),
     "annealed, eager": (made_of(OfStep, run_eagerly=True), fit_annealed),
     "annealed, in compute_loss": (made_of(Annealed), fit_annealed),
