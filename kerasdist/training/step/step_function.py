@@ -296,12 +296,16 @@ class StepFunction:
             self._check.note_built()
 
     def _check_batch(self, batch) -> None:
-        if self._check.of_batch(batch, may_repeat=self._repeated.are_possible):
-            self._repeated.switch(on=True)
+        self._heed(self._check.of_batch(batch, may_repeat=self._repeated.are_possible))
 
     def _check_own_batch(self, batch, num_examples) -> None:
-        if self._check.of_own_batch(batch, num_examples, may_repeat=self._repeated.are_possible):
+        may_repeat = self._repeated.are_possible
+        self._heed(self._check.of_own_batch(batch, num_examples, may_repeat=may_repeat))
+
+    def _heed(self, needs_whole_batches: bool) -> None:
+        if needs_whole_batches:
             self._repeated.switch(on=True)
+        self._graphs.tell_failure(is_told=needs_whole_batches)
 
     def _begin_check(self) -> None:
         self._expect_long_call()

@@ -30,6 +30,7 @@ class StepGraphs:
         # By the method, whether its steps are quiet, and whether they have whole batches.
         self._graphs: dict = {}
         self._is_tracing = False  # Still, where a trace has failed.
+        self._failure: Exception | None = None  # Of a trace with parts of the batch, not told yet.
 
     def clear(self) -> None:
         """Forgets what has been traced: the steps are computed in another way."""
@@ -46,12 +47,17 @@ class StepGraphs:
         """
         if self._model.run_eagerly:
             return method(*inputs)
-        return self._with_graph(
+        result = self._with_graph(
             lambda graph: graph(*inputs), method, is_quiet=is_quiet, **arguments
         )
+        self.tell_failure()
+        return result
 
     def trace(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments) -> None:
-        """Makes the graph that `run` runs with the same arguments, and variables with it."""
+        """Makes the graph that `run` runs with the same arguments, and variables with it.
+
+        It does not warn where it had to trace the step with the whole batch; see `tell_failure`.
+        """
         self._with_graph(
             lambda graph: graph.get_concrete_function(*inputs),
             method,
@@ -85,9 +91,18 @@ class StepGraphs:
                     raise
                 failure = error
                 self._repeated.switch(on=True)
-        if failure is not None:
-            self._repeated.warn_of(failure)
+        self._failure = failure or self._failure
         return result
+
+    def tell_failure(self, *, is_told: bool = False) -> None:
+        """Warns if a trace has failed with parts of the batch, and if nobody has done so.
+
+        Args:
+            is_told: Whether a check of the step has just said so.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None and not is_told:
+            self._repeated.warn_of(failure)
 
     @contextlib.contextmanager
     def tracing(self):

@@ -113,3 +113,15 @@ def test_a_step_that_fails_while_it_runs_is_not_run_again():
     with pytest.raises(tf.errors.InvalidArgumentError):
         steps.graphs.run(steps.fail, tf.constant(1), is_quiet=False)
     assert not steps.repeated.are_on
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_trace_that_fails_leaves_it_to_the_check_that_follows_to_say_so(is_told):
+    failure = ValueError("needs all")
+    steps = Steps(Repeated(), failure)
+    steps.graphs.trace(steps.step, tf.constant(1), is_quiet=False)
+    assert not steps.repeated.failures
+
+    steps.graphs.tell_failure(is_told=is_told)
+    steps.run()
+    assert steps.repeated.failures == ([] if is_told else [failure])
