@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -15,6 +16,10 @@ import keras
 from models import labels
 from models.usage_error import UsageError
 from models.whole_file import whole_file
+
+# As `callbacks.Checkpoint` names them. One that a newer one of the same step was replacing when the
+# run was killed has another name, and may be the only one.
+_CHECKPOINT = re.compile(r"(?:\.replaced-)?step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +60,13 @@ class TrainDir:
     @property
     def is_begun(self) -> bool:
         """Whether there are checkpoints to resume from."""
-        return any(self.checkpoints.glob("step-*"))
+        return self.newest_step is not None
 
     @property
     def newest_step(self) -> int | None:
         """The step of the newest checkpoint; None if there is none."""
-        names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
-        return max((int(name) for name in names if name.isdecimal()), default=None)
+        found = (_CHECKPOINT.fullmatch(path.name) for path in self.checkpoints.glob("*step-*"))
+        return max((int(each[1]) for each in found if each), default=None)
 
     @staticmethod
     def weights_at(path: str) -> str:
@@ -142,16 +147,17 @@ class TrainDir:
             pass
 
     def clear(self, *, overwrite: bool = False) -> None:
-        """Deletes the checkpoints and event files of an earlier run, unless it is resumed.
+        """Deletes the event files of a run that is not resumed; its checkpoints, if asked.
 
         Its model and pictures stay until the new ones replace them.
 
         Args:
             overwrite: Whether a run that could be resumed is replaced, too.
         """
-        if self.is_begun and not overwrite:
+        if overwrite:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+        elif self.is_begun:
             return
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
         event_files = [
             file
             for part in ("train", "validation")  # As keras.callbacks.TensorBoard names them.

@@ -5,8 +5,10 @@ import fcntl
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
+from kerasdist.checkpoints import Folder
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
 
@@ -96,6 +98,31 @@ def test_clearing_takes_away_old_event_files_alone(tmp_path, capsys):
     assert other_run.exists()
     assert train_dir.model.read_text() == "old"
     assert "Starting over" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_was_being_replaced_is_resumed_and_kept(tmp_path):
+    train_dir = TrainDir(tmp_path)
+    folder = Folder(str(train_dir.checkpoints))
+    folder.write(10, {}, {"seed": np.ones(1)}, lambda file: file.write(b"weights"))
+    path = train_dir.checkpoints / "step-00000010"
+    path.rename(path.with_name(f".replaced-{path.name}"))  # As a kill may leave it.
+
+    train_dir.clear()
+
+    assert folder.steps() == [10]
+    assert (train_dir.is_begun, train_dir.newest_step) == (True, 10)
+    assert TrainDir.weights_at(str(tmp_path)) == str(train_dir.checkpoints)
+
+
+def test_checkpoints_are_deleted_only_when_asked(tmp_path):
+    train_dir = TrainDir(tmp_path)
+    copy = train_dir.checkpoints / "step-00000010-copy"  # No checkpoint that a run resumes from.
+    copy.mkdir(parents=True)
+
+    train_dir.clear()
+    assert copy.exists()
+    train_dir.clear(overwrite=True)
+    assert not train_dir.checkpoints.exists()
 
 
 def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path):
