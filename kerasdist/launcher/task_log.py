@@ -124,11 +124,7 @@ class LogReader:
 
     def new_lines(self) -> list[str]:
         """Returns the lines that were completed since the last call."""
-        data = self._unfinished + self._file.read(_MOST_BYTES)
-        *lines, unfinished = data.split(b"\n")
-        # The last two states suffice, however long a progress bar runs: one may still be cut off.
-        self._unfinished = b"\r".join(unfinished.split(b"\r")[-2:])[-_TAIL_BYTES:]
-        return [_visible(line) for line in lines]
+        return self._lines_of(self._file.read(_MOST_BYTES))
 
     @property
     def unfinished_line(self) -> str:
@@ -139,9 +135,15 @@ class LogReader:
         """Returns all remaining lines, the unfinished one too, and closes the file."""
         lines = []
         with self._file:
-            while new := self.new_lines():
-                lines += new
+            while data := self._file.read(_MOST_BYTES):
+                lines += self._lines_of(data)
         return [*lines, self.unfinished_line] if self._unfinished else lines
+
+    def _lines_of(self, data: bytes) -> list[str]:
+        *lines, unfinished = (self._unfinished + data).split(b"\n")
+        # The last two states suffice, however long a progress bar runs: one may still be cut off.
+        self._unfinished = b"\r".join(unfinished.split(b"\r")[-2:])[-_TAIL_BYTES:]
+        return [_visible(line) for line in lines]
 
 
 def last_lines(path: Path, num_lines: int = 20) -> list[str]:

@@ -122,6 +122,15 @@ def test_unfinished_line_is_read_piece_by_piece(tmp_path):
     assert reader.close() == ["next"]
 
 
+def test_lines_after_a_long_progress_bar_are_read(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    reader = LogReader(log)
+    log.write_bytes(b"1/9\r" * 600_000 + b"\nValueError: no\nnext")
+
+    assert reader.close() == ["1/9", "ValueError: no", "next"]
+
+
 def test_last_lines_of_a_large_log_are_read_from_its_end(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(100_000)) + "\n\n")
