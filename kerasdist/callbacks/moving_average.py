@@ -87,7 +87,7 @@ class MovingAverage(StepCallback):
         self.validate = validate
         self._averages: list[tuple[keras.Variable, tf.Variable]] = []
         self._restored: dict[str, np.ndarray] = {}
-        self._is_applied = False
+        self._swapped: list[tuple[keras.Variable, tf.Variable]] = []  # All while applied, or none.
 
     @contextlib.contextmanager
     def applied(self, model: keras.Model) -> Generator[None]:
@@ -105,11 +105,15 @@ class MovingAverage(StepCallback):
         if self._is_applied:  # Already, around this: they stay in until that ends.
             yield
             return
-        self._swap()
         try:
+            self._put_in()
             yield
         finally:
-            self._swap()
+            try:
+                self._take_out()
+            except BaseException:  # Ctrl-C must not leave half of them in.
+                self._take_out()
+                raise
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Returns the averages by the paths of their variables, also while they are applied."""
@@ -235,12 +239,31 @@ class MovingAverage(StepCallback):
                 "`fit` first."
             )
 
-    def _swap(self):
-        self._is_applied = not self._is_applied
-        for variable, average in self._averages:
-            value = _read(variable.value)
-            variable.assign(_read(average))
-            average.assign(value)
+    @property
+    def _is_applied(self) -> bool:
+        return bool(self._swapped)
+
+    def _put_in(self):
+        for pair in self._averages:
+            _swap(*pair)
+            self._swapped.append(pair)
+
+    def _take_out(self):
+        while self._swapped:
+            _swap(*self._swapped[-1])
+            self._swapped.pop()
+
+
+def _swap(variable, average):
+    """Swaps a weight and its average: both or, if it is interrupted, none."""
+    weight, averaged = _read(variable.value), _read(average)
+    try:
+        variable.assign(averaged)
+        average.assign(weight)
+    except BaseException:
+        variable.assign(weight)
+        average.assign(averaged)
+        raise
 
 
 def _ids_of(variables) -> set[int]:

@@ -1,6 +1,7 @@
 """Moving averages: their numbers, and that they go in and come out again."""
 
 import gc
+import itertools
 
 import keras
 import numpy as np
@@ -240,6 +241,33 @@ def test_applied_takes_the_averages_out_after_an_exception(strategy):
     hand_loop.assert_same(state_of(average), averages, tolerance=0)
     for values in hand_loop.on_every_replica(strategy, model.trainable_variables):
         hand_loop.assert_same(values, weights, tolerance=0)
+
+
+def test_ctrl_c_within_a_swap_leaves_the_weights_in(monkeypatch):
+    average = MovingAverage(0.6)
+    model = train(strategies.get("one device"), average)
+    weights, averages = model.get_weights(), state_of(average)
+    stock = keras.Variable.assign
+
+    def interrupted_at(number):
+        numbers = itertools.count()
+
+        def assign(variable, value):
+            stock(variable, value)
+            if next(numbers) == number:
+                raise KeyboardInterrupt
+
+        return assign
+
+    for number in range(2 * len(weights)):  # In and out again.
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(keras.Variable, "assign", interrupted_at(number))
+            with average.applied(model):
+                pass
+        hand_loop.assert_same(model, weights, tolerance=0)
+        hand_loop.assert_same(state_of(average), averages, tolerance=0)
+        with average.applied(model):
+            hand_loop.assert_same(model, averages, tolerance=0)
 
 
 def test_the_state_inside_of_applied_is_that_of_the_averages():
