@@ -32,8 +32,11 @@ import cloudpickle
 import numpy as np
 
 from kerasdist import testing
+from kerasdist.exit_codes import SIGNALED
 from kerasdist.launcher import task_process
+from kerasdist.launcher.launch import signals_end_the_launch
 
+_END_SECS = 60  # For the end of a cluster that a test does not wait for.
 _PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
 _FILES = 1024
 
@@ -42,6 +45,7 @@ class ForkServer:
     """A process that has imported TensorFlow, and forks one that calls a function when asked."""
 
     def __init__(self):
+        self.is_idle = True  # After an error that is not the function's it never is again.
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -56,20 +60,35 @@ class ForkServer:
         """Returns what a function returns in a process that forks what it starts, or raises it.
 
         It is for one thread at a time.
+
+        Raises:
+            RuntimeError: The process has ended without an answer; names its exit code.
         """
-        self._connection.send((dict(os.environ), os.getcwd(), sys.path))
-        self._connection.send_bytes(cloudpickle.dumps(function))
-        process = self._connection.recv()
+        request = cloudpickle.dumps(function)
+        self.is_idle = False
         try:
-            answer = pickle.loads(self._connection.recv_bytes())
-        except BaseException:  # The test takes too long, or is interrupted.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
-            self._connection.recv_bytes()  # It is no answer to the next.
-            raise
+            answer = self._answer_to(request)
+        except EOFError as error:
+            code = self._process.wait(_END_SECS)
+            raise RuntimeError(f"{function} ended with exit code {code}.") from error
+        self.is_idle = True
+        answer = pickle.loads(answer)
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def _answer_to(self, request: bytes) -> bytes:
+        self._connection.send((dict(os.environ), os.getcwd(), sys.path))
+        self._connection.send_bytes(request)
+        process = self._connection.recv()
+        try:
+            return self._connection.recv_bytes()
+        except BaseException:  # The test takes too long, or is interrupted.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+            if not self._connection.poll(_END_SECS):
+                self._process.kill()
+            raise
 
     def stop(self) -> None:
         """Ends the process."""
@@ -80,7 +99,7 @@ class ForkServer:
 _idle: queue.SimpleQueue[ForkServer] = queue.SimpleQueue()
 
 
-def _call(function) -> Any:
+def call(function) -> Any:
     """Calls it in a server that is idle; there come to be as many as threads call at once."""
     try:
         server = _idle.get_nowait()
@@ -89,12 +108,15 @@ def _call(function) -> Any:
     try:
         return server.call(function)
     finally:
-        _idle.put(server)
+        if server.is_idle:
+            _idle.put(server)
+        else:
+            server.stop()
 
 
 def run_cluster(program, **settings) -> list[testing.TaskOutput]:
     """Does what `kerasdist.testing.run_cluster` does, with tasks that are forked."""
-    return _call(functools.partial(testing.run_cluster, program, **settings))
+    return call(functools.partial(testing.run_cluster, program, **settings))
 
 
 def run(command, *, cwd, env, timeout_secs: float, given: str = "") -> tuple[int, str]:
@@ -107,7 +129,7 @@ def run(command, *, cwd, env, timeout_secs: float, given: str = "") -> tuple[int
         timeout_secs: Time until it is killed, and a `TimeoutError` is raised.
         given: What it reads from stdin.
     """
-    return _call(functools.partial(_run, command, cwd, env, timeout_secs, given))
+    return call(functools.partial(_run, command, cwd, env, timeout_secs, given))
 
 
 @atexit.register
@@ -136,7 +158,9 @@ def _serve(connection: Connection) -> None:
         process = os.fork()
         if not process:
             _answer(connection, place, request)
-        os.waitpid(process, 0)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code:  # There is no answer, or half of one.
+            sys.exit(SIGNALED - code if code < 0 else code)
 
 
 def _answer(connection: Connection, place, request: bytes) -> None:
@@ -152,11 +176,15 @@ def _answer(connection: Connection, place, request: bytes) -> None:
     forked = types.SimpleNamespace(Popen=_start, **known)
     try:
         function = pickle.loads(request)
-        with mock.patch.object(task_process, "subprocess", forked):
+        with signals_end_the_launch(), mock.patch.object(task_process, "subprocess", forked):
             answer = function()
     except BaseException as error:  # It is raised in the test.
         answer = error
-    connection.send_bytes(cloudpickle.dumps(answer))
+    try:
+        connection.send_bytes(cloudpickle.dumps(answer))
+    except Exception as error:
+        error.add_note(f"The answer that cannot be sent: {answer!r}")
+        connection.send_bytes(cloudpickle.dumps(error))
     os._exit(0)
 
 
@@ -167,14 +195,15 @@ def _run(command, cwd, env, timeout_secs, given) -> tuple[int, str]:
         stdin.seek(0)
         task = _ForkedTask(command, stdin=stdin.fileno(), stdout=output, env=env)
         end = time.monotonic() + timeout_secs
-        while task.poll() is None:
-            if time.monotonic() > end:
+        try:
+            while task.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+        finally:
+            if task.returncode is None:
                 os.killpg(task.pid, signal.SIGKILL)
-                output.seek(0)
-                raise TimeoutError(f"{command}: longer than {timeout_secs:g} s\n{output.read()}")
-            time.sleep(0.02)
         output.seek(0)
-        assert task.returncode is not None
+        if task.returncode is None:
+            raise TimeoutError(f"{command}: longer than {timeout_secs:g} s\n{output.read()}")
         return task.returncode, output.read()
 
 
