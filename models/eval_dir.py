@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,7 @@ class EvalDir:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with whole_file(self.path / "check") as incomplete:
-                incomplete.touch()
-            (self.path / "check").unlink()
+            tempfile.TemporaryFile(dir=self.path).close()
         except OSError as error:
             raise UsageError(
                 f"--eval_dir {str(self.path)!r} cannot be written to: {error}"

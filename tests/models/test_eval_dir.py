@@ -1,10 +1,12 @@
 """The directory of evaluations."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from models.eval_dir import EvalDir
+from models.usage_error import UsageError
 
 
 @pytest.mark.parametrize("torn", ['{"step": 1, "Acc', '{"step": 1, "Accuracy": 0.9}'])
@@ -19,6 +21,19 @@ def test_a_line_torn_by_a_kill_does_not_spoil_the_next_one(tmp_path, torn):
     assert json.loads(eval_dir.results.read_text().splitlines()[-1])["step"] == 3
     assert not eval_dir.is_best(2)
     assert eval_dir.is_best(3) == ("0.9" not in torn)
+
+
+def test_checking_leaves_the_files_of_others_alone(tmp_path):
+    (tmp_path / "check").write_text("mine")
+
+    EvalDir(tmp_path).check()
+
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused():
+    with pytest.raises(UsageError, match="--eval_dir '/proc/fs' cannot be written to: "):
+        EvalDir(Path("/proc/fs")).check()
 
 
 def test_an_evaluation_that_is_not_recorded_is_not_the_best(tmp_path):
