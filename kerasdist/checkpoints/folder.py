@@ -191,13 +191,16 @@ class Folder:
     def keep(self, steps: set[int]) -> None:
         """Removes all checkpoints except those of `steps`, and what killed writers have left.
 
-        What another process may be writing stays.
+        What another process may be writing stays, and so does what it has left where this one may
+        not remove it.
         """
         kept = {self.path_of(step) for step in steps}
         for name in (each.rstrip("/") for each in tf.io.gfile.listdir(self.path)):
             path = os.path.join(self.path, name)
-            is_left = name.startswith(_UNFINISHED) and not _may_be_written(path)
-            if is_left or (_NAME.fullmatch(name) and path not in kept):
+            if name.startswith(_UNFINISHED) and not _may_be_written(path):
+                with contextlib.suppress(OSError, tf.errors.OpError):
+                    _remove(path)
+            elif _NAME.fullmatch(name) and path not in kept:
                 _remove(path)
 
     def path_of(self, step: int) -> str:

@@ -43,7 +43,9 @@ def _is_running(pid: int) -> bool:
 
 def _changed_at(path: str) -> float:
     times = [0.0]
-    with contextlib.suppress(FileNotFoundError):  # It is done, or has removed it.
+    # It is done, or has removed it; or what is there is not for this process to read.
+    with contextlib.suppress(OSError):
         times.append(os.stat(path).st_mtime)
-        times += [each.stat().st_mtime for each in os.scandir(path)]
+        with os.scandir(path) as files:
+            times += [each.stat().st_mtime for each in files]
     return max(times)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import CorruptCheckpointError, Folder
 from kerasdist.checkpoints.folder import read
+from tests import permissions
 
 
 class Killed(BaseException):
@@ -104,6 +105,23 @@ def test_what_another_process_may_be_writing_stays(tmp_path):
     Folder(str(tmp_path)).keep(set())
 
     assert sorted(os.listdir(tmp_path)) == sorted(stays)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_what_is_left_by_another_process_and_cannot_be_read_is_no_error(is_old, tmp_path):
+    unfinished = [tmp_path / f".unfinished-step-00000003-{pid}@elsewhere" for pid in (7, 8)]
+    unfinished[0].touch()  # No folder.
+    unfinished[1].mkdir()
+    (unfinished[1] / "state.npz").touch()
+    unfinished[1].chmod(0)
+    if is_old:
+        for path in unfinished:
+            os.utime(path, (0, 0))
+
+    with permissions.respected():
+        Folder(str(tmp_path)).keep(set())
+
+    assert unfinished[1].exists()
 
 
 def test_one_that_another_process_has_removed_needs_no_removal(monkeypatch, tmp_path):
