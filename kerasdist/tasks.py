@@ -43,7 +43,8 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
 
     Raises:
         TypeError, ValueError: `timeout_secs` is not a positive number.
-        TimeoutError: A worker has not come; the message names it.
+        TimeoutError: A worker has not come; the message names it. The next call with this name
+            waits at the same barrier again.
         ClusterStartError: The same, before `make_strategy`.
 
     Example:
@@ -57,8 +58,8 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
     cluster = _cluster()
     if cluster.is_local or cluster.task.job == "evaluator":
         return
-    _num_barriers[name] += 1
-    key = f"barrier {name!r} number {_num_barriers[name]}"
+    number = _num_barriers[name] + 1
+    key = f"barrier {name!r} number {number}"
     if not _joined:
         wait_for_peers(
             cluster,
@@ -70,6 +71,7 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
         from kerasdist.lifetime import notices
 
         notices.wait_for_all(cluster, key, timeout_secs=timeout_secs)
+    _num_barriers[name] = number
 
 
 def joined(cluster: Cluster, strategy):

@@ -9,6 +9,7 @@ import pytest
 
 import kerasdist
 from kerasdist import testing
+from kerasdist.lifetime import notices
 from kerasdist.preflight import ClusterStartError
 
 pytestmark = pytest.mark.processes
@@ -52,6 +53,26 @@ def test_a_barrier_without_the_others_names_its_own_limit(monkeypatch):
 
     with pytest.raises(ClusterStartError, match=r"`barrier\(timeout_secs=...\)` waits longer"):
         kerasdist.barrier("download", timeout_secs=0.1)
+
+
+def test_a_barrier_waited_for_in_vain_is_waited_for_again(monkeypatch):
+    waited_at = []
+
+    def wait(cluster, notice, *, timeout_secs):
+        waited_at.append(notice)
+        if len(waited_at) == 1:
+            raise TimeoutError
+
+    monkeypatch.setattr(notices, "wait_for_all", wait)
+    cluster = kerasdist.Cluster.from_hosts(worker_hosts="a:1,b:1")
+    monkeypatch.setattr(kerasdist.tasks, "_joined", [cluster])
+
+    with pytest.raises(TimeoutError):
+        kerasdist.barrier("again")
+    kerasdist.barrier("again")
+    kerasdist.barrier("again")
+
+    assert waited_at == [f"barrier 'again' number {number}" for number in (1, 1, 2)]
 
 
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), ("5", TypeError)])

@@ -16,7 +16,7 @@ _READ_SECS = 0.05
 
 
 def post(notice: str) -> None:
-    """Posts a notice, once for each name."""
+    """Posts a notice; once more it changes nothing."""
     service_adapter.post(f"kerasdist: {notice}")
 
 
@@ -42,7 +42,8 @@ def wait_for_all(
 
     Args:
         cluster: Of synchronous workers, all of which call this.
-        notice: What has been reached, in words; a different text at each call.
+        notice: What has been reached, in words; a different text at each call, but one after a
+            TimeoutError.
         timeout_secs: How long to wait for all of them.
         clock: Seconds.
 

@@ -35,8 +35,9 @@ def set_heartbeat_timeout(cluster: Cluster, secs: float) -> None:
 
 
 def post(key: str) -> None:
-    """Sets a key at TensorFlow's coordination service, once."""
-    context.context().set_config_key_value(key, "posted")
+    """Sets a key at TensorFlow's coordination service, unless it is set."""
+    with contextlib.suppress(tf.errors.AlreadyExistsError):
+        context.context().set_config_key_value(key, "posted")
 
 
 def is_posted(key: str, *, secs: float) -> bool:
