@@ -3,6 +3,7 @@
 import functools
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -301,6 +302,25 @@ def test_cluster_made_by_hand_is_checked_too():
         Cluster(jobs={"worker": ["a:2222"]}, task=Task("worker", 1))
     with pytest.raises(ValueError, match=r'Take it out of "cluster".*own process keeps'):
         Cluster(jobs={"worker": ["a:1"], "evaluator": ["b:1"]}, task=Task("worker", 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (Task, ("worker", "1"), "`index` must be an int. Received: index='1'."),
+        (Task, ("worker", 0.0), "`index` must be an int. Received: index=0.0."),
+        (Task, (None, 0), "`job` must be a str. Received: job=None."),
+        (Cluster, {"jobs": ["a:1"]}, "Received: jobs=['a:1']. Form: {"),
+        (Cluster, {"jobs": {1: ["a:1"]}}, "`job` must be a str. Received: job=1."),
+        (Cluster, {"task": ("worker", 0)}, "Received: task=('worker', 0). Form: "),
+        (Cluster.from_hosts, {"worker_hosts": "", "job_name": None}, "Received: job_name=None."),
+    ],
+)
+def test_what_is_of_another_type_is_an_error_that_shows_it(make, arguments, message):
+    right = {"jobs": {}, "task": Task("worker", 0)} if make is Cluster else {}
+
+    with pytest.raises(TypeError, match=re.escape(message)):
+        make(*arguments) if make is Task else make(**(right | arguments))
 
 
 @pytest.mark.parametrize("job", ["master", "worker", "evaluator"])

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from kerasdist.checks import check_text
 from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
 from kerasdist.cluster.lone_process import check_is_meant
 from kerasdist.cluster.slurm import read_step
@@ -27,6 +28,7 @@ class Cluster:
 
     Raises:
         ValueError: If the jobs, an address or the task cannot work; the message shows which.
+        TypeError: `jobs` is not a mapping, or `task` is not a Task.
 
     Example:
         ```python
@@ -39,6 +41,7 @@ class Cluster:
     task: Task
 
     def __post_init__(self) -> None:
+        _check_types(self)
         check_jobs(self.jobs)
         jobs = {job: tuple(addresses) for job, addresses in self.jobs.items()}
         object.__setattr__(self, "jobs", MappingProxyType(jobs))
@@ -106,12 +109,14 @@ class Cluster:
 
         Raises:
             ValueError: If an address or the task cannot work; the message shows which.
+            TypeError: `job_name` is not a str.
 
         Example:
             ```python
             Cluster.from_hosts(worker_hosts="a:2222,b:2222", task_id=1).task  # worker 1
             ```
         """
+        check_text("job_name", job_name)
         jobs = {
             "chief": _split(chief_host),
             "worker": _split(worker_hosts),
@@ -182,6 +187,19 @@ class Cluster:
     def describe(self, task: Task) -> str:
         """Returns a task with its address, for messages: "worker 1 (b:2222)"."""
         return f"{task} ({self.addresses.get(task, 'not in the cluster')})"
+
+
+def _check_types(cluster: Cluster) -> None:
+    if not isinstance(cluster.jobs, Mapping):
+        raise TypeError(
+            "`jobs` must map each job to its addresses. "
+            f'Received: jobs={cluster.jobs!r}. Form: {{"worker": ["host:2222", ...]}}.'
+        )
+    if not isinstance(cluster.task, Task):
+        raise TypeError(
+            f"`task` must be a Task. Received: task={cluster.task!r}. "
+            'Form: kerasdist.Task("worker", 0).'
+        )
 
 
 def _check_has_workers(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kerasdist.checks import check_text
 from kerasdist.cluster.address import check_address, split_address
 from kerasdist.cluster.task import Task
 from kerasdist.suggestion import did_you_mean
@@ -44,6 +45,7 @@ def addresses_by_task(jobs: Mapping[str, Sequence[str]]) -> dict[Task, str]:
 
 
 def _check_job(job: str, addresses: object) -> None:
+    check_text("job", job)
     _check_not_master(job)
     if job == "evaluator":
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kerasdist.checks import is_int
+from kerasdist.checks import check_int, check_text, is_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,9 @@ class Task:
         job: "chief", "worker", "ps" or "evaluator".
         index: Position in its job, from 0.
 
+    Raises:
+        TypeError: `job` is not a str, or `index` is not an int.
+
     Example:
         ```python
         cluster = kerasdist.Cluster.from_hosts(worker_hosts="a:2222,b:2222", task_id=1)
@@ -22,6 +25,10 @@ class Task:
 
     job: str
     index: int
+
+    def __post_init__(self) -> None:
+        check_text("job", self.job)
+        check_int("index", self.index)
 
     def __str__(self) -> str:
         return f"{self.job} {self.index}"
