@@ -6,9 +6,11 @@ In a script, before `fit`:
 """
 
 import dataclasses
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kerasdist.checks import check_int
 from kerasdist.columns import in_columns
 from kerasdist.counted import counted
 from kerasdist.strategies.choice import Choice
@@ -33,6 +35,9 @@ class Plan:
         files: Where files go, by what they are.
         warnings: What makes this run differ from one device.
 
+    Raises:
+        TypeError, ValueError: A number is not an int or is too small, or there are no devices.
+
     Example:
         ```python
         print(Plan(strategy="OneDeviceStrategy", devices=("CPU:0",), global_batch_size=32))
@@ -48,6 +53,20 @@ class Plan:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ValueError(
+                f"`devices` must not be empty. Received: devices={self.devices!r}. A plan for the "
+                'CPU has devices=("CPU:0",).'
+            )
+        least = {"num_workers": 1, "num_ps": 0, "global_batch_size": 1, "num_examples": 1}
+        for name, at_least in least.items():
+            number = getattr(self, name)
+            if number is not None:
+                # One of NumPy's, such as the size of a dataset, is as good.
+                is_numpys = isinstance(number, numbers.Integral) and not isinstance(number, int)
+                check_int(name, int(number) if is_numpys else number, at_least=at_least)
 
     @property
     def num_replicas(self) -> int:
@@ -123,7 +142,8 @@ def plan_training(
         files: Where files go, by what they are: {"model": "runs/1/model.keras"}.
 
     Raises:
-        ValueError: The model is not compiled.
+        TypeError, ValueError: A number is not an int or is not positive; or the model is not
+            compiled.
         RuntimeError: The model, or with parameter servers one of its variables, was created
             outside the scope of one of our strategies.
 

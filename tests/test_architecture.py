@@ -86,7 +86,7 @@ MAY_IMPORT = {
     },
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
-    "plan": {"columns", "counted", "placement", "private", "strategies", "training"},
+    "plan": {"checks", "columns", "counted", "placement", "private", "strategies", "training"},
     "comparison": {"counted", "strategies"},
     "parity": {"comparison"},
     "doctor": {

@@ -3,6 +3,7 @@
 import re
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -101,6 +102,27 @@ def test_steps_include_the_smaller_last_one(num_examples, text):
 def test_what_is_not_known_has_no_row(numbers):
     assert not {"last batch", "steps per epoch"} & rows_of_plan(**numbers).keys()
     assert Plan(strategy="Any", devices=("CPU:0",), **numbers).steps_per_epoch is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"global_batch_size": -3}, ValueError, "`global_batch_size` must be at least 1"),
+        ({"global_batch_size": 2.5}, TypeError, "global_batch_size=2.5"),
+        ({"num_examples": -2}, ValueError, "num_examples=-2"),  # tf.data.UNKNOWN_CARDINALITY
+        ({"num_workers": 0}, ValueError, "num_workers=0"),
+        ({"devices": ()}, ValueError, r"`devices` must not be empty. Received: devices=\(\)."),
+    ],
+)
+def test_numbers_that_no_run_can_have_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Plan(**({"strategy": "Any", "devices": ("CPU:0",)} | arguments))
+
+
+def test_examples_may_be_counted_by_numpy():
+    rows = rows_of_plan(global_batch_size=64, num_examples=np.int64(65))
+
+    assert rows["steps per epoch"].startswith("2 for 65 examples")
 
 
 def test_examples_without_a_batch_size_are_not_dropped():
