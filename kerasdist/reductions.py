@@ -22,10 +22,12 @@ def global_sum(values: "tf.types.experimental.TensorLike") -> Any:
     device, it is `tf.reduce_sum`. Every replica must call it, because it sends a message.
 
     Args:
-        values: Floating-point tensor [examples of this replica, ...].
+        values: Tensor [examples of this replica, ...]. Ints and bools, such as `y == predictions`,
+            are cast to `keras.config.floatx()`. Floats keep their dtype: cast many float16 to
+            float32 before, whose sums end at 65,504 and count by ones only to 2,048.
 
     Returns:
-        Scalar of the same dtype, the same on every replica.
+        Scalar of the dtype of `values`, or of what they are cast to, the same on every replica.
 
     Example:
         ```python
@@ -54,12 +56,15 @@ def global_mean(
     sends two messages.
 
     Args:
-        values: Floating-point tensor [examples of this replica, ...].
+        values: Tensor [examples of this replica, ...]. Ints and bools, such as `y == predictions`,
+            are cast to `keras.config.floatx()`. Floats keep their dtype: cast many float16 to
+            float32 before, whose sums end at 65,504 and count by ones only to 2,048.
         weights: Tensor that broadcasts to `values`, such as a mask; None weights all
             equally. No gradient flows through their sum.
 
     Returns:
-        Scalar of the dtype of `values`, the same on every replica; 0 if the weights add up to 0.
+        Scalar of the dtype of `values`, or of what they are cast to, the same on every replica; 0
+            if the weights add up to 0.
 
     Example:
         ```python

@@ -237,7 +237,7 @@ def clear_losses(stock, layer) -> None:
 
 def global_sum(values):
     """Returns the sum over the global batch; see `kerasdist.global_sum`."""
-    values = keras.ops.convert_to_tensor(values)
+    values = _floating(values)
     step = replica_step.current()
     if step is None or step.has_whole_batch:
         return tf.reduce_sum(values)
@@ -246,7 +246,7 @@ def global_sum(values):
 
 def global_mean(values, weights=None):
     """Returns the weighted mean over the global batch; see `kerasdist.global_mean`."""
-    values = keras.ops.convert_to_tensor(values)
+    values = _floating(values)
     weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
     weights = tf.broadcast_to(weights, tf.shape(values))
     step = replica_step.current()
@@ -255,6 +255,13 @@ def global_mean(values, weights=None):
         return tf.math.divide_no_nan(total, divisor)
     divisor = replica_step.sum_over_replicas([tf.reduce_sum(weights)])[0]
     return _global(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor), step)
+
+
+def _floating(values):
+    """Returns a tensor; ints and bools, whose share would be cut to a whole number, as floats."""
+    values = keras.ops.convert_to_tensor(values)
+    is_number = values.dtype.is_integer or values.dtype.is_bool
+    return tf.cast(values, keras.config.floatx()) if is_number else values
 
 
 def _global(part, step):

@@ -197,6 +197,9 @@ class OwnStep(keras.Model):
         return {"average": self.loss_average.result()}
 
 
+FLOATS = [tf.float64, tf.float16, tf.bfloat16]
+
+
 def mean_of_none(y, predictions, x):
     losses = keras.losses.MeanSquaredError(reduction="none")(y, predictions)
     return tf.reduce_mean(losses), losses
@@ -226,7 +229,14 @@ def ratio_of_sums(y, predictions, x):
     return loss, loss
 
 
-REDUCTIONS = [mean_of_none, sum_by_size, masked_mean, whole_sum, ratio_of_sums]
+def share_and_count(y, predictions, x):
+    errors = tf.abs(y - predictions)
+    is_near = tf.reduce_all(errors < 1.0, axis=-1)
+    count = kerasdist.global_sum(tf.cast(is_near, tf.int32))
+    return tf.reduce_mean(errors), kerasdist.global_mean(is_near) + 0.1 * count
+
+
+REDUCTIONS = [mean_of_none, sum_by_size, masked_mean, whole_sum, ratio_of_sums, share_and_count]
 
 
 @each_strategy
@@ -363,6 +373,14 @@ def test_outside_of_steps_they_are_a_sum_and_a_mean():
     assert float(kerasdist.global_mean(values)) == 3
     assert float(kerasdist.global_mean(values, weights=[[1.0], [0.0]])) == 1.5
     assert float(kerasdist.global_mean(values, weights=0.0)) == 0
+
+
+@pytest.mark.parametrize("values", [[True, False, True], [1, 0, 1]])
+def test_what_is_counted_is_cast_and_floats_keep_their_dtype(values):
+    for reduce, expected in ((kerasdist.global_sum, 2.0), (kerasdist.global_mean, 2 / 3)):
+        assert reduce(values).dtype == keras.config.floatx()
+        assert float(reduce(values)) == pytest.approx(expected)
+        assert [reduce(tf.cast(values, dtype)).dtype for dtype in FLOATS] == FLOATS
 
 
 @each_strategy
