@@ -69,8 +69,8 @@ def _new_ones(directory: str, last: int, every_secs: float, timeout_secs: float)
         elif 0 <= newest <= last and folder.is_finished(newest):
             say(f"The training in {directory} is finished at step {newest}.")
             return
-        elif time.monotonic() >= deadline:
+        elif (left := deadline - time.monotonic()) <= 0:
             say(f"No new checkpoint in {directory} for {timeout_secs:g} s.")
             return
         else:
-            time.sleep(min(every_secs, timeout_secs))
+            time.sleep(min(every_secs, left))

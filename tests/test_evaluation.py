@@ -1,13 +1,16 @@
 """kerasdist.new_checkpoints: the checkpoints of a training that runs elsewhere."""
 
 import threading
+import types
 
 import keras
 import numpy as np
 import pytest
 
 import kerasdist
+from kerasdist import evaluation
 from kerasdist.checkpoints import Folder
+from tests.clock import Clock
 
 
 def write(folder, step, *, is_finished=False):
@@ -42,6 +45,16 @@ def test_it_ends_when_nothing_comes(tmp_path, capfd):
     assert [step for step, _ in looked(tmp_path)] == [5]
     assert list(looked(tmp_path, after_step=5)) == []
     assert f"No new checkpoint in {tmp_path} for 0.02 s." in capfd.readouterr().err
+
+
+def test_it_waits_no_longer_than_it_is_told(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(
+        evaluation, "time", types.SimpleNamespace(monotonic=clock, sleep=clock.sleep)
+    )
+
+    assert list(looked(tmp_path, every_secs=600, timeout_secs=700)) == []
+    assert clock() == 1700
 
 
 def test_a_damaged_one_is_left_out(tmp_path):
