@@ -8,6 +8,9 @@ number for a fixed rate. Here are the number of steps in which they decay, and a
     optimizer = keras.optimizers.SGD(WarmUp(schedule, num_steps=500, scale=8))
 """
 
+import inspect
+import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -57,14 +60,15 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     for the first steps. So the rate rises from that of a single replica to `scale` times it.
 
     Args:
-        schedule: The rate for a single replica: a number or a schedule. It counts steps from the
-            start of training, the warm-up included.
+        schedule: The rate for a single replica: a number, or a schedule or another function of the
+            step. It counts steps from the start of training, the warm-up included.
         num_steps: Steps of the warm-up.
         scale: Factor after the warm-up; the number of replicas, for linear scaling.
 
     Raises:
-        TypeError, ValueError: `schedule` is neither a number nor a schedule, `num_steps` is not an
-            int or is negative, or `scale` is not a positive number.
+        TypeError, ValueError: `schedule` is neither a finite number of at least 0 nor a function of
+            the step, `num_steps` is not an int or is negative, or `scale` is not a finite positive
+            number.
 
     Example:
         ```python
@@ -76,17 +80,14 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(
         self,
-        schedule: float | keras.optimizers.schedules.LearningRateSchedule,
+        schedule: float | Callable[[Any], Any],
         *,
         num_steps: int,
         scale: float = 1.0,
     ):
-        if not (is_number(schedule) or callable(schedule)):
-            raise TypeError(
-                f"`schedule` must be a number or a schedule. Received: schedule={schedule!r}."
-            )
+        _check_schedule(schedule)
         check_int("num_steps", num_steps, at_least=0)
-        check_positive("scale", scale)
+        check_positive("scale", scale, finite=True)
         self.schedule = schedule
         self.num_steps = num_steps
         self.scale = scale
@@ -110,3 +111,30 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         if isinstance(schedule, dict):
             schedule = keras.saving.deserialize_keras_object(schedule)
         return cls(**{**config, "schedule": schedule})
+
+
+def _check_schedule(schedule):
+    if is_number(schedule):
+        if not 0 <= schedule < math.inf:  # Also refuses nan.
+            raise ValueError(
+                "`schedule` must be a schedule, or a finite number of at least 0. "
+                f"Received: schedule={schedule}."
+            )
+    elif not _takes_step(schedule):
+        raise TypeError(
+            "`schedule` must be a number or a schedule, which is called with the step. "
+            f"Received: schedule={schedule!r}."
+        )
+
+
+def _takes_step(schedule) -> bool:
+    """Whether a schedule can be called with the step; Keras' functions for a rate take nothing."""
+    if not callable(schedule) or isinstance(schedule, type):
+        return False
+    try:
+        inspect.signature(schedule).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # Of a function in C, which does not say what it takes.
+        pass
+    return True

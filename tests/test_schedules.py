@@ -1,5 +1,7 @@
 """Learning rates: the numbers of the legacy trainers, and what Keras lacks."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -73,6 +75,12 @@ def test_warm_up_of_no_steps_has_the_full_rate_from_the_start():
     assert rates(WarmUp(0.1, num_steps=0, scale=8), 0, 1) == pytest.approx([0.8, 0.8])
 
 
+def test_the_schedule_may_be_any_function_of_the_step():
+    assert rates(WarmUp(lambda step: 0.1 * step, num_steps=4, scale=3), 1, 4) == pytest.approx(
+        [0.1 * 1.5, 0.4 * 3]
+    )
+
+
 def test_the_schedule_after_the_warm_up_counts_from_the_start_of_training():
     decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5, staircase=True)
     schedule = WarmUp(decay, num_steps=20, scale=4)
@@ -91,7 +99,12 @@ def test_the_schedule_after_the_warm_up_counts_from_the_start_of_training():
         ({"num_steps": True}, TypeError, "num_steps=True"),
         ({"num_steps": 1, "scale": 0}, ValueError, "scale=0"),
         ({"num_steps": 1, "scale": -2.0}, ValueError, "scale=-2.0"),
+        ({"num_steps": 1, "scale": math.inf}, ValueError, "scale=inf"),
         ({"schedule": "0.1", "num_steps": 1}, TypeError, "number or a schedule.*schedule='0.1'"),
+        ({"schedule": math.nan, "num_steps": 1}, ValueError, "at least 0.*schedule=nan"),
+        ({"schedule": -0.1, "num_steps": 1}, ValueError, "at least 0.*schedule=-0.1"),
+        ({"schedule": lambda: 0.1, "num_steps": 1}, TypeError, "called with the step.*lambda"),
+        ({"schedule": WarmUp, "num_steps": 1}, TypeError, "called with the step.*class.*WarmUp"),
     ],
 )
 def test_arguments_out_of_their_range_are_refused(arguments, error, message):
