@@ -5,6 +5,7 @@ from kerasdist.cluster import Task
 BEGIN = "Traceback (most recent call last):"
 
 _MOST_LINES = 1000  # A program may print the first line for reasons of its own.
+_MOST_KNOWN = 1000  # Of a program that goes on, each may differ, by a number in its message.
 
 
 def text_before(line: str) -> str | None:
@@ -35,7 +36,7 @@ class Tracebacks:
 
     def __init__(self):
         self._held: dict[Task, list[str]] = {}
-        self._first: dict[str, Task] = {}
+        self._first: dict[int, Task] = {}  # By the hash of a traceback, the newest last.
 
     def add(self, task: Task, line: str) -> list[str]:
         """Takes a line of a task, and returns what can be shown of it by now."""
@@ -50,7 +51,9 @@ class Tracebacks:
         if is_inside(line) and len(self._held[task]) < _MOST_LINES:
             return []
         lines = self.rest(task)
-        first = self._first.setdefault("\n".join(lines), task)
+        first = self._first.setdefault(hash("\n".join(lines)), task)
+        if len(self._first) > _MOST_KNOWN:
+            del self._first[next(iter(self._first))]
         return lines if first == task else [f"{line} (as {first})"]
 
     def rest(self, task: Task) -> list[str]:

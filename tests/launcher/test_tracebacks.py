@@ -11,6 +11,7 @@ import pytest
 
 import kerasdist
 from kerasdist.cluster import Task
+from kerasdist.launcher import tracebacks
 from kerasdist.launcher.console import Console
 from tests.launcher.programs import python
 
@@ -47,6 +48,20 @@ def test_traceback_of_a_failure_is_shown_once(as_function, tmp_path):
     assert "function_program.py" not in shown
     # As its last line, in the outcome, and for a function in what is raised from it.
     assert shown.count("ValueError: of the program\n") == (3 if as_function else 2)
+
+
+def test_only_the_last_thousand_tracebacks_are_known(monkeypatch):
+    monkeypatch.setattr(tracebacks, "_MOST_KNOWN", 2)
+    shown = tracebacks.Tracebacks()
+
+    def show(task, error):
+        return [*shown.add(task, tracebacks.BEGIN), *shown.add(task, error)]
+
+    for number in range(3):
+        show(CHIEF, f"ValueError: {number}")
+
+    assert show(WORKER, "ValueError: 2") == ["ValueError: 2 (as chief 0)"]
+    assert show(WORKER, "ValueError: 0") == [tracebacks.BEGIN, "ValueError: 0"]
 
 
 def test_traceback_that_all_tasks_have_is_shown_for_one(capsys):
