@@ -1,5 +1,9 @@
 """What a task that serves hears of its chief, by a clock that the test moves."""
 
+import concurrent.futures
+import functools
+import os
+
 import pytest
 import tensorflow as tf
 
@@ -41,3 +45,27 @@ def test_the_last_word_is_heard_though_a_session_breaks(monkeypatch):
 
     assert serving._hear("grpc://b:1", Task("worker", 0), clock.sleep) == "the disk is full"
     assert clock() == 1002
+
+
+@pytest.mark.parametrize(("chosen", "number"), [("1", 4), ("9", 9), ("", os.cpu_count())])
+def test_more_operations_run_than_there_are_tasks(chosen, number, monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", chosen)
+
+    assert serving._num_threads(CLUSTER) == max(number, 4)
+
+
+def test_a_number_of_threads_that_is_none_is_named(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "all")
+
+    with pytest.raises(ValueError, match=r"must be a number\..*TF_NUM_INTEROP_THREADS='all'"):
+        serving._num_threads(CLUSTER)
+
+
+@pytest.mark.parametrize("error", [None, OSError("no room")])
+def test_what_ends_the_recordings_is_said(error, capfd):
+    recording = concurrent.futures.Future()
+    recording.add_done_callback(functools.partial(serving._tell_of_error, CLUSTER.task))
+    recording.set_exception(error) if error else recording.set_result(None)
+
+    told = "worker 0 records no more traces: OSError: no room\n" if error else ""
+    assert capfd.readouterr().err == told

@@ -5,6 +5,7 @@ TensorFlow's server runs what the chief sends. Left alone, it would go on for ev
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from kerasdist.lifetime import last_word, peer_failure, remote_recordings
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.terminal import flush_stdout, leave, say
 
+_NUM_THREADS = "TF_NUM_INTEROP_THREADS"
 _POLL_SECS = 1.0
 
 
@@ -37,6 +39,7 @@ def serve(
         wait_for_chief: Whether the program then starts over and waits for the chief to come back.
 
     Raises:
+        ValueError: TF_NUM_INTEROP_THREADS is not a number.
         SystemExit: The job is over, with code 0; or the chief failed or is gone, with 138.
     """
     _use_gpus(num_gpus if cluster.task.job == "worker" else 0)
@@ -49,7 +52,8 @@ def serve(
     )
     told = in_background(_hear, server.target, cluster.task)
     lost = in_background(_watch_chief, cluster, chief_timeout_secs)
-    in_background(remote_recordings.answer_requests, server.target, cluster.task)
+    recording = in_background(remote_recordings.answer_requests, server.target, cluster.task)
+    recording.add_done_callback(functools.partial(_tell_of_error, cluster.task))
     concurrent.futures.wait([told, lost], return_when=concurrent.futures.FIRST_COMPLETED)
     if not told.done() and wait_for_chief:
         _start_over(cluster, lost.result())
@@ -66,8 +70,20 @@ def _num_threads(cluster: Cluster) -> int:
     TensorFlow takes the number of cores. On one core, an operation that waits for another task
     would hold the only thread, and the step would never end.
     """
-    chosen = int(os.environ.get("TF_NUM_INTEROP_THREADS") or os.cpu_count() or 1)
-    return max(chosen, len(cluster.addresses) + 1)
+    chosen = os.environ.get(_NUM_THREADS) or os.cpu_count() or 1
+    try:
+        return max(int(chosen), len(cluster.addresses) + 1)
+    except ValueError as error:
+        raise ValueError(
+            f"{_NUM_THREADS} must be a number. Received: {_NUM_THREADS}={chosen!r}. Leave it out "
+            "to have as many as cores."
+        ) from error
+
+
+def _tell_of_error(task: Task, recording: concurrent.futures.Future) -> None:
+    """Says why a task records nothing any more, which only the chief's next trace would show."""
+    if error := recording.exception():
+        say(f"{task} records no more traces: {type(error).__name__}: {error}")
 
 
 def _use_gpus(number: int) -> None:
