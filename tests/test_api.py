@@ -82,8 +82,8 @@ def test_examples_are_code_where_the_site_shows_them():
     members = [
         value
         for module in (kerasdist.callbacks, kerasdist.schedules)
-        for value in vars(module).values()
-        if getattr(value, "__module__", "").startswith(module.__name__)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module.__name__)
     ]
     assert len(members) > 14
 
