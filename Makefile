@@ -22,7 +22,7 @@ help: ## Print this list.
 	@echo
 	@echo "The first run installs into .venv. Another Python: PYTHON=python3.12 make test"
 
-demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about two minutes).
+demo: $(INSTALLED) ## Train LeNet on handwritten digits, on two replicas (about a minute).
 	@echo "Training LeNet on scikit-learn's handwritten digits, on two replicas"
 	@.venv/bin/python -m models.recipes.lenet_digits
 
