@@ -56,9 +56,9 @@ class Checkpoint(UpdateCallback):
     (`keras.utils.set_random_seed`), so that what comes next is drawn as it would have been.
 
     To get to its place, `fit` reads the data of the epoch again up to there. It also reads the
-    earlier epochs again, unless the dataset has no Python code, no `cache`, no random operation
-    except a `shuffle` of at most 200,000 elements, and is read once per epoch, without
-    `steps_per_epoch`.
+    earlier epochs again, unless the dataset has no Python code, no `cache` that is not shuffled
+    afterwards, no random operation except a `shuffle` of at most 200,000 elements, and is read once
+    per epoch, without `steps_per_epoch`.
 
     If a model is trained by several `fit` in a row, give each of them the same folder: those that
     are over train nothing, and leave the model and their callbacks as they left them before. The
