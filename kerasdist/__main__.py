@@ -85,8 +85,10 @@ def _add_deployment(parser):
     parser.add_argument("--num_replicas", **number, help="worker tasks")
     parser.add_argument("--num_ps_tasks", **number, help="parameter server tasks")
     parser.add_argument("--replica_id", **number, help="index of this worker")
-    parser.add_argument("--worker_job_name", metavar="NAME", help=f"{defaults.worker_job_name}")
-    parser.add_argument("--ps_job_name", metavar="NAME", help=f"{defaults.ps_job_name}")
+    text = f"name of the workers' job in the cluster (default: {defaults.worker_job_name})"
+    parser.add_argument("--worker_job_name", metavar="NAME", help=text)
+    text = f"name of the parameter servers' job in the cluster (default: {defaults.ps_job_name})"
+    parser.add_argument("--ps_job_name", metavar="NAME", help=text)
 
 
 _DEPLOYMENT_FLAGS = {
