@@ -77,12 +77,15 @@ def run_cluster(
         One `TaskOutput` for each task, in the order chief, workers, ps, evaluator.
 
     Raises:
+        TypeError: An argument has the wrong type, `program` is the name of a script as text, or the
+            function cannot be sent to a process.
+        ValueError: An argument is out of range, or this machine cannot run so many tasks.
         TimeoutError: Not everything was done in time; the message has the last lines of every task.
 
     Example:
         ```python
-        results = run_cluster(lambda: os.environ["TF_CONFIG"], num_workers=2)
-        assert [result.exit_code for result in results] == [0, 0]
+        results = run_cluster(kerasdist.is_chief, num_workers=2)
+        assert [result.value for result in results] == [True, False]
         ```
     """
     with signals_end_the_launch(), Guard(isolate=network == ISOLATED) as guard:
