@@ -114,17 +114,18 @@ def _is_left(strategy) -> bool:
 
 def _way_into(strategy, owners: list) -> str:
     """Returns what to do where an update is outside of `strategy`, with what owns the weights."""
-    step = (
-        "ake the step a `train_step` of the model, which `fit` runs "
+    sentences = [
+        "Make the step a `train_step` of the model, which `fit` runs "
         '(docs/training.md, "A loop of your own").'
-    )
-    # It is left for them: what they make belongs to no step.
-    why = "Callbacks run outside of the scope that `fit` is in. " if running_call.is_fit() else ""
+    ]
     if owners and strategy not in owners:
-        return f"{why}Create the model inside the same `with strategy.scope():` block, and m{step}"
-    if strategy.num_replicas_in_sync > 1 or traits.has_remote_variables(strategy):
-        return f"{why}M{step}"
-    return f"{why}Put the loop inside `with strategy.scope():`, or m{step}"
+        sentences.insert(0, "Create the model inside the same `with strategy.scope():` block.")
+    elif strategy.num_replicas_in_sync == 1 and not traits.has_remote_variables(strategy):
+        sentences.append("Or put the loop inside `with strategy.scope():`.")
+    if running_call.is_fit():
+        # It is left for them: what they make belongs to no step.
+        sentences.insert(0, "Callbacks run outside of the scope that `fit` is in.")
+    return " ".join(sentences)
 
 
 def check_on_replica(what: str) -> None:

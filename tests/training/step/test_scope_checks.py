@@ -151,7 +151,7 @@ OPTIMIZER_LEFT = r"Optimizer 'sgd' was created inside `strategy.scope\(\)`, and 
     [
         ("2 replicas", OUTSIDE, IN_SCOPE, OPTIMIZER_LEFT + ".* Create the model inside the same"),
         ("2 replicas", IN_SCOPE, IN_SCOPE, OPTIMIZER_LEFT + " of it. Make the step a `train_step`"),
-        ("one device", IN_SCOPE, IN_SCOPE, OPTIMIZER_LEFT + " of it. Put the loop inside `with"),
+        ("one device", IN_SCOPE, IN_SCOPE, OPTIMIZER_LEFT + " of it. .* put the loop inside `with"),
         ("2 replicas", IN_SCOPE, OUTSIDE, "Weight 'w' was .* updated outside of it. Make the step"),
     ],
 )
