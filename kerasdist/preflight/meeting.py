@@ -31,6 +31,7 @@ class Meeting:
 
     Attributes:
         hello: What this task says about itself.
+        timeout_secs: When to give up.
         name: This task with its address, for messages.
         connections: All that are open.
         contacts: Whom this task calls, by name: the leader calls all, the others call the leader.
