@@ -85,7 +85,7 @@ class Probe:
 
         return keep_and_show
 
-    def watch(self, model, batches, run):
+    def watch(self, model, taken, run):
         """Records a model before its first step and after every step; for `run` see `WatchedStep`.
 
         Raises:
@@ -96,8 +96,8 @@ class Probe:
         with self._draws:
             logs, num_steps = run()
         examples = None
-        if batches is not None:
-            examples = np.concatenate([_fingerprints(model, batch) for batch in batches])
+        if taken is not None:
+            examples = np.concatenate([_fingerprints(model, batch) for batch in taken])
         self._record_step(model, logs, num_steps, examples)
         if self._num_steps >= self._settings.num_steps:
             sys.exit(0)  # Through the `finally` of the program.
