@@ -16,6 +16,9 @@ import tensorflow as tf
 
 from kerasdist.training.step.tensor_statistics import Statistics
 
+_Value = tf.compat.v1.Summary.Value
+_TensorProto = type(tf.make_tensor_proto(0.0))
+_TensorShapeProto = type(tf.make_tensor_proto(0.0).tensor_shape)
 # Tells our files from those of other writers in the same folder.
 _SUFFIX = ".kerasdist.v2"
 # The last step in each folder that this process has looked through, or has written since.
@@ -160,8 +163,8 @@ def _forget_after(step: int, since: float, path: str):
 
 
 def _scalar(tag, value):
-    tensor = TensorProto(dtype=tf.float32.as_datatype_enum, float_val=[value])
-    return Value(tag=tag, tensor=tensor, metadata=_SCALAR)
+    tensor = _TensorProto(dtype=tf.float32.as_datatype_enum, float_val=[value])
+    return _Value(tag=tag, tensor=tensor, metadata=_SCALAR)
 
 
 def _histogram(tag, found: Statistics):
@@ -172,17 +175,17 @@ def _histogram(tag, found: Statistics):
         rows[:, 0], rows[:, 1], rows[:, 2] = ends[:-1], ends[1:], found.counts
     else:
         rows = rows[:0]
-    return Value(tag=tag, tensor=_tensor(rows), metadata=_HISTOGRAM)
+    return _Value(tag=tag, tensor=_tensor(rows), metadata=_HISTOGRAM)
 
 
 def _text(tag, text):
-    return Value(tag=tag, tensor=tf.make_tensor_proto([text]), metadata=_TEXT)
+    return _Value(tag=tag, tensor=tf.make_tensor_proto([text]), metadata=_TEXT)
 
 
 def _tensor(rows):
     # A tenth of the time of `tf.make_tensor_proto`, where there are hundreds of histograms.
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in rows.shape])
-    return TensorProto(
+    shape = _TensorShapeProto(dim=[_TensorShapeProto.Dim(size=size) for size in rows.shape])
+    return _TensorProto(
         dtype=tf.float64.as_datatype_enum, tensor_shape=shape, tensor_content=rows.tobytes()
     )
 
@@ -194,9 +197,6 @@ def _metadata(plugin, data_class):
     )
 
 
-Value = tf.compat.v1.Summary.Value
-TensorProto = type(tf.make_tensor_proto(0.0))
-TensorShapeProto = type(tf.make_tensor_proto(0.0).tensor_shape)
 _SCALAR = _metadata("scalars", "DATA_CLASS_SCALAR")
 _HISTOGRAM = _metadata("histograms", "DATA_CLASS_TENSOR")
 _TEXT = _metadata("text", "DATA_CLASS_TENSOR")
