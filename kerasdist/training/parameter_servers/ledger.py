@@ -162,11 +162,11 @@ class Ledger:
         """Begins anew, when no call is on its way but those that were given up."""
         self._rows_of_calls = _RowsOfCalls(self._num_calls)
 
-    def attempt(self) -> "CallAttempt":
+    def attempt(self) -> CallAttempt:
         """Returns an attempt at a call."""
         return CallAttempt(self._rows_of_calls, self._name)
 
-    def close(self, attempt: "CallAttempt") -> np.ndarray:
+    def close(self, attempt: CallAttempt) -> np.ndarray:
         """Lets nothing more of a lost call count.
 
         Returns:
