@@ -87,7 +87,7 @@ MAY_IMPORT = {
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},
     "plan": {"checks", "columns", "counted", "placement", "private", "strategies", "training"},
-    "comparison": {"counted", "strategies"},
+    "comparison": {"counted", "short_list", "strategies"},
     "parity": {"comparison"},
     "doctor": {
         *("__init__", "checks", "config", "cluster", "comparison", "launcher", "parity", "plan"),

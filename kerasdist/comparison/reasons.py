@@ -3,6 +3,7 @@
 import statistics
 
 from kerasdist.comparison.comparison import Comparison
+from kerasdist.short_list import short_list
 
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
 _MOST_CHANGE = 0.05  # Relative, of a change in which only rounding differs.
@@ -98,17 +99,19 @@ def _factor(found, num_replicas):
 def _draws(found):
     if not found.step.draws:
         return ""
+    places = short_list(found.step.draws, _MOST_NAMES)
     return (
-        f"Random numbers, drawn in {_names(found.step.draws)}: each replica draws for its own "
-        "examples, so that training differs from one device as two runs with different seeds do."
+        f"Random numbers, drawn in {places}: each replica draws for its own examples, so that "
+        "training differs from one device as two runs with different seeds do."
     )
 
 
 def _statistics(found):
     if not found.step.unsynchronized:
         return ""
+    layers = short_list(found.step.unsynchronized, _MOST_NAMES)
     return (
-        f"Batch statistics of {_names(found.step.unsynchronized)}: each replica normalizes with "
+        f"Batch statistics of {layers}: each replica normalizes with "
         "those of its own examples. BatchNormalization(synchronized=True) takes those of the "
         "global batch."
     )
@@ -155,11 +158,6 @@ def _computation(found):
         f"The computation: probably a {where} relates the examples of a batch to each other or to "
         "their number, and here sees those of one replica."
     )
-
-
-def _names(names) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _is_near(value, other) -> bool:
