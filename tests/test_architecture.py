@@ -256,7 +256,7 @@ def test_every_file_says_why_it_exists():
     assert without == [], "Write a module docstring."
 
 
-PRIVATE_MODULE = r"^(keras\.src|tensorflow\.python|tf\.python|tensorflow\.compiler)\b"
+PRIVATE_MODULE = r"^(keras\.src|tf\.python|tensorflow\.(compiler|core|python|tsl))\b"
 
 
 def found_in(paths: list[Path], look_for: Callable[[Path], set[str]]) -> dict[str, set[str]]:

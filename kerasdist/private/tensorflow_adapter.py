@@ -116,6 +116,21 @@ def parsed_profile(content: bytes):
         raise ValueError("it cannot be parsed") from error
 
 
+def full_names(object_graph: bytes) -> dict[str, str]:
+    """Returns the names of variables by their keys in a checkpoint of objects.
+
+    TensorFlow has no public class to read the message in which such a checkpoint has them.
+
+    Args:
+        object_graph: That message, a TrackableObjectGraph.
+    """
+    from tensorflow.core.protobuf import trackable_object_graph_pb2 as protocol
+
+    graph = protocol.TrackableObjectGraph.FromString(object_graph)  # ty: ignore[missing-attribute]
+    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+    return {each.checkpoint_key: each.full_name for each in attributes}
+
+
 def adapt_parameter_servers(
     strategy,
     *,

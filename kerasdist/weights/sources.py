@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, callback_states, folder
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
+from kerasdist.private import tensorflow_adapter
 from kerasdist.training.report import model_file
 from kerasdist.weights import place
 
@@ -189,13 +190,7 @@ def _of_tensorflow(prefix: str) -> Iterator[Value]:
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     full_names = {}
     if _OBJECT_GRAPH in shapes:
-        from tensorflow.core.protobuf import trackable_object_graph_pb2 as protocol
-
-        graph = protocol.TrackableObjectGraph.FromString(  # ty: ignore[missing-attribute]
-            reader.get_tensor(_OBJECT_GRAPH)
-        )
-        attributes = (attribute for node in graph.nodes for attribute in node.attributes)
-        full_names = {each.checkpoint_key: each.full_name for each in attributes}
+        full_names = tensorflow_adapter.full_names(reader.get_tensor(_OBJECT_GRAPH))
     for key in sorted(shapes):
         if dtypes[key].is_numpy_compatible and dtypes[key] != tf.string:
             yield Value(

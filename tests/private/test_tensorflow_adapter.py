@@ -113,6 +113,14 @@ def test_a_profile_is_read(tmp_path):
     assert any(line.events for plane in space.planes for line in plane.lines)
 
 
+def test_a_checkpoint_of_objects_holds_the_names_of_its_variables(tmp_path):
+    path = tf.train.Checkpoint(weight=tf.Variable(1.0, name="w")).write(str(tmp_path / "objects"))
+    content = tf.train.load_variable(path, "_CHECKPOINTABLE_OBJECT_GRAPH")
+
+    names = tensorflow_adapter.full_names(content)
+    assert names["weight/.ATTRIBUTES/VARIABLE_VALUE"] == "w"
+
+
 def test_several_workers_get_first_values_through_the_functions_that_are_replaced():
     source = inspect.getsource(collective_all_reduce_strategy.CollectiveAllReduceExtended)
 
