@@ -122,10 +122,8 @@ TRAINING_MAY_IMPORT = {
     "agreement": {"description", "peers"},
     "data": {"announcements", "peers", "running_call", "traits"},
     "step": {"data", "announcements", "peers", "running_call", "traits"},
-    "report": {"data", "step", "peers", "running_call", "traits"},
-    "parameter_servers": {
-        *("data", "step", "announcements", "peers", "running_call", "traits"),
-    },
+    "report": {"step", "peers", "running_call", "traits"},
+    "parameter_servers": {"data", "step", "announcements", "running_call"},
     "routes": {
         *("data", "step", "report", "parameter_servers", "agreement"),
         *("peers", "running_call", "traits"),
@@ -158,12 +156,10 @@ def test_the_map_points_one_way():
 
 def test_kerasdist_imports_along_the_map():
     def against_the_map(path):
-        names = [name for name in imports(path) if name.split(".")[0] == "kerasdist"]
-        # A bare `import kerasdist` imports its `__init__`.
-        parts = {f"{name}.__init__".split(".")[1] for name in names}
-        return parts - MAY_IMPORT[part_of(path)] - {part_of(path)}
+        return imported_parts(path) - MAY_IMPORT[part_of(path)] - {part_of(path)}
 
     assert found_in(LIBRARY, against_the_map) == {}
+    assert unused_entries(MAY_IMPORT, LIBRARY, part_of, imported_parts) == {}
 
 
 def test_every_room_of_training_is_in_its_map():
@@ -173,12 +169,10 @@ def test_every_room_of_training_is_in_its_map():
 
 def test_training_imports_along_its_map():
     def against_the_map(path):
-        names = [
-            each.split(".") for each in imports(path) if each.startswith("kerasdist.training.")
-        ]
-        return {name[2] for name in names} - TRAINING_MAY_IMPORT[room_of(path)] - {room_of(path)}
+        return imported_rooms(path) - TRAINING_MAY_IMPORT[room_of(path)] - {room_of(path)}
 
     assert found_in(TRAINING, against_the_map) == {}
+    assert unused_entries(TRAINING_MAY_IMPORT, TRAINING, room_of, imported_rooms) == {}
 
 
 def test_every_module_of_training_has_a_test_of_its_name():
@@ -276,6 +270,25 @@ def part_of(path: Path) -> str:
 
 def room_of(path: Path) -> str:
     return path.relative_to(ROOT / "kerasdist/training").parts[0].removesuffix(".py")
+
+
+def imported_parts(path: Path) -> set[str]:
+    names = [name for name in imports(path) if name.split(".")[0] == "kerasdist"]
+    # A bare `import kerasdist` imports its `__init__`.
+    return {f"{name}.__init__".split(".")[1] for name in names}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    names = [name.split(".") for name in imports(path)]
+    return {name[2] for name in names if name[:2] == ["kerasdist", "training"]}
+
+
+def unused_entries(may_import, paths, place_of, imported) -> dict[str, set[str]]:
+    """Returns what a map allows and no file does."""
+    unused = {place: set(allowed) for place, allowed in may_import.items()}
+    for path in paths:
+        unused[place_of(path)] -= imported(path)
+    return {place: names for place, names in unused.items() if names}
 
 
 def imports(path: Path) -> set[str]:
