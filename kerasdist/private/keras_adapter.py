@@ -18,7 +18,6 @@ from keras.src.backend.common import global_state
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
-from keras.src.trainers import epoch_iterator as keras_epoch_iterator
 from keras.src.trainers.data_adapters import (
     array_data_adapter,
     generator_data_adapter,
@@ -27,8 +26,6 @@ from keras.src.trainers.data_adapters import (
 
 from kerasdist.private import names, tensorflow_adapter
 
-# Knows when an epoch ends, and when data begins anew; TensorFlow's subclass of it distributes.
-EpochIterator = keras_epoch_iterator.EpochIterator
 # What Keras calls it in the state of a thread; there is no constant in 3.12.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
 # Where SwapEMAWeights keeps whether the model has the averages, and the optimizer the weights.
@@ -319,12 +316,6 @@ def make_global_seed_generator() -> None:
 def begin_at(model, epoch: int | None) -> None:
     """Lets the `fit` that begins start with an epoch, as BackupAndRestore does; None as it is."""
     names.overwrite(model, "_initial_epoch", epoch)
-
-
-def next_call_of(epoch_iterator: EpochIterator) -> tuple[int, int, Any]:
-    """Returns (first step, last step, iterator over batches) of the next call in an epoch."""
-    steps: Any = epoch_iterator._epoch_iterator  # Since `__iter__`.
-    return next(steps)
 
 
 def num_bytes(adapter) -> int:

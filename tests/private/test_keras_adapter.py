@@ -1,7 +1,6 @@
 """Every private name of Keras that is used is where it was, and does what it did."""
 
 import contextlib
-import inspect
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
@@ -59,17 +58,6 @@ def test_a_sum_over_the_batch_is_told_from_what_a_layer_adds_itself():
 
     # Keras' own comes second, and is a mean since 3.14.
     assert seen == [False, names.KERAS < (3, 14)]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *["_get_iterator", "_interrupted_warning", "_enumerate_iterator"],
-        *["_epoch_iterator", "_current_iterator", "_num_batches", "_steps_seen"],
-    ],
-)
-def test_epoch_iterator_has_the_names_that_are_used(name):
-    assert f"self.{name}" in inspect.getsource(keras_adapter.EpochIterator)
 
 
 @pytest.mark.parametrize("name", keras_adapter.STEPS_OF_MODEL_CHECKPOINT)

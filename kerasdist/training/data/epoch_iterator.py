@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import dataset_adapter, keras_adapter
+from kerasdist.private import dataset_adapter, keras_adapter, keras_epochs
 from kerasdist.training import peers, running_call
 from kerasdist.training.data import element_order, file_caches, file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
@@ -77,7 +77,7 @@ class GlobalBatches:
         return next(self.source)
 
 
-class EpochIterator(keras_adapter.EpochIterator):
+class EpochIterator(keras_epochs.EpochIterator):
     """Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch.
 
     Keras' own decides when an epoch ends and when the data begins anew. A shuffled dataset changes
@@ -121,7 +121,8 @@ class EpochIterator(keras_adapter.EpochIterator):
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
         self._forget_count()
-        running_call.note_data(batch_size=size, num_batches=self._num_batches, state=self.state)
+        num_batches = self.num_batches_of_data
+        running_call.note_data(batch_size=size, num_batches=num_batches, state=self.state)
 
     def _batch_size(self) -> int | None:
         size = keras_adapter.batch_size_of(self.data_adapter)
@@ -161,7 +162,7 @@ class EpochIterator(keras_adapter.EpochIterator):
         if not self._is_shared(self._state):
             return None
         if begins_epoch and self._next_iterator is None:
-            self._next_iterator = self._get_iterator()
+            self._next_iterator = self.make_iterator()
         state = self._state
         return (self._num_iterators - 1, state) if self._is_shared(state) and state else None
 
@@ -187,7 +188,7 @@ class EpochIterator(keras_adapter.EpochIterator):
             return 0
         self._state = content
         # At the end of an epoch of known length Keras makes another one.
-        epoch, is_between = divmod(state[0], 2 if self._num_batches else 1)
+        epoch, is_between = divmod(state[0], 2 if self.num_batches_of_data else 1)
         source = self._source_of(iterator)
         self._next_iterator = None if is_between else source
         return epoch + is_between
@@ -227,10 +228,10 @@ class EpochIterator(keras_adapter.EpochIterator):
 
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, batches) for a call of the step function."""
-        begin_step, end_step, source = keras_adapter.next_call_of(self)
+        begin_step, end_step, source = self.next_call()
         num_steps = self.steps_per_execution
         if self._length is not None:
-            num_steps = min(num_steps, self._length - (self._steps_seen - num_steps))
+            num_steps = min(num_steps, self._length - (self.num_seen - num_steps))
         batches = GlobalBatches(
             source,
             first_step=begin_step,
@@ -249,10 +250,11 @@ class EpochIterator(keras_adapter.EpochIterator):
                 raise StopIteration from None
 
     def _forget_count(self):
-        self._num_batches = self.data_adapter.num_batches if self._is_counted else None
-        self._length = self._num_batches or None
+        self.num_batches_of_data = self.data_adapter.num_batches if self._is_counted else None
+        self._length = self.num_batches_of_data or None
 
-    def _get_iterator(self) -> Iterator:
+    def make_iterator(self) -> Iterator:
+        """Returns the iterator of the state that training goes on with, or a new one."""
         if self._next_iterator is None:
             return self._source_of(self._new_iterator())
         iterator, self._next_iterator = self._next_iterator, None
@@ -282,10 +284,11 @@ class EpochIterator(keras_adapter.EpochIterator):
             iterator = _with_class_weight(iterator, self._class_weight, self._strategy)
         return DataSource(iterator, is_distributed=is_distributed, calls_python=self._calls_python)
 
-    def _interrupted_warning(self):
+    def warn_of_end(self):
+        """Warns where the program has counted on more data."""
         if self.steps_per_epoch:
-            super()._interrupted_warning()
-        elif self._steps_seen <= self.steps_per_execution:
+            super().warn_of_end()
+        elif self.num_seen <= self.steps_per_execution:
             warnings.warn(
                 "The data holds no batch: nothing was computed in this epoch. Check the files, "
                 "filters, `take` and `skip` of the dataset; with `drop_remainder=True` it may be "

@@ -203,20 +203,20 @@ class WorkerEpochIterator(EpochIterator):
             )
 
     def __iter__(self):
-        """Begins an epoch; `_enumerate_iterator` looks where the first one is to go on."""
-        self._epoch_iterator = self._enumerate_iterator()
-        return self
+        """Begins an epoch; `calls` looks where the first one is to go on."""
+        return super(EpochIterator, self).__iter__()
 
     def __next__(self) -> tuple[int, int, Any]:
         """Returns (first step, last step, calls) for the call that ends next."""
-        return keras_adapter.next_call_of(self)
+        return self.next_call()
 
     def _forget_count(self):
         super()._forget_count()
         if self._function is not None:
-            self._num_batches = self._length = None
+            self.num_batches_of_data = self._length = None
 
-    def _get_iterator(self) -> Iterator:
+    def make_iterator(self) -> Iterator:
+        """Begins a pass over the data."""
         if self._data is None:
             self._data = WorkerDataSource(
                 self._function or self._dataset,
@@ -227,34 +227,35 @@ class WorkerEpochIterator(EpochIterator):
             announce(f"Data: {self._data.description}.")
         return self._data.start()
 
-    def _enumerate_iterator(self):
+    def calls(self):
+        """Yields (first step, last step, calls) for each call that ends."""
         # As Keras' own, which counts in calls of `steps_per_execution` steps, and makes an iterator
         # more at the end of data of known length. Calls on workers have as many steps as they like.
         self.data_adapter.on_epoch_begin()
         step = self._find_place()
-        first = self._steps_seen
-        num_in_epoch = self.steps_per_epoch or self._num_batches or math.inf
+        first = self.num_seen
+        num_in_epoch = self.steps_per_epoch or self.num_batches_of_data or math.inf
         num_wanted = self._in_calls(num_in_epoch - step)
-        num_left = self._in_calls((self._num_batches or math.inf) - first)
+        num_left = self._in_calls((self.num_batches_of_data or math.inf) - first)
         last = first + min(num_wanted, num_left)
         num_steps = min(last, self._length or math.inf) - first
-        calls = self._calls(self._current_iterator, first, num_steps, first_step=step)
+        calls = self._calls(self.iterator, first, num_steps, first_step=step)
         while call := calls.peek():
             # Where the data ends here, Keras asks how many steps it has seen.
-            self._steps_seen = first + self._in_calls(calls.num_done) + self.steps_per_execution
+            self.num_seen = first + self._in_calls(calls.num_done) + self.steps_per_execution
             yield step, step + max(call.num_steps, self.steps_per_execution) - 1, calls
             step += call.num_steps
-        self._steps_seen = first + self._in_calls(calls.num_done)
-        if calls.has_ended and self._steps_seen < last:
-            self._steps_seen += self.steps_per_execution
+        self.num_seen = first + self._in_calls(calls.num_done)
+        if calls.has_ended and self.num_seen < last:
+            self.num_seen += self.steps_per_execution
             with self.catch_stop_iteration():
                 raise StopIteration
             return
         if num_left < num_wanted and self.steps_per_epoch:
-            self._interrupted_warning()
-        if self._num_batches and self._steps_seen >= self._num_batches:
-            self._current_iterator = self._get_iterator()
-            self._steps_seen = 0
+            self.warn_of_end()
+        if self.num_batches_of_data and self.num_seen >= self.num_batches_of_data:
+            self.iterator = self.make_iterator()
+            self.num_seen = 0
         self.data_adapter.on_epoch_end()
 
     def _find_place(self) -> int:
@@ -264,14 +265,14 @@ class WorkerEpochIterator(EpochIterator):
         if self.steps_per_epoch is None:
             # At the end of an epoch of known length Keras makes another iterator. Each of them
             # changes the order of the next.
-            for _ in range(epoch * (2 if self._num_batches else 1)):
-                self._get_iterator()
-        if self._current_iterator is None or self.steps_per_epoch is None:
-            self._current_iterator = self._get_iterator()
-            self._steps_seen = 0
+            for _ in range(epoch * (2 if self.num_batches_of_data else 1)):
+                self.make_iterator()
+        if self.iterator is None or self.steps_per_epoch is None:
+            self.iterator = self.make_iterator()
+            self.num_seen = 0
         num_passed = step + epoch * (self.steps_per_epoch or 0)
-        self._steps_seen += num_passed
-        iterator: Any = self._current_iterator
+        self.num_seen += num_passed
+        iterator: Any = self.iterator
         if num_passed and not iterator.data.is_on_workers:
             for _ in range(num_passed):
                 next(iterator)
