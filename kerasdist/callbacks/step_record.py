@@ -190,7 +190,7 @@ class StepRecord:
         return (
             step is not None
             and step.rehearsal is None
-            and not step.is_quiet
+            and not step.options.is_quiet
             and peers.is_chief(self._strategy)
             and peers.replica_id() == peers.local_replicas(self._strategy)[0]
         )

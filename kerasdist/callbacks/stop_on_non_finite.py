@@ -113,11 +113,13 @@ class StopOnNonFinite(StepCallback):
         self._found_by[threading.get_ident()] = sizes, losses
         num_replicas = peers.num_replicas(self.model.distribute_strategy)
         flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
-        return {_rider(step.updates): flag}
+        return {_rider(step.updates.optimizers): flag}
 
     def guard_scaled(self, gradients, optimizer):
         step: Any = replica_step.current()
-        is_bad, leave_out, _ = self._judgment(step.updates, optimizer.inner_optimizer, [])
+        is_bad, leave_out, _ = self._judgment(
+            step.updates.optimizers, optimizer.inner_optimizer, []
+        )
         rare_cond(is_bad, leave_out)
         first = next((gradient for gradient in gradients if gradient is not None), None)
         if first is None:
@@ -131,7 +133,7 @@ class StopOnNonFinite(StepCallback):
         if threading.get_ident() not in self._found_by:  # A LossScaleOptimizer has been asked.
             apply(gradients_and_variables)
             return
-        *before, optimizer = step.updates
+        *before, optimizer = step.updates.optimizers
         indices = [self._index[id(variable)] for _, variable in gradients_and_variables]
         is_bad, leave_out, keep_sizes = self._judgment(before, optimizer, indices)
 

@@ -56,6 +56,7 @@ from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.step.predict_function import PredictFunction
+from kerasdist.training.step.replica_step import StepOptions
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.train_function import TrainFunction
 
@@ -293,7 +294,7 @@ def _make_variables(model, element_spec):
     def run(batch):
         # Any examples do, and what a step may not do with a share is said by the step that counts.
         shares = batches.whole_for_each(batch, strategy)
-        replica_run.run(strategy, step, shares, make_delivery=make_delivery)
+        replica_run.run(strategy, step, shares, options=StepOptions(make_delivery=make_delivery))
 
     traced = coordinator_adapter.traced_for_workers if is_remote else contextlib.nullcontext
     num_weights = len(model.weights)

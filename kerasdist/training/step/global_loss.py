@@ -65,7 +65,7 @@ def reduce_weighted_values(
     """
     step = replica_step.current()
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-    if step is None or (step.has_whole_batch and not step.callbacks):
+    if step is None or (step.has_whole_batch and not step.options.callbacks):
         return loss
     if reduction in ("sum", "none", None):
         if reduction == "sum" and _is_compiled():

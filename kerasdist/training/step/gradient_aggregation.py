@@ -45,7 +45,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         scope_checks.check_loop_scope(optimizer, variables)
         return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
-    step.update_graphs.append(tf.compat.v1.get_default_graph())
+    step.updates.graphs.append(tf.compat.v1.get_default_graph())
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
         return stock(optimizer, gradients, trainable_variables)
@@ -63,7 +63,7 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
         return _update(stock, optimizer, gradients, variables, step)
     # Those of a LossScaleOptimizer may be infinite: it judges them itself.
     own = [] if _scales(optimizer) else list(map(step.whole_gradients.own, gradients))
-    for callback in update_callback.of_step(step.callbacks):
+    for callback in update_callback.of_step(step.options.callbacks):
         step.riders.update(callback.riders(own))
     gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
     draws_seen = draws.looked_for_in_update(optimizer, step)
@@ -288,14 +288,14 @@ def in_own_apply() -> Generator[None]:
 def _update(stock, optimizer, gradients, variables, step):
     """Updates this replica's variables with the gradients of the global batch."""
     if _scales(optimizer):  # It unscales the gradients for its inner one, which comes by here.
-        for callback in update_callback.of_step(step.callbacks):
+        for callback in update_callback.of_step(step.options.callbacks):
             gradients = callback.guard_scaled(gradients, optimizer)
         return stock(optimizer, gradients, variables)
-    if not step.callbacks:
+    if not step.options.callbacks:
         delivery = step.delivery
         apply_all = functools.partial(delivery.apply, stock, optimizer, gradients, variables)
         return delivery.carry_out(apply_all)
-    step.updates.append(optimizer)
+    step.updates.optimizers.append(optimizer)
     pairs = list(zip(gradients, variables, strict=True))
     # Those that overwrite are no gradients, and none of the callbacks' business.
     overwriting = [pair for pair in pairs if is_overwritten(pair[1])]
@@ -306,7 +306,7 @@ def _update(stock, optimizer, gradients, variables, step):
             scaled = [(_scaled(gradient, scale), variable) for gradient, variable in pairs]
             values, updated = map(list, zip(*scaled, *overwriting, strict=True))
             step.delivery.apply(stock, optimizer, values, updated)
-        for callback in step.callbacks:
+        for callback in step.options.callbacks:
             callback.after_update(variables)
 
     unscaled = [
@@ -324,7 +324,7 @@ def _scales(optimizer) -> bool:
 
 def _update_with_callbacks(pairs: list, update: Callable, step) -> None:
     """Lets the callbacks of a step see and change gradients before `update` gets them."""
-    observers = update_callback.of_step(step.callbacks)
+    observers = update_callback.of_step(step.options.callbacks)
 
     def apply(pairs):
         for observer in observers:
@@ -333,7 +333,7 @@ def _update_with_callbacks(pairs: list, update: Callable, step) -> None:
 
     for observer in observers:
         observer.observe_gradients(pairs)
-    update_callback.apply_in_order(step.callbacks, pairs, apply)
+    update_callback.apply_in_order(step.options.callbacks, pairs, apply)
 
 
 def _sum_over_replicas(tensors: list) -> list:

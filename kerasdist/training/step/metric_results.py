@@ -248,7 +248,7 @@ def _note_reset(method, metric, *args, **kwargs) -> Any:
     step = replica_step.current()
     if step is not None and tf.compat.v1.get_default_graph() is step.graph:
         for variable in metric.variables:
-            step.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)
+            step.states.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)
     return result
 
 

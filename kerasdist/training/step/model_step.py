@@ -28,6 +28,7 @@ from kerasdist.training.step import (
 )
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.step.replica_step import StepOptions
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
 
@@ -53,7 +54,7 @@ class ModelStep:
         trains: Whether it is a train_step.
         callbacks: The update callbacks that are compiled into the step, in list order.
         before_first: Is called right before the first step, by `begin`.
-        make_delivery: See `replica_run.run`.
+        make_delivery: See `StepOptions`.
         make_times: Called with `is_on`; returns what measures the steps.
 
     Attributes:
@@ -178,16 +179,10 @@ class ModelStep:
                 self._strategy,
                 self._compiled(self._step_with_losses),
                 shares,
-                weighs_loss=self._weighs_loss,
+                options=self._options(),
                 checks=checks,
-                callbacks=self.callbacks,
-                is_quiet=self.is_quiet,
                 riders=riders,
                 states=states,
-                may_discard=self._may_discard,
-                make_delivery=self._make_delivery,
-                times=self.times,
-                take_own=self._take_own,
             )
         whole_metrics.note_others(self._model, are_whole=shares.are_whole)
         with replica_run.after(batch, checks):
@@ -226,6 +221,17 @@ class ModelStep:
             raise TraceAgainError from error
         if error is not None:
             raise error
+
+    def _options(self) -> StepOptions:
+        return StepOptions(
+            weighs_loss=self._weighs_loss,
+            callbacks=self.callbacks,
+            is_quiet=self.is_quiet,
+            may_discard=self._may_discard,
+            make_delivery=self._make_delivery,
+            times=self.times,
+            take_own=self._take_own,
+        )
 
     def _states(self) -> replica_run.States:
         """Returns what steps set so far."""

@@ -92,4 +92,4 @@ def _run(call: Callable, optimizer, gradients, variables):
             results.append(call(gradients, updated, is_as_given=is_as_given))
 
     gradient_aggregation.apply(own, optimizer, gradients, variables)
-    return results[0] if results and step is not None and not step.callbacks else None
+    return results[0] if results and step is not None and not step.options.callbacks else None

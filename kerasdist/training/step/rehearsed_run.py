@@ -62,7 +62,7 @@ def rehearse(
         shares: What each replica gets.
         is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
         weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
-        take_own: See `replica_run.run`.
+        take_own: See `StepOptions`.
     """
     first, *_ = peers.local_replicas(strategy)
     fractions = replica_run.fractions_of(shares, strategy)

@@ -20,7 +20,6 @@ from kerasdist.training import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     aggregated_states,
-    delivery,
     late_variables,
     randomness,
     shared_calls,
@@ -28,7 +27,13 @@ from kerasdist.training.step import (
 from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.first_answers import FirstAnswers
 from kerasdist.training.step.graph_function import rare_cond
-from kerasdist.training.step.replica_step import ReplicaStep, current, entered, sees_one_replica
+from kerasdist.training.step.replica_step import (
+    ReplicaStep,
+    StepOptions,
+    current,
+    entered,
+    sees_one_replica,
+)
 from kerasdist.training.step.sliced_gradients import map_values
 from kerasdist.unique import unique
 
@@ -85,6 +90,9 @@ class GlobalStep:
     is_discarded: Any = None
 
 
+_DEFAULTS = StepOptions()
+
+
 class OwnConditionError(RuntimeError):
     """A step updates the weights under a condition that each replica computes from its examples."""
 
@@ -94,16 +102,10 @@ def run(
     step_function,
     shares: batches.Shares,
     *,
-    weighs_loss=False,
+    options: StepOptions = _DEFAULTS,
     checks=(),
-    callbacks=(),
-    is_quiet=False,
     riders=(),
     states=States(),
-    may_discard=False,
-    make_delivery=delivery.LocalDelivery,
-    times=None,
-    take_own: Callable | None = None,
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
 
@@ -111,42 +113,32 @@ def run(
         strategy: One of our strategies; called in its cross-replica context.
         step_function: Called as `step_function(data)` in replica context.
         shares: The global batch, split.
-        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        options: How it is run.
         checks: Tensors that must be there before anything of the step runs.
-        callbacks: See `ReplicaStep.callbacks`.
-        is_quiet: See `ReplicaStep.is_quiet`.
         riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
             workers together with the gradients.
         states: The `States` that the step sets.
-        may_discard: Whether a callback may discard the step, which then sets none of them.
-        make_delivery: Returns how gradients reach the variables; see `ReplicaStep.delivery`.
-        times: `StepTimes` that measure the messages between replicas, or None.
-        take_own: Returns a `Snapshot` of the attributes of the model, which is put back where a
-            replica goes on after another one has run, and where a replica begins to do once more
-            what the first one has done: to trace the step, or to run it with the whole batch. None
-            for a model that has nothing of the user's own.
     """
     first, *_ = peers.local_replicas(strategy)
     is_alone = strategy.num_replicas_in_sync == 1
     fractions = fractions_of(shares, strategy)
     may_be_empty = shares.may_be_empty and not is_alone
-    states = states if may_be_empty or may_discard else States()
+    states = states if may_be_empty or options.may_discard else States()
     kept = states.on_replicas(strategy)
     keras_state = keras_adapter.thread_state()
     seeds: list = []
     calls: list = []
     begins_again = not is_alone and (shares.are_whole or not tf.executing_eagerly())
-    go_back = _way_back(take_own) if begins_again else None
+    go_back = _way_back(options.take_own) if begins_again else None
     step_of_replica = functools.partial(
         ReplicaStep,
         global_num_examples=shares.total,
         has_whole_batch=is_alone or shares.are_whole,
         is_alone=is_alone,
         may_be_empty=shares.may_be_empty,
-        weighs_loss=weighs_loss and not shares.are_whole,
+        weighs_loss=options.weighs_loss and not shares.are_whole,
         keras_state=keras_state,
-        callbacks=callbacks,
-        is_quiet=is_quiet,
+        options=options,
         draws_alone=peers.count(strategy) == 1,
     )
 
@@ -164,9 +156,10 @@ def run(
             share=fractions[position],
             data=data,
             dependence=Dependence(data),
-            delivery=make_delivery(),
+            delivery=options.make_delivery(),
             exchange=functools.partial(
-                exchange, take_own, times.of_exchange if times and is_first else operator.call
+                *(exchange, options.take_own),
+                options.times.of_exchange if options.times and is_first else operator.call,
             ),
             riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
             seeds=FirstAnswers(seeds, is_first=is_first),
@@ -246,7 +239,7 @@ def exchange(take_own: Callable | None, send: Callable, sum_up: Callable, tensor
     """Returns tensors summed up over the replicas, which leaves a model's own as it is here.
 
     Args:
-        take_own: See `run`.
+        take_own: See `StepOptions`.
         send: Called as send(sum_up, tensors); returns what `sum_up(tensors)` does.
         sum_up: Adds up over the replicas.
         tensors: Of this replica.
@@ -313,15 +306,15 @@ def _put_back(states: States, copies: States, step: ReplicaStep) -> Generator[No
         if touched:
             rare_cond(reason, put_back)
 
-    if step.discards:
-        put_back_if(tf.reduce_any(step.discards), [*of_examples, *others], before)
+    if step.states.discards:
+        put_back_if(tf.reduce_any(step.states.discards), [*of_examples, *others], before)
     if step.may_be_empty and not step.has_whole_batch:
         is_empty = tf.equal(step.num_examples, 0)
         own = aggregated_states.without_aggregated(others)
         resets = {
-            id(copy): step.resets[id(state)]
+            id(copy): step.states.resets[id(state)]
             for state, copy in zip(states.of_examples, of_examples, strict=True)
-            if id(state) in step.resets
+            if id(state) in step.states.resets
         }
         touched = [*of_examples, *step.dependence.among(own)]
         put_back_if(is_empty, touched, before | resets)
@@ -331,20 +324,21 @@ def _check_applied(step: ReplicaStep):
     if not step.has_whole_batch and not tf.executing_eagerly():
         _check_conditions(step)
     # A LossScaleOptimizer that is called may leave out the update.
-    if not step.callbacks or step.update_graphs:
+    if not step.options.callbacks or step.updates.graphs:
         return
-    model = step.callbacks[0].model
+    callback, *_ = step.options.callbacks
+    model = callback.model
     # Keras' own step does not call it if there is nothing to train, and warns.
     if model is None or model.trainable_variables:
         raise RuntimeError(
-            f"{type(step.callbacks[0]).__name__} takes part in `optimizer.apply`, which this "
+            f"{type(callback).__name__} takes part in `optimizer.apply`, which this "
             "train_step does not call. Apply the gradients with the optimizer, or leave the "
             "callback out."
         )
 
 
 def _check_conditions(step: ReplicaStep) -> None:
-    graphs = unique(step.update_graphs)
+    graphs = unique(step.updates.graphs)
     if any(step.dependence.has_own_condition(graph, step.graph) for graph in graphs):
         raise OwnConditionError(
             "A train_step calls `optimizer.apply` under a condition that each replica computes "
@@ -355,7 +349,7 @@ def _check_conditions(step: ReplicaStep) -> None:
 
 
 def _is_discarded(step: ReplicaStep):
-    return tf.reduce_any(step.discards) if step.discards else None
+    return tf.reduce_any(step.states.discards) if step.states.discards else None
 
 
 def fractions_of(shares: batches.Shares, strategy) -> list:

@@ -89,6 +89,33 @@ class LossNotes:
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
+class UpdateNotes:
+    """The updates of one replica, as they are traced.
+
+    Attributes:
+        graphs: Those in which an optimizer was called.
+        optimizers: Those whose updates the callbacks took part in.
+    """
+
+    graphs: list = dataclasses.field(default_factory=list)
+    optimizers: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class StateNotes:
+    """What a step does with the states that are no weights.
+
+    Attributes:
+        discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
+            in metrics, no moving statistics. They are the same on all replicas.
+        resets: The values, by the ids of their variables, that metrics have been reset to.
+    """
+
+    discards: list = dataclasses.field(default_factory=list)
+    resets: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
 class RehearsalNotes:
     """What a step would do that is rehearsed.
 
@@ -99,6 +126,32 @@ class RehearsalNotes:
 
     updates: list = dataclasses.field(default_factory=list)
     own_losses: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StepOptions:
+    """How a step is run, the same on every replica.
+
+    Attributes:
+        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        callbacks: The update callbacks of the `fit` that runs.
+        is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
+        may_discard: Whether a callback may discard the step, which then sets no state.
+        make_delivery: Returns how the aggregated gradients reach the variables.
+        times: `StepTimes` that measure the messages between replicas, or None.
+        take_own: Returns a `Snapshot` of the attributes of the model, which is put back where a
+            replica goes on after another one has run, and where a replica begins to do once more
+            what the first one has done: to trace the step, or to run it with the whole batch. None
+            for a model that has nothing of the user's own.
+    """
+
+    weighs_loss: bool = False
+    callbacks: tuple = ()
+    is_quiet: bool = False
+    may_discard: bool = False
+    make_delivery: Callable = delivery.LocalDelivery
+    times: Any = None
+    take_own: Callable | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +173,7 @@ class ReplicaStep:
         weighs_loss: Whether the step multiplies the loss by `share` before the backward pass,
             which saves one multiplication for every gradient after it.
         keras_state: What Keras keeps for the thread of the program.
-        callbacks: The update callbacks of the `fit` that runs.
-        is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
+        options: The `StepOptions` of all replicas.
         data: The batch of this replica.
         dependence: The `Dependence` that follows it; None in a rehearsal.
         graph: The graph of the step itself; in another one, of a condition or a loop, replicas
@@ -132,13 +184,10 @@ class ReplicaStep:
             name.
         losses: The `LossNotes` of this replica.
         whole_gradients: Those of the global batch that the tape has given.
-        update_graphs: The graphs in which an optimizer was called.
-        updates: The optimizers whose updates the callbacks took part in.
+        updates: The `UpdateNotes` of this replica.
         sums: What came of the riders.
         of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
-        discards: Bool scalars, any of which says that the step is to leave nothing behind: no count
-            in metrics, no moving statistics. They are the same on all replicas.
-        resets: The values, by the ids of their variables, that metrics have been reset to.
+        states: The `StateNotes` of this replica.
         rehearsal: The `RehearsalNotes` of a rehearsal; None in a step that counts.
         is_first: Whether no replica of all comes before this one, also where each has the
             whole batch.
@@ -156,8 +205,7 @@ class ReplicaStep:
     may_be_empty: bool
     weighs_loss: bool
     keras_state: dict
-    callbacks: tuple = ()
-    is_quiet: bool = False
+    options: StepOptions = dataclasses.field(default_factory=StepOptions)
     data: Any = None
     dependence: Any = None
     graph: Any = dataclasses.field(default_factory=tf.compat.v1.get_default_graph)
@@ -166,12 +214,10 @@ class ReplicaStep:
     riders: dict = dataclasses.field(default_factory=dict)
     losses: LossNotes = dataclasses.field(default_factory=LossNotes)
     whole_gradients: WholeGradients = dataclasses.field(default_factory=WholeGradients)
-    update_graphs: list = dataclasses.field(default_factory=list)
-    updates: list = dataclasses.field(default_factory=list)
+    updates: UpdateNotes = dataclasses.field(default_factory=UpdateNotes)
     sums: dict = dataclasses.field(default_factory=dict)
     of_all: dict = dataclasses.field(default_factory=dict)
-    discards: list = dataclasses.field(default_factory=list)
-    resets: dict = dataclasses.field(default_factory=dict)
+    states: StateNotes = dataclasses.field(default_factory=StateNotes)
     rehearsal: RehearsalNotes | None = None
     is_first: bool = False
     seeds: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
@@ -232,20 +278,20 @@ def num_updates():
     """Returns the updates so far of the optimizer that updates now: int scalar, traced."""
     step = current()
     assert step is not None
-    return tf.convert_to_tensor(step.updates[-1].iterations)
+    return tf.convert_to_tensor(step.updates.optimizers[-1].iterations)
 
 
 def is_first_update() -> bool:
     """Whether no other update comes before this one in the step of this thread."""
     step = current()
-    return step is not None and len(step.updates) == 1
+    return step is not None and len(step.updates.optimizers) == 1
 
 
 def discard_if(*reasons) -> None:
     """Lets the step of this thread leave nothing behind where one of these bool scalars is true."""
     step = current()
     if step is not None:
-        step.discards.extend(reasons)
+        step.states.discards.extend(reasons)
 
 
 def take_discards() -> list:
@@ -253,8 +299,8 @@ def take_discards() -> list:
     step = current()
     if step is None:
         return []
-    taken = list(step.discards)
-    step.discards.clear()
+    taken = list(step.states.discards)
+    step.states.discards.clear()
     return taken
 
 

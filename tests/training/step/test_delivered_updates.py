@@ -11,6 +11,7 @@ from kerasdist.training import traits
 from kerasdist.training.data import batches
 from kerasdist.training.step import delivered_updates, replica_run
 from kerasdist.training.step.delivery import LocalDelivery
+from kerasdist.training.step.replica_step import StepOptions
 from tests import strategies
 
 
@@ -64,7 +65,7 @@ def test_what_reaches_variables_of_others_is_delivered(monkeypatch, keeps_own_pa
         ask_all(types.SimpleNamespace(use_ema=True))
         return data
 
-    replica_run.run(strategy, step, shares, make_delivery=lambda: recorder)
+    replica_run.run(strategy, step, shares, options=StepOptions(make_delivery=lambda: recorder))
 
     assert recorder.asked == expected
 

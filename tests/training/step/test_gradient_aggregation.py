@@ -9,6 +9,7 @@ from kerasdist.callbacks import GradientClipping
 from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.step import gradient_aggregation, loss_scale, replica_run, replica_step
+from kerasdist.training.step.replica_step import StepOptions
 from tests import strategies
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
@@ -57,7 +58,7 @@ def test_a_loss_that_is_weighed_gives_the_same_gradient(strategy):
         loss = loss_scale.scale_loss(lambda _, loss: loss, optimizer, loss)
         return aggregate(loss, current)[0]
 
-    for mean in run(strategy, step, weighs_loss=True):
+    for mean in run(strategy, step, options=StepOptions(weighs_loss=True)):
         np.testing.assert_allclose(mean, X.mean(), rtol=1e-6)
 
 

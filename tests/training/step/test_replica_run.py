@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from kerasdist.training.data import batches
 from kerasdist.training.step import replica_run
+from kerasdist.training.step.replica_step import StepOptions
 from kerasdist.training.step.update_callback import UpdateCallback
 from tests import strategies
 from tests.strategies import each_strategy
@@ -41,7 +42,12 @@ def test_a_replica_without_examples_leaves_its_states_as_they_are():
 @each_strategy
 def test_a_step_that_updates_without_the_optimizer_is_refused_with_callbacks(strategy):
     with pytest.raises(RuntimeError, match="UpdateCallback takes part in"):
-        replica_run.run(strategy, tf.identity, shares_of(strategy), callbacks=(UpdateCallback(),))
+        replica_run.run(
+            strategy,
+            tf.identity,
+            shares_of(strategy),
+            options=StepOptions(callbacks=(UpdateCallback(),)),
+        )
 
 
 def test_a_step_that_is_a_function_keeps_its_name_where_it_is_inlined():

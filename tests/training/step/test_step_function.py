@@ -99,7 +99,7 @@ class LooksAtEveryThird(StepCallback):
     def observe_update(self, gradients_and_variables):
         step = replica_step.current()
         assert step is not None
-        self.were_quiet.append(step.is_quiet)
+        self.were_quiet.append(step.options.is_quiet)
 
     def on_train_batch_end(self, batch, logs=None):
         self.num_batches = batch + 1
