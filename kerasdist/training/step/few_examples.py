@@ -1,5 +1,6 @@
 """The examples of a batch that stand for all of them where a step is rehearsed."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Literal
@@ -11,8 +12,11 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import nearby_weights
 from kerasdist.training.step.output_sizes import OutputSizes
 
-# A few; nearly all, for what a few do not show, as the mean of the 32 largest; the batch as it is.
-HowMany = Literal["few", "most", "all"]
+# One for each replica, which shows what a mean of more hides, such as a threshold above it; a few;
+# nearly all, for what a few do not show, as the mean of the 32 largest; the batch as it is.
+HowMany = Literal["one", "few", "most", "all"]
+# A step may fail with so few, and what trains be fine.
+TOO_FEW = ("one", "few")
 # Per replica. Enough for masks and weights to differ; a step of so few costs little.
 _FEW = 4
 # The most different whole numbers that may be classes or marks.
@@ -22,8 +26,8 @@ _CLASSES = 32
 def with_enough(rehearse: Callable, model, batch) -> tuple:
     """Returns what a rehearsal gives: of a few examples, or of more where they are too few.
 
-    Nearly all are looked at as well where that costs little and a few have shown nothing, and the
-    batch as it is where a few fail.
+    Where a few have shown nothing, one for each replica is looked at as well, and nearly all where
+    that costs little. Where a few fail, it is the batch as it is.
 
     Args:
         rehearse: Called as `rehearse(how_many=...)`; returns what it has found, or nothing, and
@@ -39,13 +43,24 @@ def with_enough(rehearse: Callable, model, batch) -> tuple:
     except Exception:
         return rehearse(how_many="all")
     strategy = model.distribute_strategy
-    is_enough = bool(result[0]) or not may_be_most(batch, strategy.num_replicas_in_sync, sizes)
-    if peers.any_of(strategy, is_enough):
-        return result
-    try:
-        return rehearse(how_many="most")
-    except Exception:
-        return result
+    num_replicas = strategy.num_replicas_in_sync
+    further = {
+        "one": _may_be_one(batch, num_replicas),
+        "most": may_be_most(batch, num_replicas, sizes),
+    }
+    for how_many, is_possible in further.items():
+        if peers.any_of(strategy, bool(result[0])):
+            return result
+        if not peers.any_of(strategy, not is_possible):
+            with contextlib.suppress(Exception):
+                result = rehearse(how_many=how_many)
+    return result
+
+
+def _may_be_one(batch, num_replicas: int) -> bool:
+    """Whether each replica can have one example, and has more among a few."""
+    sizes = _sizes(batch)
+    return len(sizes) == 1 and max(sizes) > num_replicas
 
 
 def may_be_most(batch, num_replicas: int, sizes: OutputSizes) -> bool:
@@ -71,7 +86,7 @@ def of(batch, how_many: HowMany, num_replicas: int, *, few: int = _FEW):
     """
     if how_many == "all":
         return batch
-    return some_of(batch, few if how_many == "few" else sys.maxsize, num_replicas)
+    return some_of(batch, {"one": 1, "few": few, "most": sys.maxsize}[how_many], num_replicas)
 
 
 def some_of(batch, most: int, num_replicas: int):
@@ -85,11 +100,7 @@ def some_of(batch, most: int, num_replicas: int):
         most: Examples of each replica.
         num_replicas: In all.
     """
-    sizes = {
-        batches.num_examples(leaf)
-        for leaf in tf.nest.flatten(batch)
-        if batches.has_first_axis(leaf)
-    }
+    sizes = _sizes(batch)
     if len(sizes) > 1:
         return batch
     number = min(most * num_replicas, *sizes)
@@ -99,6 +110,11 @@ def some_of(batch, most: int, num_replicas: int):
         lambda leaf: batches.rows(leaf, 0, number) if batches.has_first_axis(leaf) else leaf,
         batch,
     )
+
+
+def _sizes(batch) -> set[int]:
+    leaves = filter(batches.has_first_axis, tf.nest.flatten(batch))
+    return {batches.num_examples(leaf) for leaf in leaves}
 
 
 def touched(batch):

@@ -160,7 +160,11 @@ def _describe_differences(
             comparison.try_parts()
             parts, difference = comparison.of_parts_or_whole_losses()
         except Exception as error:
-            if how_many == "few" or not may_repeat or not comparison.finds_nothing_if_repeated():
+            if (
+                how_many in few_examples.TOO_FEW
+                or not may_repeat
+                or not comparison.finds_nothing_if_repeated()
+            ):
                 raise
             failure = graph_errors.describe_failure(error, model, step, differing)
             return replica_run.with_repeated([failure], strategy), True
@@ -208,7 +212,7 @@ class _Comparison:
             )
             # In a graph it is the trace that does so, and it does on one device.
             self._counted = self._whole.counted if model.run_eagerly else []
-            if how_many == "few" and not _says_something(self._whole):
+            if how_many in few_examples.TOO_FEW and not _says_something(self._whole):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
         # The step may have made some.
         self._weights = [(each.path, each.value) for each in model.trainable_variables]

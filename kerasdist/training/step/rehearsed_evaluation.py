@@ -128,7 +128,7 @@ def _rehearse(
                 *(model, compare, whole.own_losses, tolerance, num_examples)
             )
         except Exception as error:
-            may_repeat = may_repeat and how_many != "few"
+            may_repeat = may_repeat and how_many not in few_examples.TOO_FEW
             if not may_repeat or not dry_runs.finds_nothing(strategy, compare_whole):
                 raise
             failure = graph_errors.describe_failure(error, model, step, differing)

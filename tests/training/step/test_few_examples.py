@@ -43,17 +43,24 @@ def test_two_batches_in_one_are_taken_as_a_whole():
     assert few_examples.some_of(batch, 4, num_replicas=3) is batch
 
 
+NOTHING, FOUND = ([], False), (["found"], True)
+FAILS = ValueError("no four largest of three")
+
+
 @pytest.mark.parametrize(
-    ("few", "size", "asked", "expected"),
+    ("answers", "size", "expected"),
     [
-        (ValueError("no four largest of three"), 64, ["few", "all"], "of all"),
-        ((["found"], False), 64, ["few"], (["found"], False)),
-        (([], False), 64, ["few", "most"], "of most"),
-        (([], False), 10**9, ["few"], ([], False)),
-        (([], False), 8, ["few"], ([], False)),
+        ({"few": FAILS, "all": FOUND}, 64, FOUND),
+        ({"few": FOUND}, 64, FOUND),
+        ({"few": NOTHING, "one": FOUND}, 64, FOUND),
+        ({"few": NOTHING, "one": NOTHING, "most": FOUND}, 64, FOUND),
+        ({"few": NOTHING, "one": FAILS, "most": FAILS}, 64, NOTHING),
+        ({"few": NOTHING, "one": NOTHING}, 10**9, NOTHING),
+        ({"few": NOTHING, "one": NOTHING}, 8, NOTHING),
+        ({"few": NOTHING}, 2, NOTHING),
     ],
 )
-def test_more_are_asked_where_a_few_are_too_few_or_cost_little(few, size, asked, expected):
+def test_others_are_asked_where_a_few_are_too_few_or_hide_something(answers, size, expected):
     strategy = strategies.get("2 replicas")
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
@@ -62,24 +69,9 @@ def test_more_are_asked_where_a_few_are_too_few_or_cost_little(few, size, asked,
     def rehearse(*, how_many):
         asked_for.append(how_many)
         model(tf.zeros([8, 4]))
-        if how_many != "few":
-            return f"of {how_many}"
-        if isinstance(few, Exception):
-            raise few
-        return few
+        if isinstance(answers[how_many], Exception):
+            raise answers[how_many]
+        return answers[how_many]
 
-    batch = tf.TensorSpec([size, 4])
-
-    assert few_examples.with_enough(rehearse, model, batch) == expected
-    assert asked_for == asked
-
-
-def test_where_most_of_them_fail_what_a_few_give_counts():
-    strategy = strategies.get("2 replicas")
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-
-    def rehearse(*, how_many):
-        return {"few": ([], False)}[how_many]
-
-    assert few_examples.with_enough(rehearse, model, tf.zeros([64, 4])) == ([], False)
+    assert few_examples.with_enough(rehearse, model, tf.TensorSpec([size, 4])) == expected
+    assert asked_for == [*answers]

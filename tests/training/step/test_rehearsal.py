@@ -522,6 +522,22 @@ def test_where_a_few_examples_say_nothing_all_of_the_batch_are_asked(strategy, r
 
 
 @on_two_replicas
+def test_a_bend_that_no_mean_of_a_few_reaches_shows_with_one_example_for_each_replica(strategy):
+    def free_bits(losses, outputs, x):
+        shift = tf.reduce_mean(outputs, axis=-1, keepdims=True)
+        # Of the first example, one is -1.6; of more of them, no mean is below 0.2.
+        rates = tf.reduce_mean(x + 1.0 + 0.01 * shift, axis=0)
+        return tf.reduce_mean(losses) + tf.reduce_sum(tf.maximum(rates, 0.1))
+
+    with strategy.scope():
+        model = make_own_step(free_bits)
+
+    (message,) = warnings_of_fit(model)
+
+    assert "not the one that the whole batch gives" in message
+
+
+@on_two_replicas
 def test_labels_among_the_inputs_stay_exact(strategy):
     """Else nothing could be told from rounding."""
 
