@@ -51,7 +51,8 @@ def check_variables(model) -> None:
             raise RuntimeError(
                 f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
                 "layers, metrics and the model inside the same `with strategy.scope():` block, and "
-                "call there what makes variables later: `add`, `adapt`, `enable_lora`, `quantize`."
+                "call there what makes variables later: `add`, `adapt`, `enable_lora`, `quantize`, "
+                "or a `fit` of a library that builds the model before that of Keras."
             )
 
 
