@@ -50,14 +50,18 @@ class PredictFunction:
         return method if self._model.run_eagerly else graph_function(method, reduce_retracing=True)
 
     def _run_batch(self, batch):
+        unchecked = None
         if self._is_check_due:
-            self._check(batches.in_one_piece(batch, self._strategy))
+            unchecked = self._check(batches.in_one_piece(batch, self._strategy))
         try:
-            return self._run(batch)
+            outputs = self._run(batch)
         except Exception as error:
             if not self._is_divided:
                 raise
             return self._run_whole(batch, error)
+        if unchecked:
+            warnings.warn(unchecked, stacklevel=2)
+        return outputs
 
     def _run_whole(self, batch, error: Exception):
         """Lets one replica predict whole batches, after an error with the parts of one.
@@ -78,10 +82,14 @@ class PredictFunction:
         self._is_divided = is_divided
         self._run = self._compiled(self._predict)
 
-    def _check(self, batch):
-        """Looks whether the replicas can divide batches; they cannot divide one example."""
+    def _check(self, batch) -> str | None:
+        """Looks whether the replicas can divide batches; they cannot divide one example.
+
+        Returns:
+            In words that nobody knows, of which a step that fails says more; None in all else.
+        """
         if batches.num_examples(batch) < 2 or not self._make_variables(batch):
-            return
+            return None
         self._is_check_due = False
         arguments = self._model, self._step, self._predict_parts, batch
         try:
@@ -89,11 +97,11 @@ class PredictFunction:
         except Exception as error:  # Of the program, which may mean no other batch than its own.
             number = len(peers.local_replicas(self._strategy))
             what = f"{number} replicas predict what one device does"
-            warnings.warn(graph_errors.describe_unchecked(what, error), stacklevel=2)
-            return
+            return graph_errors.describe_unchecked(what, error)
         if difference:
             self._divide(False)
             warnings.warn(self._describe(difference), stacklevel=2)
+        return None
 
     def _make_variables(self, batch) -> bool:
         """Makes the variables of the model as the first batch would; returns whether it has."""

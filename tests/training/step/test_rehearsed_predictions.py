@@ -171,3 +171,20 @@ def count_warnings(strategy) -> int:
         lambda: check_as_plain(strategy, lambda: Predicts(OF_THE_BATCH["weights too"]), predict)
     )
     return sum("one replica predicts each batch" in text for text in texts)
+
+
+class OfSixteen(keras.layers.Layer):
+    def call(self, x):
+        return tf.ensure_shape(x, (16, 3)) + 0
+
+
+@on_two_replicas
+def test_a_check_that_fails_is_not_told_where_the_parts_fail_as_well(strategy):
+    """With a few of its examples the model ends in an error, and with a part of them."""
+    with strategy.scope():
+        inputs = keras.Input((3,))
+        model = keras.Model(inputs, OfSixteen()(inputs))
+
+    (message,) = warned_by(lambda: model.predict(np.ones((16, 3), "float32"), verbose=0))
+
+    assert "one replica predicts each batch" in message
