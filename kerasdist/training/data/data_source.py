@@ -7,10 +7,57 @@ waits. On two cores that was every third `fit` or epoch, which then took up to t
 
 Where Python makes the data, the iterator may be in the middle of a call of it. The next one, or the
 program, must not make another call at the same time: a generator fails, and a file is read by two.
+
+When Python ends, it ends a thread that asks for its lock, also in the middle of a deletion, which
+aborts the process. So no deletion begins any more, and those that run are waited for.
 """
 
 import _thread
+import atexit
+import ctypes
+import time
 from collections.abc import Iterator
+
+# A deletion takes milliseconds, or sleeps on: then the process is gone before it wakes up.
+_EXIT_SECS = 0.5
+
+
+class _Deletions:
+    """Lets go of objects in threads of their own, until Python ends."""
+
+    def __init__(self):
+        self._running: set = set()
+        self._is_over = False
+        # Where Python is ending, modules have no contents any more.
+        prototype = ctypes.PYFUNCTYPE(None, ctypes.py_object)
+        self._keep_for_ever = prototype(("Py_IncRef", ctypes.pythonapi))
+        atexit.register(self.end)
+
+    def start(self, references: list) -> None:
+        """Lets go of what a list alone refers to, without a wait."""
+        if self._is_over:  # The process takes them along.
+            self._keep_for_ever(references)
+            return
+        done = _thread.allocate_lock()
+        done.acquire()
+        self._running.add(done)
+        try:
+            # threading.Thread would wait until the thread runs, in the middle of any other code.
+            _thread.start_new_thread(self._run, (references, done))
+        except RuntimeError:  # The system has none.
+            self._run(references, done)
+
+    def end(self) -> None:
+        """Waits for those that run, for a moment; starts none from now on."""
+        self._is_over = True
+        deadline = time.monotonic() + _EXIT_SECS
+        for done in list(self._running):
+            done.acquire(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _run(self, references: list, done) -> None:
+        references.clear()
+        self._running.discard(done)
+        done.release()
 
 
 class DataSource:
@@ -23,6 +70,8 @@ class DataSource:
         is_distributed: Whether its batches have a value for each replica already.
         calls_python: Whether Python makes the data: then it is waited for, as in plain Keras.
     """
+
+    _deletions = _Deletions()
 
     def __init__(
         self,
@@ -46,9 +95,4 @@ class DataSource:
     def __del__(self):
         if self._calls_python:
             return
-        references = [self.__dict__.pop("iterator")]
-        try:
-            # threading.Thread would wait until the thread runs: for ever, where Python shuts down.
-            _thread.start_new_thread(references.clear, ())
-        except RuntimeError:  # Too late for new threads.
-            references.clear()
+        self._deletions.start([self.__dict__.pop("iterator")])

@@ -48,6 +48,32 @@ def test_letting_go_does_not_wait_for_the_iterator():
     assert ended.wait(timeout=60)
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("is_let_go", "expected"), [(True, "deleted"), (False, "")])
+def test_python_waits_at_its_end_for_what_is_being_deleted_and_deletes_no_more(is_let_go, expected):
+    program = f"""
+import atexit, time
+
+sources = []
+atexit.register(sources.clear)  # The last to be called.
+
+from kerasdist.training.data.data_source import DataSource
+
+class Slow:
+    def __del__(self):
+        time.sleep(0.2)
+        print("deleted")
+
+sources.append(DataSource(Slow()))
+if {is_let_go}:
+    sources.clear()
+"""
+    arguments = [sys.executable, "-c", program]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)
+
+    assert ended.stdout.strip() == expected
+
+
 @each_kind_of_strategy
 def test_epoch_iterator_keeps_no_iterator_of_an_earlier_epoch(strategy):
     data = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).batch(4)
