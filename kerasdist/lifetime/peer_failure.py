@@ -76,8 +76,10 @@ def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id)
     if of_peer is None or of_peer is not error:  # The program's own, or one it made of the loss.
         previous(error_class, error, traceback)
     if of_peer is None:
-        tell(f"{cluster.describe(cluster.task)} failed: {_in_a_line(error)}")
+        tell(f"{_has_failed(cluster)}{_in_a_line(error)}")
         return
+    if cause_of(of_peer, cluster).startswith(_has_failed(cluster)):
+        end_process(FAILED)  # What another thread has said and told, before this one.
     lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}
     if ended := farewell.said_by(lost_tasks, cluster):
         end_by_itself(farewell.describe(ended, traceback), cluster, tell)
@@ -105,8 +107,13 @@ def end_by_itself(cause: str, cluster: Cluster, tell: Callable[[str], object]) -
     launch_note.add(launch_note.FAILED)
     # Without its address, which is another one after a restart: a launcher compares the errors.
     say(f"error: {cluster.task} ends because {cause}")
-    tell(f"{cluster.describe(cluster.task)} failed: {cause}")
+    tell(f"{_has_failed(cluster)}{cause}")
     end_process(FAILED)
+
+
+def _has_failed(cluster: Cluster) -> str:
+    """Returns how a sentence begins by which this task tells the others why it ends."""
+    return f"{cluster.describe(cluster.task)} failed: "
 
 
 def describe(error: BaseException, cluster: Cluster) -> str:

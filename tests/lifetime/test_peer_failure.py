@@ -40,3 +40,20 @@ def test_a_full_disk_keeps_no_process_from_ending(monkeypatch, end, arguments, e
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match=f"^{exit_code}$"):
         end(*arguments)
+
+
+def test_a_task_that_ends_by_itself_says_nothing_of_a_peer(monkeypatch, capsys):
+    """Its own steps fail with what one of its threads has told the others."""
+    told = []
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        peer_failure.end_by_itself("its data has ended.", CLUSTER, told.append)
+    said = capsys.readouterr()
+    peer_failure.handle(CLUSTER, tell=told.append)
+    error = peer_failure.lost(told[0])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        sys.excepthook(type(error), error, None)
+
+    assert "worker 1 ends because its data has ended." in said.out + said.err
+    assert (told[1:], capsys.readouterr()) == ([], ("", ""))
