@@ -22,7 +22,7 @@ from tensorflow.python.distribute import (
     values,
 )
 from tensorflow.python.eager import context, record
-from tensorflow.python.framework import auto_control_deps_utils, config
+from tensorflow.python.framework import auto_control_deps_utils, config, op_callbacks
 from tensorflow.python.ops import (
     collective_ops,
 )
@@ -340,6 +340,27 @@ def give_gradient(outputs: list, inputs: list, backward: Callable, *, name: str)
         name: Of the operation, for TensorFlow's messages.
     """
     record.record_operation(name, outputs, inputs, backward)
+
+
+@contextlib.contextmanager
+def operations_told(tell: Callable) -> Generator[None]:
+    """Tells of each operation that runs at once, in this thread and in those of its replicas.
+
+    TensorFlow's debugger has no other way either.
+
+    Args:
+        tell: Called as tell(type, inputs, outputs) after it has run, with tensors.
+    """
+
+    def look(kind, inputs, attributes, outputs, op_name=None, graph=None):
+        if graph is None:  # Else it is traced.
+            tell(tf.compat.as_str(kind), inputs, outputs)  # Those of functions are bytes.
+
+    op_callbacks.add_op_callback(look)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(look)
 
 
 def is_being_vectorized() -> bool:

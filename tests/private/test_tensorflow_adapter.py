@@ -205,3 +205,22 @@ def test_what_a_tape_records_is_known():
         assert tensorflow_adapter.is_recorded()
         with tape.stop_recording():
             assert not tensorflow_adapter.is_recorded()
+
+
+def test_operations_are_told_as_they_run_on_every_replica():
+    told = []
+
+    @tf.function
+    def function(x):
+        return tf.tanh(x)
+
+    def on_replica():
+        return function(tf.negative(2.0) * 3.0)
+
+    with tensorflow_adapter.operations_told(lambda kind, inputs, outputs: told.append(kind)):
+        strategies.get("2 replicas").run(on_replica)
+    tf.exp(1.0)
+
+    assert told.count("Neg") == told.count("Mul") == 2
+    assert sum("function" in kind for kind in told) == 2
+    assert not {"Tanh", "Exp"} & set(told)

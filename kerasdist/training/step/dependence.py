@@ -1,7 +1,8 @@
 """Which variables a traced step sets by the examples of its replica, and which without them.
 
 A layer that keeps the mean of what it has seen does the one, a counter or a teacher whose weights
-follow the model's the other. Nothing in a program says which; its graph does.
+follow the model's the other. Nothing in a program says which; its graph does. Without a graph
+`EagerOperations` say what is computed from the batch.
 """
 
 import functools
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from kerasdist.training.data import batches
 
 # Of those that TensorFlow calls stateful, the ones that only read a variable.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
@@ -19,15 +22,26 @@ class Dependence:
 
     Args:
         data: The batch, a structure of tensors.
+        operations: The `EagerOperations` of a step without a graph, or None.
     """
 
-    def __init__(self, data):
-        self._of_batch = _keys_of(data)
+    def __init__(self, data, operations=None):
+        self._data, self._of_batch = data, _keys_of(data)
         self._of_all: set[tuple] = set()
+        self._operations = operations
+        if operations is not None:
+            operations.begin_at(data)
+
+    @property
+    def num_examples(self) -> int:
+        """The examples of the batch, without a graph."""
+        return int(batches.num_examples(self._data))
 
     def end_at(self, tensors) -> None:
         """Says of tensors that they are the same on all replicas: sums over these."""
         self._of_all |= _keys_of(tensors)
+        if self._operations is not None:
+            self._operations.end_at(tensors)
 
     def among(self, variables: list) -> list:
         """Returns those variables to which something is assigned that depends on the batch.
@@ -56,6 +70,16 @@ class Dependence:
         is_found = functools.partial(_is_of_one_replica, may_read=may_read)
         return not self._any(_symbolic(structure), is_found)
 
+    def is_common_by_now(self, structure) -> bool:
+        """Whether tensors are so, or computed from variables that the batch has not set so far."""
+        if tf.executing_eagerly():
+            leaves = tf.nest.flatten(structure, expand_composites=True)
+            known = self._operations
+            return known is not None and not any(map(known.is_of_batch, leaves))
+        if not self.is_common(structure, may_read=True):
+            return False
+        return not self._any(_symbolic(structure), self._reads_what_batch_has_set)
+
     def has_own_condition(self, graph, outermost) -> bool:
         """Whether each replica decides for itself if what is traced in `graph` happens.
 
@@ -70,6 +94,10 @@ class Dependence:
                 return True
             graph = outer
         return False
+
+    def _reads_what_batch_has_set(self, tensor) -> bool:
+        operation = tensor.op
+        return operation.type in _READS and self._is_set_by_batch(operation.inputs[0])
 
     def _is_set_by_batch(self, handle) -> bool:
         if handle is None:  # The step has nothing to do with it.

@@ -25,6 +25,7 @@ from kerasdist.training.step import (
     shared_calls,
 )
 from kerasdist.training.step.dependence import Dependence
+from kerasdist.training.step.eager_operations import EagerOperations
 from kerasdist.training.step.first_answers import FirstAnswers
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.replica_step import (
@@ -128,6 +129,8 @@ def run(
     keras_state = keras_adapter.thread_state()
     seeds: list = []
     calls: list = []
+    is_looked_at = tf.executing_eagerly() and not is_alone and not shares.are_whole
+    operations = EagerOperations() if is_looked_at else None
     begins_again = not is_alone and (shares.are_whole or not tf.executing_eagerly())
     go_back = _way_back(options.take_own) if begins_again else None
     step_of_replica = functools.partial(
@@ -155,7 +158,7 @@ def run(
             num_examples=shares.counts[position],
             share=fractions[position],
             data=data,
-            dependence=Dependence(data),
+            dependence=Dependence(data, operations),
             delivery=options.make_delivery(),
             exchange=functools.partial(
                 *(exchange, options.take_own),
@@ -178,6 +181,7 @@ def run(
         else one_replica.seen(sees_one_replica, all_reduce=_all_reduce),
         randomness.graph_seed_of_worker(seed_of),
         shared_calls.made_once(strategy),
+        operations.watched() if operations else contextlib.nullcontext(),
     ):
         replicas = strategy.experimental_local_results(strategy.run(replica_fn))
     return GlobalStep(

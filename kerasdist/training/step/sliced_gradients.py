@@ -12,8 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.training import peers
+from kerasdist.training.step.eager_operations import operation_of
+
 # Operations of which no row comes twice in what they give.
 _KEEPING_ROWS = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice")
+# Operations that give as many of the same rows as they are told.
+_REPEATING_ROWS = ("BroadcastTo", "Fill", "Tile")
 
 
 class Parcel:
@@ -28,14 +33,8 @@ class Parcel:
     """
 
     def __init__(self, gradient, dependence):
-        self._gradient = gradient
-        self._pieces = _pieces_of(gradient)
-        self._have_common_rows = [_has_common_rows(each, dependence) for each in self._pieces]
-        self._have_each_row_once = [_has_each_row_once(each) for each in self._pieces]
-        self.tensors = [
-            piece.values if is_common else piece
-            for piece, is_common in zip(self._pieces, self._have_common_rows, strict=True)
-        ]
+        self._uses = [_Use(piece, dependence) for piece in _pieces_of(gradient)]
+        self.tensors = [use.sent for use in self._uses]
 
     def unpacked(self, sums: Iterator) -> Any:
         """Returns the gradient of all replicas.
@@ -43,29 +42,45 @@ class Parcel:
         Args:
             sums: What came of `tensors`.
         """
-        whole = [
-            map_values(piece, lambda _, total=total: total)
-            if is_common
-            else added_up(total)
-            if is_once
-            else total
-            for piece, total, is_common, is_once in zip(
-                *(self._pieces, sums, self._have_common_rows, self._have_each_row_once),
-                strict=True,
-            )
-        ]
+        whole = [use.unpacked(total) for use, total in zip(self._uses, sums, strict=True)]
         return whole[0] if len(whole) == 1 else _joined(whole)
+
+
+class _Use:
+    """The gradient by one use of a variable; see `Parcel`."""
+
+    def __init__(self, gradient, dependence):
+        self._gradient = gradient
+        has_rows = isinstance(gradient, tf.IndexedSlices) and dependence is not None
+        self._has_common_rows = has_rows and _has_common_rows(gradient, dependence)
+        self._has_each_row_once = _has_each_row_once(gradient)
+        self._sends_values = self._has_common_rows and _is_traced(gradient)
+        self.sent = gradient.values if self._sends_values else gradient
+
+    def unpacked(self, total):
+        if self._sends_values:
+            return map_values(self._gradient, lambda _: total)
+        if self._has_common_rows and _are_equal_rows(self._gradient, total):
+            shape = [-1, *self._gradient.values.shape]
+            values = tf.reduce_sum(tf.reshape(total.values, shape), axis=0)
+            return map_values(self._gradient, lambda _: values)
+        return added_up(total) if self._has_each_row_once else total
 
 
 def _pieces_of(gradient) -> list:
     """Returns the slices of each use of a table that is used more than once in a step."""
-    if not _is_traced(gradient):
+    indices = _operation_of_rows(gradient)
+    if indices is None or indices.type != "ConcatV2":
         return [gradient]
-    values, indices = gradient.values.op, gradient.indices.op
-    are_joined = values.type == indices.type == "ConcatV2"
-    if not are_joined or len(values.inputs) != len(indices.inputs):
-        return [gradient]
-    pairs = zip(values.inputs[:-1], indices.inputs[:-1], strict=True)
+    *rows, _ = indices.inputs
+    if _is_traced(gradient):
+        operation = gradient.values.op
+        if operation.type != "ConcatV2" or len(operation.inputs) != len(indices.inputs):
+            return [gradient]
+        *values, _ = operation.inputs
+    else:
+        values = tf.split(gradient.values, [int(tf.size(each)) for each in rows])
+    pairs = zip(values, rows, strict=True)
     return [tf.IndexedSlices(*pair, gradient.dense_shape) for pair in pairs]
 
 
@@ -76,10 +91,43 @@ def _joined(pieces: list) -> tf.IndexedSlices:
 
 
 def _has_common_rows(gradient, dependence) -> bool:
-    """Whether all replicas look up the same rows in the same order, whatever their examples are."""
-    if dependence is None or not _is_traced(gradient):
+    """Whether all replicas look up the same rows in the same order, whatever their examples are.
+
+    Without a graph it may only seem so; see `EagerOperations`.
+    """
+    rows = gradient.indices
+    if not dependence.is_common_by_now(rows):
         return False
-    return dependence.is_common(gradient.indices, may_read=False)
+    return _is_traced(gradient) or not _are_for_each_example(rows, dependence.num_examples)
+
+
+def _are_for_each_example(rows, num_examples: int) -> bool:
+    """Whether rows are the same ones for each example: Keras reads the size of a batch in Python.
+
+    A single example repeats none, but there is still the operation that would.
+    """
+    operation = operation_of(rows)
+    if rows.shape.rank > 1 and rows.shape[0] == num_examples:
+        if num_examples == 1 and operation is not None and operation.type in _REPEATING_ROWS:
+            return True
+        if num_examples > 1 and tf.reduce_all(rows == rows[:1]):
+            return True
+    source = None if operation is None else _source_of(operation)
+    return source is not None and _are_for_each_example(source, num_examples)
+
+
+def _are_equal_rows(own: tf.IndexedSlices, total: tf.IndexedSlices) -> bool:
+    """Whether what was sent together is of the same rows from each replica."""
+    num_replicas = peers.num_replicas(tf.distribute.get_strategy())
+    count = int(tf.size(own.indices))
+    if int(tf.size(total.indices)) != num_replicas * count:
+        return False
+    rows = tf.reshape(total.indices, [num_replicas, count])
+    return bool(tf.reduce_all(rows == rows[:1]))
+
+
+def _operation_of_rows(gradient):
+    return operation_of(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
 
 
 def _is_traced(gradient) -> bool:
@@ -92,11 +140,11 @@ def _has_each_row_once(gradient) -> bool:
     For sparse inputs TensorFlow does so, and positions of tokens are a range. Optimizers square
     each slice by itself: on one device it is that of all examples.
     """
-    if not _is_traced(gradient):
+    operation = _operation_of_rows(gradient)
+    while operation is not None and (source := _source_of(operation)) is not None:
+        operation = operation_of(source)
+    if operation is None:
         return False
-    operation = gradient.indices.op
-    while (source := _source_of(operation)) is not None:
-        operation = source
     if operation.type == "Const":
         rows = np.ravel(tf.get_static_value(operation.outputs[0]))
         return len(np.unique(rows)) == len(rows)
@@ -104,16 +152,17 @@ def _has_each_row_once(gradient) -> bool:
 
 
 def _source_of(operation):
-    """Returns what an operation takes rows from, none of them twice; None where it may change that.
+    """Returns the rows that an operation takes, none of them twice; None where it may change that.
 
     Keras' `take` counts rows below 0 from the end.
     """
     if operation.type in _KEEPING_ROWS:
-        return operation.inputs[0].op
+        return operation.inputs[0]
     if operation.type == "SelectV2":
         condition, _, rows = operation.inputs
-        is_below_0 = condition.op.type == "Less" and condition.op.inputs[0] is rows
-        return rows.op if is_below_0 else None
+        test = operation_of(condition)
+        is_below_0 = test is not None and test.type == "Less" and test.inputs[0] is rows
+        return rows if is_below_0 else None
     return None
 
 

@@ -129,6 +129,21 @@ def test_what_all_replicas_have_in_common(compute, without, with_reads):
     assert found == [without, with_reads]
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+def test_what_is_read_is_common_until_the_batch_sets_it(is_set):
+    state = tf.Variable(3.0)
+    found = []
+
+    def look(dependence, total, batch):
+        if is_set:
+            state.assign(batch[0])
+        found.append(dependence.is_common_by_now(2 * tf.convert_to_tensor(state)))
+
+    look_at(look)
+
+    assert found == [not is_set]
+
+
 @pytest.mark.parametrize(("is_of_sum", "expected"), [(True, False), (False, True)])
 def test_a_condition_that_each_replica_decides_for_itself(is_of_sum, expected):
     graphs, found = [], []

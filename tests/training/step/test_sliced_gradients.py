@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.step import sliced_gradients
-from tests.cases import marked
+from tests import strategies
+from tests.cases import crossed
 from tests.plain import check_as_plain, check_workers, outcome_of
 from tests.strategies import on_three_replicas, on_workers
 
@@ -37,19 +38,29 @@ class Relative(keras.layers.Layer):
 
     def build(self, input_shape):
         self.table = self.add_weight(shape=(9, 4), initializer="normal", name="table")
+        self.distances = self.add_weight(
+            shape=(25,),
+            initializer=lambda *_, **__: DISTANCES.ravel(),
+            dtype="int32",
+            trainable=False,
+        )
 
     def call(self, x):
-        biases = self.look_up(self.table)
+        biases = self.look_up(self)
         return x + tf.reduce_mean(tf.reshape(biases, (5, 5, 4)), axis=1)
 
 
-def by_keras(table):
-    return keras.ops.take(table, DISTANCES.ravel(), axis=0)
+def by_keras(layer):
+    return keras.ops.take(layer.table, DISTANCES.ravel(), axis=0)
 
 
-def by_arithmetic(table):
+def by_variable(layer):
+    return keras.ops.take(layer.table, layer.distances, axis=0)
+
+
+def by_arithmetic(layer):
     positions = tf.range(5)
-    return tf.gather(table, positions[:, None] - positions[None] + 4)
+    return tf.gather(layer.table, positions[:, None] - positions[None] + 4)
 
 
 class Twice(keras.layers.Layer):
@@ -63,12 +74,24 @@ class Twice(keras.layers.Layer):
         return self.embedding(tokens) + self.embedding(tf.range(5))
 
 
-def net(optimizer, *layers):
+class Tiled(keras.layers.Layer):
+    """Looks up positions for each example: Keras reads the size of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(9, 4)
+
+    def call(self, x):
+        positions = keras.ops.tile(keras.ops.arange(5)[None], (keras.ops.shape(x)[0], 1))
+        return x + self.embedding(positions)
+
+
+def net(optimizer, *layers, run_eagerly=False):
     def make():
         model = keras.Sequential([keras.Input((5,), dtype="int32")])
         for layer in (*layers, keras.layers.Flatten, lambda: keras.layers.Dense(1)):
             model.add(layer())
-        model.compile(optimizer(), "mse")
+        model.compile(optimizer(), "mse", run_eagerly=run_eagerly)
         return model
 
     return make
@@ -78,13 +101,35 @@ def embedding():
     return keras.layers.Embedding(9, 4)
 
 
-PROGRAMS = {
-    "distances, Adam": net(lambda: "adam", embedding, lambda: Relative(by_keras)),
-    "distances, Adagrad": net(
-        lambda: keras.optimizers.Adagrad(0.1), embedding, lambda: Relative(by_arithmetic)
-    ),
-    "used twice": net(lambda: keras.optimizers.Adam(0.01), Twice),
+def relative(look_up):
+    return lambda: Relative(look_up)
+
+
+OPTIMIZERS = {
+    "Adam": lambda: keras.optimizers.Adam(0.01),
+    "RMSprop": lambda: keras.optimizers.RMSprop(0.01),
+    "Adagrad": lambda: keras.optimizers.Adagrad(0.1),
 }
+LAYERS = {
+    "distances": (embedding, relative(by_keras)),
+    "distances by arithmetic": (embedding, relative(by_arithmetic)),
+    "distances in a variable": (embedding, relative(by_variable)),
+    "used twice": (Twice,),
+    "for each example": (embedding, Tiled),
+}
+KEPT = [
+    ("distances by arithmetic", "Adagrad", False),
+    ("distances in a variable", "Adam", False),
+    ("used twice", "Adam", False),
+    ("distances in a variable", "RMSprop", True),
+    ("used twice", "Adam", True),
+    ("for each example", "Adagrad", True),
+]
+CASES = crossed(LAYERS, OPTIMIZERS, [False, True], kept=KEPT)
+
+
+def program(layers, optimizer, run_eagerly):
+    return net(OPTIMIZERS[optimizer], *LAYERS[layers], run_eagerly=run_eagerly)
 
 
 def fit(model):
@@ -92,13 +137,21 @@ def fit(model):
 
 
 @on_three_replicas
-@pytest.mark.parametrize("name", marked(PROGRAMS, exhaustive={"distances, Adam"}))
-def test_rows_that_are_looked_up_once_for_all_examples_are_squared_as_on_one_device(strategy, name):
-    check_as_plain(strategy, PROGRAMS[name], fit)
+@pytest.mark.parametrize(("layers", "optimizer", "run_eagerly"), CASES)
+def test_rows_that_are_looked_up_once_for_all_examples_are_squared_as_on_one_device(
+    strategy, layers, optimizer, run_eagerly
+):
+    check_as_plain(strategy, program(layers, optimizer, run_eagerly), fit)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_so_are_they_on_two_replicas(run_eagerly):
+    check_as_plain(strategies.get("2 replicas"), program("used twice", "Adam", run_eagerly), fit)
 
 
 def fit_all(strategy):
-    return [outcome_of(strategy.scope(), make, fit) for make in PROGRAMS.values()]
+    return [outcome_of(strategy.scope(), program(*case), fit) for case in KEPT]
 
 
 @pytest.mark.exhaustive
