@@ -9,7 +9,9 @@ Where Python makes the data, the iterator may be in the middle of a call of it. 
 program, must not make another call at the same time: a generator fails, and a file is read by two.
 
 When Python ends, it ends a thread that asks for its lock, also in the middle of a deletion, which
-aborts the process. So no deletion begins any more, and those that run are waited for.
+aborts the process. So no deletion begins any more, and those that run are waited for. Only what the
+functions of a distributed dataset were made of has been seen to ask for the lock, on workers; any
+other that sleeps on is left to the end of the process.
 """
 
 import _thread
@@ -18,29 +20,31 @@ import ctypes
 import time
 from collections.abc import Iterator
 
-# A deletion takes milliseconds, or sleeps on: then the process is gone before it wakes up.
-_EXIT_SECS = 0.5
+from kerasdist.training.announcements import announce
+
+# At the end of the process.
+_MOST_SECS, _MOST_SECS_OF_DISTRIBUTED, _SILENT_SECS = 0.5, 70.0, 2.0
 
 
 class _Deletions:
     """Lets go of objects in threads of their own, until Python ends."""
 
     def __init__(self):
-        self._running: set = set()
+        self._running: dict = {}  # How long each is waited for, by a lock that it holds.
         self._is_over = False
         # Where Python is ending, modules have no contents any more.
         prototype = ctypes.PYFUNCTYPE(None, ctypes.py_object)
         self._keep_for_ever = prototype(("Py_IncRef", ctypes.pythonapi))
         atexit.register(self.end)
 
-    def start(self, references: list) -> None:
-        """Lets go of what a list alone refers to, without a wait."""
+    def start(self, references: list, most_secs: float) -> None:
+        """Lets go of what a list alone refers to; the end of Python waits so long for it."""
         if self._is_over:  # The process takes them along.
             self._keep_for_ever(references)
             return
         done = _thread.allocate_lock()
         done.acquire()
-        self._running.add(done)
+        self._running[done] = most_secs
         try:
             # threading.Thread would wait until the thread runs, in the middle of any other code.
             _thread.start_new_thread(self._run, (references, done))
@@ -48,16 +52,23 @@ class _Deletions:
             self._run(references, done)
 
     def end(self) -> None:
-        """Waits for those that run, for a moment; starts none from now on."""
+        """Waits for those that run; starts none from now on."""
         self._is_over = True
-        deadline = time.monotonic() + _EXIT_SECS
-        for done in list(self._running):
-            done.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        start = time.monotonic()
+        for done, most_secs in self._running.copy().items():
+            has_ended = _has_ended(done, start + min(most_secs, _SILENT_SECS))
+            if not has_ended and most_secs > _SILENT_SECS:
+                announce(f"Waiting for TensorFlow to end its data, at most {most_secs:g} s.")
+                _has_ended(done, start + most_secs)
 
     def _run(self, references: list, done) -> None:
         references.clear()
-        self._running.discard(done)
+        self._running.pop(done)
         done.release()
+
+
+def _has_ended(done, until: float) -> bool:
+    return done.acquire(timeout=max(0.0, until - time.monotonic()))
 
 
 class DataSource:
@@ -85,6 +96,7 @@ class DataSource:
         self.next_size = next_size
         self.is_distributed = is_distributed
         self._calls_python = calls_python
+        self._most_secs = _MOST_SECS_OF_DISTRIBUTED if is_distributed else _MOST_SECS
 
     def __iter__(self):
         return self
@@ -95,4 +107,4 @@ class DataSource:
     def __del__(self):
         if self._calls_python:
             return
-        self._deletions.start([self.__dict__.pop("iterator")])
+        self._deletions.start([self.__dict__.pop("iterator")], self._most_secs)
