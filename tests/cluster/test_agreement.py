@@ -17,10 +17,11 @@ def differ(strategy) -> list[str]:
     index = kerasdist.Cluster.from_env().worker_index
     x, y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 
-    def told(optimizer="sgd", loss="mse", activation=None, **arguments):
+    def told(optimizer="sgd", loss="mse", activation=None, shift=0.0, **arguments):
         with strategy.scope():
             model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation)])
             model.compile(optimizer, loss)
+        model.set_weights([each + shift for each in model.get_weights()])
         try:
             model.fit(x, y, batch_size=8, verbose=0, **arguments)
         except ValueError as error:
@@ -35,6 +36,7 @@ def differ(strategy) -> list[str]:
         told(callbacks=clip),
         told(loss="mae" if index else "mse"),
         told(activation="relu" if index else "tanh"),
+        told(shift=0.1 * index),
         told(epochs=2),
     ]
 
@@ -43,12 +45,13 @@ def test_calls_of_fit_that_differ_are_refused_and_the_next_one_trains():
     first, second = run_on_workers(differ, "2 workers")
 
     assert first == second
-    epochs, momentum, clip, loss, activation, none = first
+    epochs, momentum, clip, loss, activation, weights, none = first
     assert "epochs is 2 on worker 0, 3 on worker 1" in epochs
     assert "optimizer's momentum is 0.0 on worker 0, 0.5 on worker 1" in momentum
     assert "callbacks of the update is empty on worker 0, GradientClipping on worker 1" in clip
     assert "loss is mse on worker 0, mae on worker 1" in loss
     assert "activation of layer 0 (Dense) is tanh on worker 0, relu on worker 1" in activation
+    assert "begin `fit` with different weights: 'sequential_5/dense_5/kernel', 'seq" in weights
     assert none == ""
 
 

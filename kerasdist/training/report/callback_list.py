@@ -49,6 +49,8 @@ class CallbackList(keras.callbacks.CallbackList):
         for callback in self.callbacks:
             if hasattr(callback, "on_train_begun"):  # Of ours: Keras has no such hook.
                 callback.on_train_begun()
+        if not self._is_alone:  # Only now: a callback may have restored them.
+            drift.check_begin(self.model)
         self._find_listeners()
 
     def on_train_end(self, logs=None):

@@ -1,7 +1,8 @@
 """Replicas that have drifted apart: whether they still train the same weights, at the same rate.
 
-All replicas get the same updates, so only the user's program can make them differ: what a callback
-does on one worker alone, and what a step assigns by itself, to weights or to a state.
+All replicas get the same updates, so only the user's program can make them differ: weights that one
+worker alone loads before `fit`, what a callback does on one worker alone, and what a step assigns
+by itself, to weights or to a state.
 """
 
 import dataclasses
@@ -36,6 +37,21 @@ class _Numbers:
     rows: np.ndarray
 
 
+def check_begin(model) -> None:
+    """Checks that all workers begin `fit` with the same weights; all of them must call it.
+
+    Raises:
+        ValueError: On every worker, where they do not; names the weights.
+    """
+    numbers, different = _compared(model)
+    if weights := [f"'{each}'" for each in different if each in numbers.weights]:
+        raise ValueError(
+            f"The workers begin `fit` with different weights: {short_list(weights, _MOST_SHOWN)}. "
+            "What sets weights must do the same on all workers: let each of them load the same "
+            "file, from a folder that all of them see."
+        )
+
+
 def warn_of_drift(model, epoch: int | None = None) -> bool:
     """Warns if the replicas' weights, states or learning rates differ; all workers must call it.
 
@@ -47,13 +63,7 @@ def warn_of_drift(model, epoch: int | None = None) -> bool:
         Whether they differ, and it is news.
     """
     strategy = model.distribute_strategy
-    numbers = _numbers_of(model)
-    size = numbers.rows.shape[1]
-    rows = peers.gather(strategy, numbers.rows.ravel()).reshape([-1, size])
-    apart = _are_apart(rows)
-    names = [*numbers.weights, *numbers.states]
-    names = [*names, *[None] * (size - len(names))]  # The learning rates.
-    different = list(dict.fromkeys(np.array(names, object)[apart]))
+    numbers, different = _compared(model)
     states = [each for each in different if each in numbers.states]
     weights = [each for each in different if each in numbers.weights]
     is_of_workers = peers.count(strategy) > 1 or strategy.num_replicas_in_sync == 1
@@ -79,6 +89,16 @@ def _describe(names: list, epoch: int | None) -> str:
         "of `on_train_batch_end` are of one worker), not by the clock, and draw random numbers "
         "from one seed."
     )
+
+
+def _compared(model) -> tuple[_Numbers, list]:
+    """Returns what is compared over all replicas, and what differs: names, None for a rate."""
+    numbers = _numbers_of(model)
+    size = numbers.rows.shape[1]
+    rows = peers.gather(model.distribute_strategy, numbers.rows.ravel()).reshape([-1, size])
+    names = [*numbers.weights, *numbers.states]
+    names = [*names, *[None] * (size - len(names))]  # The learning rates.
+    return numbers, list(dict.fromkeys(np.array(names, object)[_are_apart(rows)]))
 
 
 def _are_apart(rows: np.ndarray) -> np.ndarray:

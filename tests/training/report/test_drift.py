@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist.training import peers
-from kerasdist.training.report.drift import warn_of_drift
+from kerasdist.training.report.drift import check_begin, warn_of_drift
 from tests import strategies
 from tests.strategies import on_two_replicas
 from tests.warned import warned_by
@@ -70,6 +70,15 @@ def test_what_is_not_finite_on_one_worker_alone_is_drift(model, others):
     model.layers[0].bias.assign([np.nan, 0.0])
     others.clear()
     assert not warn_of_drift(model, 0)  # On all of them.
+
+
+def test_workers_may_begin_with_other_rates_but_not_with_other_weights(model, others):
+    others |= {-1: 2.0}
+    check_begin(model)
+
+    others |= {0: 1.001}
+    with pytest.raises(ValueError, match=r"begin `fit` with different weights: '.*head/kernel'\."):
+        check_begin(model)
 
 
 def test_every_optimizer_is_looked_at(model, others):
