@@ -196,6 +196,10 @@ class _Comparison:
         self._model, self._strategy = model, model.distribute_strategy
         self._num_replicas = self._strategy.num_replicas_in_sync
         self._tolerance = dry_runs.tolerance_of(model)
+        self._tolerance_of_results = dry_runs.tolerance_of_results(model)
+        if how_many == "one":  # Statistics of so few round more, and what bends differs by much.
+            self._tolerance = max(self._tolerance, dry_runs.ROUGH)
+            self._tolerance_of_results = max(self._tolerance_of_results, dry_runs.ROUGH)
         self._num_examples = batches.num_examples(batch)
         # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
         self._weighs_loss = keras_stock.is_stock_step(step)
@@ -230,7 +234,7 @@ class _Comparison:
     def of_parts_or_whole_losses(self) -> tuple[_Parts, GradientDifference | None]:
         """Compares with the examples divided, and with compiled losses of all; see `compared`."""
         own_losses = self._whole.own_losses
-        tolerance = dry_runs.tolerance_of_results(self._model)
+        tolerance = self._tolerance_of_results
         return whole_losses.compared(
             *(self._model, self._compare, own_losses, tolerance, self._num_examples)
         )
@@ -292,7 +296,7 @@ class _Comparison:
         """Returns in words what the step of the last comparison returns that is not the same."""
         if not self._step.has_logs:
             return []
-        tolerance = dry_runs.tolerance_of_results(self._model)
+        tolerance = self._tolerance_of_results
         return self._logs.describe(self._num_replicas, tolerance, gradient_difference.ROUNDING)
 
     def describe(self, parts: _Parts, difference: GradientDifference | None) -> list[str]:

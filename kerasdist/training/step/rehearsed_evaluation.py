@@ -98,6 +98,8 @@ def _rehearse(
     num_replicas, num_examples = strategy.num_replicas_in_sync, batches.num_examples(batch)
     batch = few_examples.of(batch, how_many, num_replicas)
     nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of_results(model)
+    if how_many == "one":  # As in training.
+        tolerance = max(tolerance, dry_runs.ROUGH)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     with_losses = functools.partial(_step_with_losses, step)
     with (
