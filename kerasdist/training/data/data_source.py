@@ -15,11 +15,11 @@ other that sleeps on is left to the end of the process.
 """
 
 import _thread
-import atexit
 import ctypes
 import time
 from collections.abc import Iterator
 
+from kerasdist.lifetime.process_end import at_end
 from kerasdist.training.announcements import announce
 
 # At the end of the process.
@@ -35,7 +35,7 @@ class _Deletions:
         # Where Python is ending, modules have no contents any more.
         prototype = ctypes.PYFUNCTYPE(None, ctypes.py_object)
         self._keep_for_ever = prototype(("Py_IncRef", ctypes.pythonapi))
-        atexit.register(self.end)
+        at_end(self.end)  # And not of a process that is forked meanwhile, without the threads.
 
     def start(self, references: list, most_secs: float) -> None:
         """Lets go of what a list alone refers to; the end of Python waits so long for it."""
