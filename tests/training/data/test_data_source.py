@@ -74,6 +74,29 @@ if {is_let_go}:
     assert ended.stdout.strip() == expected
 
 
+@pytest.mark.processes
+def test_a_forked_process_waits_for_no_deletion_of_its_parent():
+    program = """
+import os, sys, threading
+from kerasdist.training.data.data_source import DataSource
+
+gate = threading.Event()
+
+class Slow:
+    def __del__(self):
+        gate.wait(60)
+
+source = DataSource(Slow(), is_distributed=True)
+del source
+child = os.fork()
+if not child:
+    sys.exit()
+os.waitpid(child, 0)
+gate.set()
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
+
+
 @each_kind_of_strategy
 def test_epoch_iterator_keeps_no_iterator_of_an_earlier_epoch(strategy):
     data = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).batch(4)
