@@ -5,7 +5,7 @@ import inspect
 import keras
 import pytest
 
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.private.replaced_method import ReplacedMethods, method_replaced
 
 
 def twice(method, prefix, *args, **kwargs):
@@ -45,3 +45,36 @@ def test_whoever_looks_at_its_parameters_sees_those_of_the_method():
 
     with method_replaced(layer, "call", twice, "twice"):
         assert inspect.signature(layer.call).parameters == parameters
+
+
+def test_several_are_replaced_each_time_the_context_is_entered():
+    metric, calls = keras.metrics.Mean(), []
+
+    def note(method, *args):
+        calls.append(method.__name__)
+        return method(*args)
+
+    replaced = ReplacedMethods(metric, ["update_state", "result"], note)
+    names = set(vars(metric))
+    for _ in range(2):
+        with pytest.raises(KeyError), replaced:
+            metric.update_state([1.0, 3.0])
+            assert float(metric.result()) == 2.0
+            raise KeyError
+        metric.reset_state()
+        assert float(metric.result()) == 0.0
+
+    assert calls == ["update_state", "result"] * 2
+    assert set(vars(metric)) == names
+
+
+def test_of_several_the_objects_own_come_back():
+    layer = keras.layers.Identity()
+    layer.call = own = lambda inputs: inputs + 1
+    outer = ReplacedMethods(layer, ["call"], lambda method, *args: f"outer: {method(*args)}")
+    inner = ReplacedMethods(layer, ["call"], lambda method, *args: f"inner: {method(*args)}")
+
+    with outer, inner:
+        assert layer.call(1) == "inner: outer: 2"
+
+    assert vars(layer)["call"] is own

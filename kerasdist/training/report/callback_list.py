@@ -11,7 +11,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.private.replaced_method import ReplacedMethods
 from kerasdist.training import peers, traits
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
@@ -40,6 +40,8 @@ class CallbackList(keras.callbacks.CallbackList):
         self._last_batch = 0
         callbacks = chief.callbacks_for(callbacks, self._strategy)
         super().__init__(callbacks, add_history, False, model, **params)
+        self._read_before_change = ReplacedMethods(model, _CHANGING_METRICS, self._read_first)
+        self._shown = LazyLogs(dict)
         self._find_listeners()
 
     def on_train_begin(self, logs=None):
@@ -144,11 +146,20 @@ class CallbackList(keras.callbacks.CallbackList):
         logs = logs.of_worker
         shared = LazyLogs(lambda: logs.data)
         reference = weakref.ref(shared)
-        with _read_before_change(logs, self.model):
+        self._shown = logs
+        with self._read_before_change:
             self._call(hook, batch, shared)
         del shared
         if reference() is not None:
             _ = logs.data
+
+    def _read_first(self, method, *args, **kwargs):
+        """Reads the logs of a step before a callback has the model change what they are read from.
+
+        The methods are those of this model alone, so that a subclass may have its own.
+        """
+        _ = self._shown.data
+        return method(*args, **kwargs)
 
     def _call(self, hook: str, batch, logs):
         for callback in self._listeners[hook]:
@@ -211,23 +222,6 @@ def _logs_for(callback, hook, logs):
     # A writer and a condition that an interrupted TensorBoard left behind must not count here.
     writes = callback.update_freq != "epoch" and tf.summary.should_record_summaries()
     return logs if writes else None
-
-
-@contextlib.contextmanager
-def _read_before_change(logs: LazyLogs, model) -> Generator[None]:
-    """Reads the logs of a step before a callback has the model change what they are read from.
-
-    The methods are those of this model alone, so that a subclass may have its own.
-    """
-    with contextlib.ExitStack() as stack:
-        for name in _CHANGING_METRICS:
-            stack.enter_context(method_replaced(model, name, _read_first, logs))
-        yield
-
-
-def _read_first(method, logs, *args, **kwargs):
-    _ = logs.data
-    return method(*args, **kwargs)
 
 
 def is_overridden(callback, hook: str) -> bool:
