@@ -12,7 +12,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from kerasdist.training import peers
@@ -48,17 +47,17 @@ class StepRecord:
         self._outputs: dict = {}
         self._seen: tuple = ([], {})
         self._updated: tuple | None = None
-        num = len(self._names)
+        # A row of numbers and two of statistics for each variable, then those of the layers: a
+        # variable takes the same time to read, however long it is.
+        num_rows = 3 * len(self._names) + len(layers)
         with step_variables.being_made(strategy):
             # The step at which a record is due, and that of the record since; -1 for none.
             self._due = tf.Variable(tf.int64.max, trainable=False)
             self._step: Any = tf.Variable(-1, dtype=tf.int64, trainable=False)
-            self._norms = _unseen(num)
-            self._applied_norms = _unseen(num)
-            self._ratios = _unseen(num)
-            self._of_gradients = _unseen(num, tensor_statistics.NUM_COLUMNS)
-            self._of_weights = _unseen(num, tensor_statistics.NUM_COLUMNS)
-            self._of_outputs = _unseen(len(layers), tensor_statistics.NUM_COLUMNS)
+            # What is missing is -1: the first number of a row is a norm.
+            self._table: Any = tf.Variable(
+                tf.fill([num_rows, tensor_statistics.NUM_COLUMNS], -1.0), trainable=False
+            )
         self._planned = -1
 
     def plan(self, step: int) -> None:
@@ -73,14 +72,16 @@ class StepRecord:
         step = int(self._step.numpy())
         if step < 0:
             return None
+        num, table = len(self._names), self._table.numpy()
+        numbers = [_found(self._names, column) for column in table[:num, :3].T]
         return Record(
             step=step,
-            norms=_seen(self._norms, self._names),
-            applied_norms=_seen(self._applied_norms, self._names),
-            update_ratios=_seen(self._ratios, self._names),
-            gradients=_statistics(self._of_gradients, self._names),
-            weights=_statistics(self._of_weights, self._names),
-            outputs=_statistics(self._of_outputs, self._layers),
+            norms=numbers[0],
+            applied_norms=numbers[1],
+            update_ratios=numbers[2],
+            gradients=_statistics(self._names, table[num : 2 * num]),
+            weights=_statistics(self._names, table[2 * num : 3 * num]),
+            outputs=_statistics(self._layers, table[3 * num :]),
         )
 
     # What follows is traced.
@@ -112,8 +113,8 @@ class StepRecord:
         is_due, count = self._due_update()
 
         def record_outputs():
-            rows = [tensor_statistics.row_of(output) for output in outputs.values()]
-            _set(self._of_outputs, list(outputs), rows)
+            first = 3 * len(self._names)
+            self._set({first + i: tensor_statistics.row_of(each) for i, each in outputs.items()})
 
         def copies():
             return tf.concat([_flat(variable) for _, _, variable in applied], axis=0)
@@ -132,39 +133,26 @@ class StepRecord:
         self._updated = None
 
         def record():
-            self._record_gradients(gradients, applied)
-            self._record_weights(applied, before)
+            num = len(self._names)
+            of_gradients = {
+                num + index: tensor_statistics.row_of(values_of(gradient))
+                for index, gradient, _ in gradients
+                if self._names[index] in self._gradients
+            }
+            of_weights = {
+                2 * num + index: tensor_statistics.row_of(_flat(variable))
+                for index, _, variable in applied
+                if self._names[index] in self._weights
+            }
+            self._set(_numbers(gradients, applied, before) | of_gradients | of_weights)
             self._step.assign(count)
 
         rare_cond(is_due, record)
 
-    def _record_gradients(self, gradients, applied):
-        wanted = [each for each in gradients if self._names[each[0]] in self._gradients]
-        rows = [tensor_statistics.row_of(values_of(gradient)) for _, gradient, _ in wanted]
-        _set(self._of_gradients, [index for index, _, _ in wanted], rows)
-        norms: dict = {}  # A gradient that no callback has changed is measured once.
-        for variable, present in ((self._norms, gradients), (self._applied_norms, applied)):
-            for _, gradient, _ in present:
-                norms.setdefault(id(gradient), tensor_statistics.norm_of(values_of(gradient)))
-            found = [norms[id(gradient)] for _, gradient, _ in present]
-            _set(variable, [index for index, _, _ in present], found)
-
-    def _record_weights(self, applied, before):
-        ratios, rows, indices = [], [], []
-        end = 0
-        for index, _, variable in applied:
-            start, end = end, end + math.prod(variable.shape)
-            old, new = before[start:end], _flat(variable)
-            ratios.append(
-                tf.math.divide_no_nan(
-                    tensor_statistics.norm_of(new - old), tensor_statistics.norm_of(old)
-                )
-            )
-            if self._names[index] in self._weights:
-                indices.append(index)
-                rows.append(tensor_statistics.row_of(new))
-        _set(self._ratios, [index for index, _, _ in applied], ratios)
-        _set(self._of_weights, indices, rows)
+    def _set(self, rows: dict) -> None:
+        if rows:
+            indices = [[index] for index in rows]
+            self._table.scatter_nd_update(indices, tf.stack(list(rows.values())))
 
     def _present(self, pairs) -> list[tuple]:
         return [
@@ -231,24 +219,48 @@ class Record:
     outputs: dict[str, tensor_statistics.Statistics]
 
 
-def _unseen(*shape):
-    # A norm, with which each row of statistics begins, is never negative.
-    return tf.Variable(tf.fill(shape, -1.0), trainable=False)
+def _found(names, norms) -> dict:
+    """Returns the numbers that were recorded, by name: a step need not have all of them."""
+    return {name: norm for name, norm in zip(names, norms, strict=True) if norm != -1}
 
 
-def _seen(rows, names) -> dict:
-    """Returns the rows that were recorded, by name: a step need not have all of them."""
-    pairs = zip(names, rows.numpy(), strict=True)
-    return {name: row for name, row in pairs if np.ravel(row)[0] != -1}
+def _statistics(names, rows) -> dict:
+    found = _found(names, rows[:, 0])
+    pairs = zip(names, rows, strict=True)
+    return {name: tensor_statistics.read(row) for name, row in pairs if name in found}
 
 
-def _statistics(rows, names) -> dict:
-    return {name: tensor_statistics.read(row) for name, row in _seen(rows, names).items()}
+def _numbers(gradients, applied, before) -> dict:
+    """Returns rows of each variable's norms, before and after callbacks, and update ratio."""
+    norms: dict = {}  # A gradient that no callback has changed is measured once.
+    for _, gradient, _ in [*gradients, *applied]:
+        if id(gradient) not in norms:
+            norms[id(gradient)] = tensor_statistics.norm_of(values_of(gradient))
+    columns = [
+        {index: norms[id(gradient)] for index, gradient, _ in gradients},
+        {index: norms[id(gradient)] for index, gradient, _ in applied},
+        _update_ratios(applied, before),
+    ]
+    indices = list(columns[0] | columns[1])
+    if not indices:
+        return {}
+    missing = tf.constant(-1.0)
+    table = [tf.stack([column.get(index, missing) for index in indices]) for column in columns]
+    width = tensor_statistics.NUM_COLUMNS
+    rows = tf.pad(tf.stack(table, axis=1), [[0, 0], [0, width - len(columns)]])
+    return dict(zip(indices, tf.unstack(rows), strict=True))
 
 
-def _set(variable, indices: list, rows: list) -> None:
-    if indices:
-        variable.scatter_nd_update([[index] for index in indices], tf.stack(rows))
+def _update_ratios(applied, before) -> dict:
+    """Returns the norm of the change of each variable over that of the variable before it."""
+    ratios, end = {}, 0
+    for index, _, variable in applied:
+        start, end = end, end + math.prod(variable.shape)
+        old, new = before[start:end], _flat(variable)
+        ratios[index] = tf.math.divide_no_nan(
+            tensor_statistics.norm_of(new - old), tensor_statistics.norm_of(old)
+        )
+    return ratios
 
 
 def _flat(variable):

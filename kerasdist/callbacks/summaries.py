@@ -37,7 +37,6 @@ from kerasdist.training.report.update_counter import (
     updates_of,
 )
 from kerasdist.training.step import layer_outputs
-from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.update_callback import StepCallback
 
 
@@ -105,7 +104,7 @@ a step was computed; also of each worker |
     Source: tags and contents after slim.learning and the Inception trainers.
     """
 
-    measures_time = True
+    measures_losses = measures_time = True
     _record: StepRecord  # Since `prepare`.
 
     def __init__(
@@ -140,7 +139,6 @@ a step was computed; also of each worker |
     def prepare(self, model):
         variables = patterns.by_unique_path(model.trainable_variables)
         layers = layer_outputs.by_name(model)
-        self._losses = LossSums(model.distribute_strategy)
         self._record = StepRecord(
             model.distribute_strategy,
             variables=variables,
@@ -158,10 +156,6 @@ a step was computed; also of each worker |
     def looks_within(self, num_steps):
         return self._counter.is_due_within(num_steps)
 
-    def observe_part(self, losses):
-        if not traits.keeps_own_pace(self.model.distribute_strategy):
-            self._losses.add(losses)
-
     def observe_gradients(self, gradients_and_variables):
         self._record.see_gradients(gradients_and_variables)
 
@@ -178,6 +172,7 @@ a step was computed; also of each worker |
         self._meter = RateMeter(self.model)
         is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
         self._limit = Limit(are_asynchronous=is_asynchronous)
+        self._losses = self.model.train_function.losses.reader()
         self._record.plan(self._counter.first_update)
         self._files = {}
         if peers.is_chief(self.model.distribute_strategy):

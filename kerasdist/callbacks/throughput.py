@@ -12,7 +12,6 @@ from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
 from kerasdist.training.step import replica_step
-from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.update_callback import StepCallback
 
 # From this share on, a line says that training waits for its data.
@@ -53,7 +52,7 @@ class Throughput(StepCallback):
         ```
     """
 
-    measures_time = True
+    measures_losses = measures_time = True
 
     def __init__(self, every_steps: int = 10, *, peak_flops: float | None = None):
         super().__init__()
@@ -65,7 +64,6 @@ class Throughput(StepCallback):
         self.last: Rate | None = None
 
     def prepare(self, model):
-        self._losses = LossSums(model.distribute_strategy)
         self._specs: Any = None  # Of the inputs of the first batch.
         self._flops: float | None = None
         self._has_counted = self.peak_flops is None
@@ -76,13 +74,10 @@ class Throughput(StepCallback):
             self._specs = specs_of(step.data)
         apply(gradients_and_variables)
 
-    def observe_part(self, losses):
-        if not traits.keeps_own_pace(self.model.distribute_strategy):
-            self._losses.add(losses)
-
     def on_train_begin(self, logs=None):
         is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
         self._limit = Limit(are_asynchronous=is_asynchronous)
+        self._losses = self.model.train_function.losses.reader()
         self._counter = UpdateCounter(self.model, every_steps=self.every_steps)
         self._meter, self._epoch = RateMeter(self.model), RateMeter(self.model)
         self._meters = (self._meter, self._epoch)

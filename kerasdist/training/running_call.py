@@ -108,8 +108,10 @@ def is_fit() -> bool:
 
 def training_of(model) -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
-    fits = (call for call in _calls() if call.method == "fit" and call.model is model)
-    return next(fits, None)
+    for call in _calls():
+        if call.method == "fit" and call.model is model:
+            return call
+    return None
 
 
 def callbacks() -> tuple:

@@ -52,7 +52,7 @@ class WorkerStepFunction:
         )
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
-        self.times = self._step.times
+        self.losses, self.times = self._step.losses, self._step.times
         self._is_first_call = True
         self._is_traced = False
         self._has_looked = False  # At how its graph draws random numbers.

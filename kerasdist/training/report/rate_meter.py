@@ -72,8 +72,10 @@ class RateMeter:
 
     def restart(self) -> None:
         """Forgets what was measured: the next measurement begins here."""
-        self._since = self._read()
-        self._num_steps, self._left_out = 0, 0.0
+        self._restart_at(self._read())
+
+    def _restart_at(self, now: tuple):
+        self._since, self._num_steps, self._left_out = now, 0, 0.0
 
     def begin_epoch(self) -> None:
         """Leaves out the time since the last step: that of validation and of callbacks."""
@@ -99,7 +101,7 @@ class RateMeter:
             secs=secs,
             workers=tuple(self._shares(times, secs)),
         )
-        self.restart()
+        self._restart_at(now)
         return rate
 
     def look_at_all(self) -> Rate | None:

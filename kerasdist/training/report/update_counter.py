@@ -141,8 +141,8 @@ def updates_of(model) -> int:
 
 def optimizer_of(model) -> Any:
     """Returns the optimizer that `updates_of` counts; None if a model has none."""
-    counts = list(_counts_of(model))
-    return next((each for each, count in counts if count), counts[0][0] if counts else None)
+    used = next((each for each, count in _counts_of(model) if count), None)
+    return used or next((each for each, _ in _counts_of(model)), None)
 
 
 def _next_multiple(step: int, every_steps: int) -> int:
@@ -150,9 +150,10 @@ def _next_multiple(step: int, every_steps: int) -> int:
 
 
 def _counts_of(model):
-    for optimizer in [model.optimizer, *keras_optimizers.optimizers_of(model)]:
-        if optimizer is not None:
-            yield optimizer, _count_of(optimizer)
+    if model.optimizer is not None:
+        yield model.optimizer, _count_of(model.optimizer)
+    for optimizer in keras_optimizers.optimizers_of(model):
+        yield optimizer, _count_of(optimizer)
     if keras_stock.is_stock_step(model.train_step):
         return
     for optimizer in keras_optimizers.optimizers_inside(model):

@@ -1,7 +1,9 @@
 """The losses of the last steps, added up on the device until somebody reads them."""
 
+import weakref
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
@@ -9,7 +11,7 @@ from kerasdist.training import peers
 
 
 class LossSums:
-    """Keeps the losses of the last step, and their mean over the steps since the last look.
+    """Keeps the losses of the last step, and their sum over the steps, for any number of readers.
 
     Each worker adds up its own part of the global losses, which needs no message.
 
@@ -22,6 +24,7 @@ class LossSums:
         self._names: tuple = ()
         self._last: Any = None  # The losses of the last step, and a 1.
         self._sums: Any = None  # Over the steps; the last one is the number of these.
+        self._readers: weakref.WeakSet[LossReader] = weakref.WeakSet()
 
     def add(self, losses: dict) -> None:
         """Adds the losses of a step: float32 scalars by name. Traced as a part of it."""
@@ -36,18 +39,54 @@ class LossSums:
         self._last.assign(last)
         self._sums.assign_add(last)
 
-    def take(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns the losses of the last step and their means, and begins anew.
+    def reader(self) -> "LossReader":
+        """Returns a new reader, for the steps from now on."""
+        self._collect()
+        reader = LossReader(self)
+        self._readers.add(reader)
+        return reader
 
-        All workers must call it.
-        """
+    def _collect(self) -> np.ndarray | None:
+        """Brings the sums to all readers; returns the losses of the last step, if there is one."""
         if self._sums is None:
-            return {}, {}
-        (*last, _), (*total, count) = self._last.numpy(), self._sums.numpy()
+            return None
+        sums = self._sums.numpy()
         self._sums.assign(tf.zeros_like(self._sums))
+        for reader in self._readers:
+            reader.sums = reader.sums + sums
+        return self._last.numpy()[:-1]
+
+    def take(self, reader: "LossReader") -> tuple[dict[str, float], dict[str, float]]:
+        """Returns what `LossReader.take` does."""
+        last = self._collect()
+        if last is None:
+            return {}, {}
+        (*total, count), reader.sums = reader.sums, np.zeros(())
         last, total = peers.sum_over(self._strategy, [last, total])
         means = total / max(count, 1)
         return (
             dict(zip(self._names, map(float, last), strict=True)),
             dict(zip(self._names, map(float, means), strict=True)),
         )
+
+
+class LossReader:
+    """Who reads losses now and then; others may read them at other times.
+
+    Args:
+        of: What adds them up.
+
+    Attributes:
+        sums: Of the losses since the last look, and the number of steps: float64.
+    """
+
+    def __init__(self, of: LossSums):
+        self._of = of
+        self.sums = np.zeros(())
+
+    def take(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Returns the losses of the last step and their means since the last look.
+
+        All workers must call it.
+        """
+        return self._of.take(self)

@@ -28,6 +28,7 @@ from kerasdist.training.step import (
 )
 from kerasdist.training.step.delivery import LocalDelivery
 from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.replica_step import StepOptions
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
@@ -62,6 +63,7 @@ class ModelStep:
         first_axes: The `FirstAxes` of the first batch.
         logs: What the last step reports.
         num_examples: int64 variable, the examples of all steps since it was set to 0.
+        losses: See `train_function`.
         times: Where the time of the steps goes; see `train_function`.
         is_quiet: Whether no callback looks at a step that is traced now; see
             `StepCallback.looks_within`.
@@ -88,8 +90,10 @@ class ModelStep:
         self._before_first = before_first
         self._make_delivery = make_delivery
         self._observers = update_callback.overriding("observe", callbacks)
-        self._part_observers = update_callback.overriding("observe_part", callbacks)
         of_step = update_callback.of_step(callbacks)
+        self.losses = LossSums(self._strategy)
+        self._adds_losses = any(callback.measures_losses for callback in of_step)
+        self._adds_losses &= not traits.keeps_own_pace(self._strategy)
         self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
@@ -241,7 +245,7 @@ class ModelStep:
         )
 
     def _observe(self, losses, result):
-        if not self._observers and not self._part_observers:
+        if not self._observes_losses():
             return
         part = mean_over_examples(losses, result.shares)
         losses = part
@@ -250,8 +254,8 @@ class ModelStep:
             losses = dict(zip(part, tf.unstack(summed), strict=True))
 
         def observe():
-            for observer in self._part_observers:
-                observer.observe_part(part)
+            if self._adds_losses:
+                self.losses.add(part)
             for observer in self._observers:
                 observer.observe(losses)
 
@@ -266,8 +270,10 @@ class ModelStep:
         if self._returns_metrics:
             data_checks.check_metrics(self._model, logs)
             logs = {}
-        is_observed = self._observers or self._part_observers
-        return logs, replica_step.losses() if is_observed else {}
+        return logs, replica_step.losses() if self._observes_losses() else {}
+
+    def _observes_losses(self) -> bool:
+        return self._adds_losses or bool(self._observers)
 
     def _compiled(self, function):
         if not traits.is_compiled_by_xla(self._model):

@@ -68,7 +68,7 @@ class StepFunction:
         self._step = ModelStep(model, step, **arguments)
         self.callbacks = self._step.callbacks
         self.num_examples = self._step.num_examples
-        self.times = self._step.times
+        self.losses, self.times = self._step.losses, self._step.times
         with step_variables.being_made(self._strategy), tf.device("CPU:0"):
             self._stop_request = tf.Variable(0.0, trainable=False)
             self._num_stop_requests = tf.Variable(0.0, trainable=False)

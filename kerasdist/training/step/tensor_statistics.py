@@ -47,21 +47,51 @@ def row_of(values):
 )
 def _row_of_flat(flat):
     """Returns the statistics, with operations alone that XLA compiles, too."""
+    norm = norm_of(flat)
+    # Nearly always, and then with half of the passes over the memory.
+    rest = tf.cond(
+        tf.math.is_finite(norm), lambda: _of_finite(flat), lambda: _without_infinite(flat)
+    )
+    return tf.concat([[norm], rest], axis=0)
+
+
+def _of_finite(flat):
+    """Returns the statistics after the norm, of numbers that are all finite."""
+    low, high = tf.reduce_min(flat), tf.reduce_max(flat)
+    bucket = tf.cast((flat - low) * _per_range(low, high), tf.int32)
+    # The largest of them is alone in one more.
+    counts = _counts(bucket, NUM_BUCKETS + 1)
+    counts = tf.concat([counts[:-2], counts[-2:-1] + counts[-1:]], axis=0)
+    # Of no numbers, as the other one has it.
+    low, high = tf.minimum(low, flat.dtype.max), tf.maximum(high, flat.dtype.min)
+    return _row_after_norm(flat, low, high, tf.constant(0), counts)
+
+
+def _without_infinite(flat):
+    """Returns the same of any numbers; those that are not finite are counted apart."""
     is_finite = tf.math.is_finite(flat)
     low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
     high = tf.reduce_max(tf.where(is_finite, flat, flat.dtype.min))
-    per_range = tf.math.divide_no_nan(float(NUM_BUCKETS), high - low)
-    place = tf.minimum((flat - low) * per_range, NUM_BUCKETS - 1.0)
+    place = tf.minimum((flat - low) * _per_range(low, high), NUM_BUCKETS - 1.0)
     # One from NUM_BUCKETS on is left out.
     bucket = tf.cast(tf.where(is_finite, place, float(NUM_BUCKETS)), tf.int32)
-    counts = tf.raw_ops.DenseBincount(
-        input=bucket, size=NUM_BUCKETS, weights=tf.zeros([0], tf.int32)
-    )
-    num_zeros = tf.size(flat) - tf.math.count_nonzero(flat, dtype=tf.int32)
     num_not_finite = tf.size(flat) - tf.math.count_nonzero(is_finite, dtype=tf.int32)
+    return _row_after_norm(flat, low, high, num_not_finite, _counts(bucket, NUM_BUCKETS))
+
+
+def _per_range(low, high):
+    return tf.math.divide_no_nan(float(NUM_BUCKETS), high - low)
+
+
+def _counts(bucket, size: int):
+    return tf.raw_ops.DenseBincount(input=bucket, size=size, weights=tf.zeros([0], tf.int32))
+
+
+def _row_after_norm(flat, low, high, num_not_finite, counts):
+    num_zeros = tf.size(flat) - tf.math.count_nonzero(flat, dtype=tf.int32)
+    size = tf.cast(tf.size(flat), tf.float32)
     scalars = [
-        norm_of(flat),
-        tf.math.divide_no_nan(tf.cast(num_zeros, tf.float32), tf.cast(tf.size(flat), tf.float32)),
+        tf.math.divide_no_nan(tf.cast(num_zeros, tf.float32), size),
         tf.cast(num_not_finite, tf.float32),
         low,
         high,

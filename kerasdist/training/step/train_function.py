@@ -16,6 +16,7 @@ class TrainFunction(Protocol):
     Attributes:
         callbacks: The update callbacks that are compiled into it, in list order.
         num_examples: int64 variable, the examples over all replicas since `restart`.
+        losses: `LossSums`, where a callback measures them; without any beside parameter servers.
         times: `StepTimes`, or `WorkerTimes` beside parameter servers: where the time of the steps
             goes, where a callback measures it.
         may_have_discarded: Whether a callback may have discarded a step of the last call.
@@ -23,6 +24,7 @@ class TrainFunction(Protocol):
 
     callbacks: tuple
     num_examples: tf.Variable
+    losses: Any
     times: Any
 
     @property

@@ -82,10 +82,13 @@ class StepCallback(UpdateCallback):
     """An update callback that also takes part in the rest of the step: statistics, losses, logs.
 
     Attributes:
+        measures_losses: Whether the step is to add up its losses, for a reader of its `losses`;
+            workers of parameter servers do not.
         measures_time: Whether the step is to measure where its time goes.
         guards_update: Whether it acts before all others, wherever it is in the list.
     """
 
+    measures_losses = False
     measures_time = False
     guards_update = False
 
@@ -110,12 +113,6 @@ class StepCallback(UpdateCallback):
         """Looks at the losses of a step: float32 scalars of the global batch, by their log names.
 
         Traced once for all replicas, and only if it is overridden.
-        """
-
-    def observe_part(self, losses: dict) -> None:
-        """Looks at this worker's part of the losses; the sum over the workers is `observe`'s.
-
-        Traced once for all replicas of a worker, and only if it is overridden. It sends no message.
         """
 
     def riders(self, gradients: list) -> dict:
