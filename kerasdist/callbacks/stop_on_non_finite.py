@@ -135,16 +135,14 @@ class StopOnNonFinite(StepCallback):
             return
         *before, optimizer = step.updates.optimizers
         indices = [self._index[id(variable)] for _, variable in gradients_and_variables]
-        is_bad, leave_out, keep_sizes = self._judgment(before, optimizer, indices)
-
-        def go_on():
-            keep_sizes()
-            apply(gradients_and_variables)
-
-        rare_cond(is_bad, leave_out, go_on)
+        is_bad, leave_out, sizes = self._judgment(before, optimizer, indices)
+        if peers.replica_id() == peers.local_replicas(self.model.distribute_strategy)[0]:
+            seen = self._sizes_before.read_value()
+            self._sizes_before.assign(tf.where(is_bad, seen, self._of_all(indices, sizes, seen)))
+        rare_cond(is_bad, leave_out, lambda: apply(gradients_and_variables))
 
     def _judgment(self, before, optimizer, variables) -> tuple:
-        """Returns whether the update is left out, what is then done, and what otherwise.
+        """Returns whether the update is left out, what is then done, and the riders' sizes.
 
         Args:
             before: The optimizers that have updated in this step.
@@ -156,25 +154,29 @@ class StopOnNonFinite(StepCallback):
         local = peers.replica_id() - peers.local_replicas(self.model.distribute_strategy)[0]
         evidence = self._evidence[local]
         sizes, losses = self._found_by.pop(threading.get_ident())
-        indices = tf.reshape(tf.constant(variables, tf.int32), [-1, 1])
         is_bad = tf.reduce_any(flags > 0)
         # What comes after the step, in the same call, waits for what is to be done.
         is_left_out = is_bad if self.action == "restore" else is_bad | evidence.is_there()
         data = step.data if self._keeps_batch else ()
 
+        nothing = tf.zeros([len(self._index)])
+        found = tf.concat([flags, self._of_all(variables, sizes, nothing), losses], axis=0)
+
         def leave_out():
             count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-            evidence.keep(
-                *(count, flags, indices, sizes, replica_step.losses(), losses, data),
-                is_first=not before,
-            )
-
-        def keep_sizes():
-            if local == 0:
-                self._sizes_before.scatter_nd_update(indices, sizes)
+            names = replica_step.losses()
+            evidence.keep(count, found, names, data, is_first=not before)
 
         replica_step.discard_if(is_left_out)
-        return is_left_out, leave_out, keep_sizes
+        return is_left_out, leave_out, sizes
+
+    def _of_all(self, variables: list, sizes, others):
+        """Returns the sizes of all variables, with `others` for those that are not among them."""
+        if variables == list(range(len(self._index))):
+            return sizes
+        if not variables:
+            return others
+        return tf.tensor_scatter_nd_update(others, [[each] for each in variables], sizes)
 
     def on_train_begin(self, logs=None):
         self.batch, self.step, self._num_restores = None, None, 0
