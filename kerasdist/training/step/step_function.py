@@ -29,11 +29,10 @@ from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.repeated_batches import RepeatedBatches
-from kerasdist.training.step.step_graphs import StepGraphs
+from kerasdist.training.step.step_graphs import ITERATORS, StepGraphs
 
 _STOP = "stop requests"
 _NEXT_SIZE = "examples of the next batch"
-_TENSORFLOW_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 
 
 class _News(NamedTuple):
@@ -271,7 +270,7 @@ class StepFunction:
 
     def _take(self, iterator, num_steps: int, data) -> int:
         """Runs so many of the steps that `data` asks for; returns how many there were."""
-        if self._model.run_eagerly or not isinstance(iterator, _TENSORFLOW_ITERATORS):
+        if self._model.run_eagerly or not isinstance(iterator, ITERATORS):
             return self._steps_in_python(iterator, num_steps)
         result = self._run_method(*self._steps_of(iterator, num_steps, data))
         if data.num_steps == 1:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import types
+import weakref
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -10,6 +11,8 @@ import tensorflow as tf
 from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.model_step import TraceAgainError
 from kerasdist.training.step.repeated_batches import RepeatedBatches
+
+ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 
 
 class StepGraphs:
@@ -29,12 +32,14 @@ class StepGraphs:
         self._expect_trace = expect_trace
         # By the method, whether its steps are quiet, and whether they have whole batches.
         self._graphs: dict = {}
+        self._known: dict[tuple, _KnownCall] = {}  # By the same.
         self._is_tracing = False  # Still, where a trace has failed.
         self._failure: Exception | None = None  # Of a trace with parts of the batch, not told yet.
 
     def clear(self) -> None:
         """Forgets what has been traced: the steps are computed in another way."""
         self._graphs.clear()
+        self._known.clear()
 
     def run(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments):
         """Calls a method with some inputs, as a graph if the model is not eager.
@@ -47,11 +52,21 @@ class StepGraphs:
         """
         if self._model.run_eagerly:
             return method(*inputs)
+        known = self._known.get(self._key(method, is_quiet))
+        if known is not None and known.is_for(inputs) and not tf.config.functions_run_eagerly():
+            return known(inputs)
         result = self._with_graph(
             lambda graph: graph(*inputs), method, is_quiet=is_quiet, **arguments
         )
         self.tell_failure()
+        key = self._key(method, is_quiet)
+        self._known.pop(key, None)
+        if _KnownCall.is_possible(inputs):
+            self._known[key] = _KnownCall(self._graphs[key], inputs[0])
         return result
+
+    def _key(self, method: types.MethodType, is_quiet: bool) -> tuple:
+        return method.__name__, is_quiet, self._repeated.are_on
 
     def trace(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments) -> None:
         """Makes the graph that `run` runs with the same arguments, and variables with it.
@@ -72,10 +87,11 @@ class StepGraphs:
         failure: Exception | None = None  # Of the step with parts of the batch.
         is_again = False
         while True:
-            key = method.__name__, is_quiet, self._repeated.are_on
+            key = self._key(method, is_quiet)
             if is_again or key not in self._graphs:
                 self._expect_trace()
                 self._graphs[key] = make()
+                self._known.pop(key, None)
             try:
                 result = use(self._graphs[key])
                 break
@@ -110,3 +126,34 @@ class StepGraphs:
         self._is_tracing = not tf.executing_eagerly()
         yield
         self._is_tracing = False
+
+
+class _KnownCall:
+    """Calls of a graph with an iterator that it has been called with before.
+
+    TensorFlow would look in each call for a trace that fits, which takes as long as a hundred
+    operations.
+
+    Args:
+        graph: A `tf.function`.
+        iterator: Its first argument; kept as long as it lives.
+    """
+
+    def __init__(self, graph, iterator):
+        self._graph, self._iterator = graph, weakref.ref(iterator)
+        self._trace: Callable | None = None
+
+    @staticmethod
+    def is_possible(inputs: tuple) -> bool:
+        """Whether a trace with these arguments fits all that has the same iterator."""
+        first, *others = inputs
+        return isinstance(first, ITERATORS) and all(isinstance(each, tf.Tensor) for each in others)
+
+    def is_for(self, inputs: tuple) -> bool:
+        """Whether it has been called with such arguments before."""
+        return self._iterator() is inputs[0] and self.is_possible(inputs)
+
+    def __call__(self, inputs: tuple):
+        if self._trace is None:
+            self._trace = self._graph.get_concrete_function(*inputs)
+        return self._trace(*inputs)

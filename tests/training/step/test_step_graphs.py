@@ -66,6 +66,68 @@ def test_a_step_is_traced_once_and_quiet_ones_by_themselves():
     assert len(steps.traces) == 3
 
 
+def numbers():
+    return iter(tf.data.Dataset.range(3))
+
+
+class Readers(Steps):
+    """Has a step that reads a number."""
+
+    def read(self, iterator, *, is_quiet=False):
+        return int(self.graphs.run(self.read_step, iterator, is_quiet=is_quiet))
+
+    def add(self, iterator, addend):
+        return int(self.graphs.run(self.add_step, iterator, addend, is_quiet=False))
+
+    def read_step(self, iterator):
+        return self.step(next(iterator))
+
+    def add_step(self, iterator, addend):
+        return next(iterator) + tf.cast(addend, tf.int64)
+
+
+def test_an_iterator_that_is_known_is_read_as_before():
+    steps, iterator = Readers(Repeated()), numbers()
+    assert [steps.read(iterator) for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        steps.read(iterator)
+    another = numbers()
+    assert [steps.read(another) for _ in range(3)] == [1, 2, 3]
+    assert len(steps.traces) == 1
+
+    another = numbers()
+    assert [steps.read(another), steps.read(another, is_quiet=True)] == [1, 2]
+    steps.repeated.switch(on=True)
+    assert steps.read(another) == 3
+    assert steps.traces == ["parts", "parts", "whole"]
+
+
+def test_a_number_of_python_is_part_of_a_trace():
+    steps, iterator = Readers(Repeated()), numbers()
+    assert [steps.add(iterator, addend) for addend in (5, 5, 7)] == [5, 6, 9]
+    iterator = numbers()
+    assert [steps.add(iterator, tf.constant(each)) for each in (5, 5, 7)] == [5, 6, 9]
+
+
+def test_an_iterator_is_known_until_there_are_other_graphs():
+    steps, iterator = Readers(Repeated()), numbers()
+    assert [steps.read(iterator) for _ in range(2)] == [1, 2]
+    steps.graphs.clear()
+    assert steps.read(iterator) == 3
+    assert len(steps.traces) == 2
+
+
+def test_functions_that_tensorflow_runs_eagerly_are_not_traces():
+    steps, iterator = Readers(Repeated()), numbers()
+    assert [steps.read(iterator) for _ in range(2)] == [1, 2]
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert steps.read(iterator) == 3
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert len(steps.traces) == 2  # The second one is the step itself.
+
+
 def test_an_eager_step_is_run_as_it_is():
     steps = Steps(Repeated(), run_eagerly=True)
     steps.run()
