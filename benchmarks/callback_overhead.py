@@ -1,9 +1,9 @@
 """What the callbacks of the update cost over `fit` without them, and over Keras' own options.
 
-    python benchmarks/callback_overhead.py             # about ten minutes
+    python benchmarks/callback_overhead.py             # about half an hour
     python benchmarks/callback_overhead.py --size small --rounds 4
-    python benchmarks/callback_overhead.py --size large --together --rounds 24
-    python benchmarks/callback_overhead.py --size large --watching --rounds 12
+    python benchmarks/callback_overhead.py --size large --together
+    python benchmarks/callback_overhead.py --size large --watching
 
 Three questions, each with its own base in the same run: a step with callbacks over one without; a
 callback over the Keras option that does the same on one device; and, for 10 million parameters, the
@@ -27,6 +27,7 @@ import keras
 import networks
 import numpy as np
 import tensorflow as tf
+import turns
 
 import kerasdist
 from kerasdist import callbacks
@@ -34,13 +35,12 @@ from kerasdist import callbacks
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A network, the examples of its batch, and the steps of a short and a long run."""
+    """A network, the examples of its batch, and the steps of a turn."""
 
     layers: Callable[[], list]
     input_shape: tuple
     batch_size: int
-    short: int
-    long: int
+    steps: int = 10
 
 
 # Steps of about 1 ms (what the operations cost without any work) and 5 ms, and one of 10 million
@@ -49,10 +49,10 @@ class Size:
 # of 5 ms do 1,500 per parameter and step, the convolutions 11,000, Inception-v3 with 32 images
 # 40,000.
 SIZES = {
-    "small": Size(lambda: networks.dense(16), networks.FEATURES, 64, 100, 600),
-    "convolutional": Size(lambda: networks.convolutional(16), networks.IMAGE, 16, 20, 120),
-    "large": Size(lambda: networks.dense(500), networks.FEATURES, 256, 20, 120),
-    "10M": Size(lambda: networks.dense(3140), networks.FEATURES, 4, 5, 25),
+    "small": Size(lambda: networks.dense(16), networks.FEATURES, 64),
+    "convolutional": Size(lambda: networks.convolutional(16), networks.IMAGE, 24),
+    "large": Size(lambda: networks.dense(500), networks.FEATURES, 256),
+    "10M": Size(lambda: networks.dense(3140), networks.FEATURES, 4, steps=1),
 }
 DEPLOYMENTS = ("one device", "Mirrored 2")
 # Clipping passes three times over the gradients and averaging three times over the weights.
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, help="default: all")
     parser.add_argument("--together", action="store_true", help="all callbacks over none alone")
     parser.add_argument("--watching", action="store_true", help="what changes nothing alone")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--output", default="callback_overhead.json")
     flags = parser.parse_args()
     logging.getLogger("kerasdist").setLevel(logging.WARNING)
@@ -133,9 +133,9 @@ def against_off(size: str, deployment: str, rounds: int, one_by_one: dict, toget
     """Compares some callbacks by themselves, and some of them together, with none."""
     strategy = fit_overhead.our_strategy(deployment)
     arms = {"off": fit(strategy, size), "off again (A/A)": fit(strategy, size)}
-    arms |= {name: fit(strategy, size, [make()]) for name, make in one_by_one.items()}
+    arms |= {name: fit(strategy, size, [make]) for name, make in one_by_one.items()}
     for title, names in together.items():
-        arms[title] = fit(strategy, size, [(ONE_BY_ONE | WATCHING)[name]() for name in names])
+        arms[title] = fit(strategy, size, [(ONE_BY_ONE | WATCHING)[name] for name in names])
     times = compare(f"{size} steps, {deployment}: time / off", arms, size, rounds)
     return {f"{size}, {deployment}": times}
 
@@ -148,7 +148,7 @@ def against_keras(size: str, rounds: int) -> dict:
         arms = {
             f"Keras, {option}": fit(strategy, size, **arguments),
             "the same again (A/A)": fit(strategy, size, **arguments),
-            type(make()).__name__: fit(strategy, size, [make()]),
+            type(make()).__name__: fit(strategy, size, [make]),
         }
         title = f"{size} steps, one device: time / {option}"
         result[f"{size}, {option}"] = compare(title, arms, size, rounds)
@@ -158,7 +158,7 @@ def against_keras(size: str, rounds: int) -> dict:
 def against_the_bound(deployment: str, rounds: int) -> tuple[dict, dict]:
     """Compares what clipping and averaging add to a step with the time to move their bytes."""
     strategy = fit_overhead.our_strategy(deployment)
-    on = [ONE_BY_ONE[name]() for name in CLIPPING_AND_AVERAGE]
+    on = [ONE_BY_ONE[name] for name in CLIPPING_AND_AVERAGE]
     arms = {
         "off": fit(strategy, "10M"),
         "off again (A/A)": fit(strategy, "10M"),
@@ -189,21 +189,26 @@ def against_the_bound(deployment: str, rounds: int) -> tuple[dict, dict]:
 def compare(title: str, arms: dict, size: str, rounds: int):
     """Measures and prints one comparison; its first arm is the base."""
     print(f"\n{title}", flush=True)
-    ratios, times = interleaved.compare(
-        arms, rounds=rounds, short=SIZES[size].short, long=SIZES[size].long
-    )
+    ratios, times = turns.compare(arms, turns.Turns(steps=SIZES[size].steps, rounds=rounds))
     print(*ratios, sep="\n", flush=True)
     return times
 
 
-def fit(strategy, size, callbacks=(), **optimizer_arguments):
-    """Returns a function that runs `fit` for a number of steps, with the same callbacks."""
+def fit(strategy, size, make_callbacks=(), **optimizer_arguments):
+    """Returns a function that makes a model, and returns one that runs its `fit`."""
     size = SIZES[size]
-    model = networks.make_model(strategy, size.layers(), optimizer_arguments=optimizer_arguments)
-    data = networks.dataset(size.batch_size, size.input_shape)
-    return lambda num_steps: model.fit(
-        data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=list(callbacks)
-    )
+
+    def make():
+        model = networks.make_model(
+            strategy, size.layers(), optimizer_arguments=optimizer_arguments
+        )
+        data = networks.dataset(size.batch_size, size.input_shape)
+        callbacks = [make() for make in make_callbacks]
+        return lambda num_steps, turn: model.fit(
+            data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=[turn, *callbacks]
+        )
+
+    return make
 
 
 def copy_bandwidth() -> float:

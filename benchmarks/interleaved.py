@@ -56,7 +56,22 @@ def compare(arms: dict[str, Callable[[int], None]], *, rounds: int, short: int, 
         for arm in order:
             times[arm].append(_microsecs_per_step(arms[arm], short, long))
     base = times[next(iter(arms))]
-    return [_ratio(arm, times[arm], base) for arm in arms], times
+    return [ratio_of(arm, times[arm], base) for arm in arms], times
+
+
+def ratio_of(arm: str, times: list[float], base: list[float]) -> Ratio:
+    """Returns what the rounds of an arm say against those of the base."""
+    ratios = [ours / theirs for ours, theirs in zip(times, base, strict=True)]
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return Ratio(
+        arm=arm,
+        median=statistics.median(ratios),
+        low=medians[50],
+        high=medians[1949],
+        quickest=min(times) / min(base),
+        microsecs_per_step=statistics.median(times),
+    )
 
 
 def write(path: str, **content) -> None:
@@ -73,17 +88,3 @@ def _microsecs_per_step(run, short, long) -> float:
     run(long)
     end = time.perf_counter()
     return ((end - middle) - (middle - start)) / (long - short) * 1e6
-
-
-def _ratio(arm, times, base) -> Ratio:
-    ratios = [ours / theirs for ours, theirs in zip(times, base, strict=True)]
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return Ratio(
-        arm=arm,
-        median=statistics.median(ratios),
-        low=medians[50],
-        high=medians[1949],
-        quickest=min(times) / min(base),
-        microsecs_per_step=statistics.median(times),
-    )
