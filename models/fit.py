@@ -13,8 +13,10 @@ import keras
 import tensorflow as tf
 from absl import flags
 
+import kerasdist
 from kerasdist import callbacks
 from models import command, input_pipeline
+from models.ctrl_c import CtrlC
 from models.datasets import Dataset
 from models.divergence import DivergedError
 from models.train_dir import TrainDir
@@ -37,6 +39,7 @@ class Run:
 
 def fit(
     values: flags.FlagValues,
+    cluster: kerasdist.Cluster,
     model: keras.Model,
     train: Dataset,
     test: Dataset | None,
@@ -49,6 +52,7 @@ def fit(
 
     Args:
         values: The flags.
+        cluster: What this process is a part of.
         model: A compiled one.
         train: What to train on.
         test: What to measure on, if there is such a split.
@@ -67,6 +71,7 @@ def fit(
     tensorboard = _TensorBoard(
         train_dir.path, write_graph=False, update_freq=values.log_every_n_steps
     )
+    ctrl_c = CtrlC(is_on=cluster.is_local)
     interrupted = False
     try:
         with _errors_of_flags(values, train, test, train_dir), warnings.catch_warnings():
@@ -79,11 +84,17 @@ def fit(
                 validation_data=input_pipeline.test_batches(test, **pipeline) if test else None,
                 epochs=math.ceil(last_step / steps_per_epoch),
                 steps_per_epoch=steps_per_epoch,
-                callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept],
+                callbacks=[history, tensorboard, callbacks.StopOnNonFinite(), *kept, ctrl_c],
                 shuffle=False,  # The pipeline shuffles; Keras warns about the default.
             )
     except KeyboardInterrupt:
         interrupted = True
+    except SystemExit:
+        if not ctrl_c.was_pressed:
+            raise
+        interrupted = True
+    finally:
+        ctrl_c.unwatch()
     step = int(model.optimizer.iterations.numpy())
     return Run(history=history.history, step=step, interrupted=interrupted)
 

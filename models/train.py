@@ -8,8 +8,8 @@ r"""Train an image classifier: `python -m models.train --help` lists the flags.
 The flags and their defaults are those of slim's trainer, with two exceptions: --train_dir and
 --dataset_name must be given, and summaries and lines about the loss are only written if
 --save_summaries_secs and --log_every_n_steps are given. --batch_size is per clone. All flags are
-checked before anything is written. Ctrl-C ends training early and saves the model trained so far. A
-run that was killed resumes when the same command is given again.
+checked before anything is written. Ctrl-C ends training early, with a checkpoint and the model
+trained so far. A run that was ended or killed resumes when the same command is given again.
 
 Two workers on this machine, each with as many clones as the flags say:
 
@@ -191,7 +191,9 @@ def _train_and_finish(
 ) -> int:
     strategy = model.distribute_strategy
     pipeline = _pipeline(values, values.batch_size * strategy.num_replicas_in_sync)
-    run = fit(values, model, train, test, pipeline=pipeline, train_dir=train_dir, kept=kept)
+    run = fit(
+        values, cluster, model, train, test, pipeline=pipeline, train_dir=train_dir, kept=kept
+    )
 
     def finish() -> int:
         average = saving.average_among(kept)

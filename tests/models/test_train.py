@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -217,6 +218,31 @@ def test_ctrl_c_keeps_the_model_trained_so_far(argv, tmp_path, capsys, monkeypat
     assert "Interrupted: the model as of step 2 is saved" in printed
     assert next_command(printed).endswith(f"--dataset_dir={argv[1].partition('=')[2]}")
     assert "resumes from" not in printed  # There is no checkpoint yet.
+
+
+class PressingHistory(keras.callbacks.History):
+    """Ctrl-C, as the terminal sends it, in the second step."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_of_the_terminal_leaves_a_checkpoint_of_the_running_step(
+    argv, tmp_path, capsys, monkeypatch
+):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.callbacks, "History", PressingHistory)
+        assert train.main(argv) == 130
+    printed = capsys.readouterr().out
+    assert "Ctrl-C: training stops after the running step, with a checkpoint." in printed
+    assert "Interrupted: the model as of step 2 is saved" in printed
+    assert "The same command resumes from step 2." in printed
+
+    assert train.main(argv) == 0
+    assert "step 2, epoch 1 of" in capsys.readouterr().err
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def next_command(printed):
