@@ -15,6 +15,7 @@ from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
+from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.step_times import StepTimes
 
 _local = threading.local()
@@ -130,7 +131,7 @@ class OwnFunction:
         # would have to be on one of them.
         is_one = strategy.num_replicas_in_sync == 1
         self._scope = strategy.scope if is_one else contextlib.nullcontext
-        self.times = StepTimes(is_on=False)
+        self.losses, self.times = LossSums(strategy), StepTimes(is_on=False)
 
     def restart(self) -> None:
         """Does nothing: there is no state."""
