@@ -72,7 +72,9 @@ def _without_infinite(flat):
     is_finite = tf.math.is_finite(flat)
     low = tf.reduce_min(tf.where(is_finite, flat, flat.dtype.max))
     high = tf.reduce_max(tf.where(is_finite, flat, flat.dtype.min))
-    place = tf.minimum((flat - low) * _per_range(low, high), NUM_BUCKETS - 1.0)
+    # Halves: the whole range may be more than floats have.
+    place = (flat / 2 - low / 2) * _per_range(low / 2, high / 2)
+    place = tf.minimum(place, NUM_BUCKETS - 1.0)
     # One from NUM_BUCKETS on is left out.
     bucket = tf.cast(tf.where(is_finite, place, float(NUM_BUCKETS)), tf.int32)
     num_not_finite = tf.size(flat) - tf.math.count_nonzero(is_finite, dtype=tf.int32)
@@ -80,7 +82,8 @@ def _without_infinite(flat):
 
 
 def _per_range(low, high):
-    return tf.math.divide_no_nan(float(NUM_BUCKETS), high - low)
+    # Of the smallest range that floats have it would be infinite, and a product with it NaN.
+    return tf.minimum(tf.math.divide_no_nan(float(NUM_BUCKETS), high - low), low.dtype.max)
 
 
 def _counts(bucket, size: int):

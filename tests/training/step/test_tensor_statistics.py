@@ -44,6 +44,16 @@ def test_tensors_without_a_range(values):
     assert found.sparsity == (values == [0.0, 0.0])
 
 
+@pytest.mark.parametrize("others", [[], [np.nan]], ids=["finite", "with NaN"])
+@pytest.mark.parametrize("size", [2e-38, 1e19, 3e38])
+def test_the_smallest_and_the_largest_ranges(size, others):
+    found = found_of([0.0, -size, size, *others])
+
+    assert found.counts.sum() == 3
+    assert (found.low, found.high) == pytest.approx((-size, size), rel=1e-6)
+    assert found.num_not_finite == len(others)
+
+
 @pytest.mark.parametrize("dtype", [tf.float16, tf.int32])
 def test_other_dtypes(dtype):
     found = found_of([1, 0, 2], dtype)
