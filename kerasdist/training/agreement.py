@@ -49,6 +49,7 @@ def _facts(model, callbacks, arguments) -> dict[str, str]:
     arguments.apply_defaults()
     given = arguments.arguments
     facts = {name: description.describe(given.get(name)) for name in _ARGUMENTS}
+    facts["the number of examples in `x`"] = _num_examples(given.get("x"))
     for name in _DATA_ARGUMENTS:
         facts[name] = "not given" if given.get(name) is None else "given"
     steps_per_execution = getattr(model, "steps_per_execution", None)
@@ -66,6 +67,13 @@ def _facts(model, callbacks, arguments) -> dict[str, str]:
         dtype = keras.backend.standardize_dtype(variable.dtype)
         facts[f"weight {index}"] = f"{dtype} {tuple(variable.shape)}, {kind}"
     return {name: description.shortened(text) for name, text in facts.items()}
+
+
+def _num_examples(x) -> str:
+    """Returns how many examples arrays have; "unknown" of other data, such as a dataset."""
+    leaves = keras.tree.flatten(x)
+    lengths = {leaf.shape[0] for leaf in leaves if len(getattr(leaf, "shape", None) or ()) > 0}
+    return "unknown" if len(lengths) != 1 else str(lengths.pop())
 
 
 def _compiled(model) -> dict[str, str]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.training import agreement, peers
@@ -80,6 +81,7 @@ def test_facts_hold_numbers_and_names_but_nothing_with_an_address():
     facts = facts_of(model, epochs=4)
 
     assert facts["epochs"] == "4"
+    assert facts["the number of examples in `x`"] == "3"
     assert facts["steps_per_execution"] == "3"
     assert facts["optimizer"] == "SGD"
     assert facts["optimizer's momentum"] == "0.5"
@@ -111,6 +113,24 @@ def test_facts_hold_the_arguments_of_fit():
     assert facts["shuffle"] == "batch"
     assert facts["validation_data"] == facts["sample_weight"] == "not given"
     assert facts_of(model, validation_data=np.ones(3))["validation_data"] == "given"
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (np.ones([7, 3]), "7"),
+        ({"a": tf.ones([7, 3]), "b": [np.ones(7)]}, "7"),
+        (tf.ragged.constant([[1], [2, 3]]), "2"),
+        (tf.data.Dataset.range(3), "unknown"),
+        ((each for each in ()), "unknown"),
+        ([np.ones(3), np.ones(4)], "unknown"),
+        ([[1, 2], [3, 4]], "unknown"),
+        (np.float32(1), "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_facts_hold_the_number_of_examples_in_arrays(x, expected):
+    assert agreement._num_examples(x) == expected
 
 
 def test_facts_hold_the_layers_and_their_settings():
