@@ -23,6 +23,8 @@ from kerasdist.launcher.foreign_lines import is_foreign
 _HINT_OF_ABSL = "Pass --helpshort or --helpfull to see help on flags."
 # What kerasdist says in words, such as of a late worker. Programs begin lines with "error: ", too.
 _OURS = re.compile("error: .+ ends because ")
+# How an error of TensorFlow begins that came of a graph, and what it says before the reason.
+_OF_GRAPH, _PLACE_IN_GRAPH = "Graph execution error:", "Detected at node "
 _MOST_BYTES = 1 << 20  # Read at once; the rest follows in the next round.
 _TAIL_BYTES = 1 << 16
 RESTART_MARK = "--- restart"  # Between what two attempts have written.
@@ -188,7 +190,14 @@ def _exception_in(said: list[str]) -> str:
         return ""
     # The first line of an exception's message, which may have many.
     last = said[ends[-1] :]
-    return last[0] if _OURS.match(last[0]) else next(iter(last[1:]), "")
+    if _OURS.match(last[0]):
+        return last[0]
+    error, *more = [*last[1:], ""]
+    if not error.endswith(_OF_GRAPH):
+        return error
+    # TensorFlow says first where in the graph it was.
+    reason = next((line for line in more if not line.startswith(_PLACE_IN_GRAPH)), "")
+    return f"{error} {reason}".rstrip()
 
 
 def _visible(line: bytes) -> str:

@@ -151,6 +151,12 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         (TRACEBACK + "^^^^^\nValueError: no\n", "ValueError: no"),
         (TRACEBACK + "ValueError: a title\n\nand\n  more\n", "ValueError: a title"),
         (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
+        (
+            f"{TRACEBACK}E: Graph execution error:\n\nDetected at node A defined at (most recent "
+            "call last):\n  File 'x'\n\nDetected at node A\nindices = 6\n\t [[{{node A}}]] [Op:f]\n",
+            "E: Graph execution error: indices = 6",
+        ),
+        (f"{TRACEBACK}E: Graph execution error:\n", "E: Graph execution error:"),
         ("usage: ...\nerror: unrecognized arguments: --x\n", "error: unrecognized arguments: --x"),
         ("error: row 5 is damaged\nread 9 rows\ndisk is full\n", "disk is full"),
         (
