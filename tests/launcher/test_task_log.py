@@ -153,7 +153,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File 'x'\n"
         (TRACEBACK + "KeyError: 1\nDuring ...\n" + TRACEBACK + "OSError\n", "OSError"),
         (
             f"{TRACEBACK}E: Graph execution error:\n\nDetected at node A defined at (most recent "
-            "call last):\n  File 'x'\n\nDetected at node A\nindices = 6\n\t [[{{node A}}]] [Op:f]\n",
+            "call last):\n\nDetected at node A\nindices = 6\n\t [[{{node A}}]] [Op:f]\n",
             "E: Graph execution error: indices = 6",
         ),
         (f"{TRACEBACK}E: Graph execution error:\n", "E: Graph execution error:"),
