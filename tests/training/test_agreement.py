@@ -116,21 +116,21 @@ def test_facts_hold_the_arguments_of_fit():
 
 
 @pytest.mark.parametrize(
-    ("x", "expected"),
+    ("make_x", "expected"),
     [
-        (np.ones([7, 3]), "7"),
-        ({"a": tf.ones([7, 3]), "b": [np.ones(7)]}, "7"),
-        (tf.ragged.constant([[1], [2, 3]]), "2"),
-        (tf.data.Dataset.range(3), "unknown"),
-        ((each for each in ()), "unknown"),
-        ([np.ones(3), np.ones(4)], "unknown"),
-        ([[1, 2], [3, 4]], "unknown"),
-        (np.float32(1), "unknown"),
-        (None, "unknown"),
+        (lambda: np.ones([7, 3]), "7"),
+        (lambda: {"a": tf.ones([7, 3]), "b": [np.ones(7)]}, "7"),
+        (lambda: tf.ragged.constant([[1], [2, 3]]), "2"),
+        (lambda: tf.data.Dataset.range(3), "unknown"),
+        (lambda: iter([np.ones(3)]), "unknown"),
+        (lambda: [np.ones(3), np.ones(4)], "unknown"),
+        (lambda: [[1, 2], [3, 4]], "unknown"),
+        (lambda: np.float32(1), "unknown"),
+        (lambda: None, "unknown"),
     ],
 )
-def test_facts_hold_the_number_of_examples_in_arrays(x, expected):
-    assert agreement._num_examples(x) == expected
+def test_facts_hold_the_number_of_examples_in_arrays(make_x, expected):
+    assert agreement._num_examples(make_x()) == expected
 
 
 def test_facts_hold_the_layers_and_their_settings():
