@@ -128,6 +128,7 @@ def test_facts_hold_the_arguments_of_fit():
         (lambda: np.float32(1), "unknown"),
         (lambda: None, "unknown"),
     ],
+    ids=["array", "dict", "ragged", "dataset", "iterator", "lengths", "lists", "number", "none"],
 )
 def test_facts_hold_the_number_of_examples_in_arrays(make_x, expected):
     assert agreement._num_examples(make_x()) == expected
