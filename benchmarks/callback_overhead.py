@@ -203,7 +203,7 @@ def fit(strategy, size, make_callbacks=(), **optimizer_arguments):
             strategy, size.layers(), optimizer_arguments=optimizer_arguments
         )
         data = networks.dataset(size.batch_size, size.input_shape)
-        callbacks = [make() for make in make_callbacks]
+        callbacks = [make_callback() for make_callback in make_callbacks]
         return lambda num_steps, turn: model.fit(
             data, steps_per_epoch=num_steps, verbose=0, shuffle=False, callbacks=[turn, *callbacks]
         )

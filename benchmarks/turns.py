@@ -47,7 +47,7 @@ class _Turn(keras.callbacks.Callback):
         self.secs: list[float] = []
 
     def begin(self, run: Callable, num_turns: int) -> None:
-        """Runs `fit` for so many turns, the first of which is one step more, and has it wait."""
+        """Runs `fit` for a step and so many turns; it waits after that step."""
         num_steps = num_turns * self._steps + 1
         self._thread = threading.Thread(target=run, args=(num_steps, self), daemon=True)
         self._thread.start()

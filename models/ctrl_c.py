@@ -29,8 +29,7 @@ class CtrlC(keras.callbacks.Callback):
         self._of_term = signal.getsignal(signal.SIGTERM)
 
     def on_train_begin(self, logs=None):
-        is_watched = signal.getsignal(signal.SIGTERM) is not self._of_term  # By the Checkpoint.
-        if self._is_on and is_watched:
+        if self._is_on and self._is_term_watched():
             self._before = signal.signal(signal.SIGINT, self._answer)
 
     def unwatch(self) -> None:
@@ -39,8 +38,14 @@ class CtrlC(keras.callbacks.Callback):
             signal.signal(signal.SIGINT, self._before)
             self._before = None
 
+    def _is_term_watched(self) -> bool:
+        """Whether the Checkpoint waits for SIGTERM, which would otherwise end the process."""
+        return signal.getsignal(signal.SIGTERM) is not self._of_term
+
     def _answer(self, *_):
         self.unwatch()
+        if not self._is_term_watched():  # `fit` has just ended.
+            raise KeyboardInterrupt
         self.was_pressed = True
         with contextlib.suppress(OSError, RuntimeError):  # In the middle of another line.
             print(

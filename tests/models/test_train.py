@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import evaluate, nets, train
+from models import ctrl_c, evaluate, nets, train
 from models.nets import auxiliary
 from tests.cases import exhaustive
 from tests.event_files import scalars, texts
@@ -242,6 +242,26 @@ def test_ctrl_c_of_the_terminal_leaves_a_checkpoint_of_the_running_step(
 
     assert train.main(argv) == 0
     assert "step 2, epoch 1 of" in capsys.readouterr().err
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_ctrl_c_after_the_checkpoint_has_stopped_to_wait_does_not_end_the_process():
+    def ignore(*_):
+        """Stands for the Checkpoint."""
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    watch = ctrl_c.CtrlC(is_on=True)
+    try:
+        signal.signal(signal.SIGTERM, ignore)
+        watch.on_train_begin()
+        signal.signal(signal.SIGTERM, before[1])
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before[1])
+        watch.unwatch()
+
+    assert not watch.was_pressed
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
