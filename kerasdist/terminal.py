@@ -13,6 +13,8 @@ import os
 import sys
 from typing import Any, NoReturn
 
+from kerasdist import environment
+
 # The stdout on which what was printed last, a progress bar, does not end its line.
 _open_on: Any = None
 
@@ -22,6 +24,27 @@ def say(line: str) -> None:
     begin_line()
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         print(line, file=sys.stderr, flush=True)
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    # Programs put objects of their own here that only write.
+    return getattr(sys.stdout, "isatty", lambda: False)()
+
+
+def is_shown_by_launch() -> bool:
+    """Whether stdout is the log whose last line `launch` shows in a terminal."""
+    if environment.TERMINAL not in os.environ:
+        return False
+    # What the task starts may inherit the variable, and write elsewhere.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return identity_of(os.fstat(sys.stdout.fileno())) == os.environ[environment.TERMINAL]
+    return False
+
+
+def identity_of(file: os.stat_result) -> str:
+    """Returns what tells a file from all others, as the value of KERASDIST_TERMINAL."""
+    return f"{file.st_dev}:{file.st_ino}"
 
 
 def note_line(*, is_open: bool) -> None:

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "schedules": {"checks"},
     "short_list": set(),
     "suggestion": set(),
-    "terminal": set(),
+    "terminal": {"environment"},
     "unique": set(),
     "usage_error": set(),
     "version": set(),
@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "launch_note": {"environment"},
     "launcher": {
         *("checks", "cluster", "columns", "config", "environment", "exit_codes"),
-        *("launch_note", "remote_path", "usage_error"),
+        *("launch_note", "remote_path", "terminal", "usage_error"),
     },
     "testing": {"cluster", "exit_codes", "launcher"},
     "placement": {"training"},

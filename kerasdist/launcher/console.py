@@ -39,6 +39,10 @@ class Console:
         self._tracebacks = Tracebacks()
         self._progress = ""
 
+    def shows_bar_of(self, task: Task) -> bool:
+        """Whether a progress bar of the task is shown while it is drawn."""
+        return self._is_terminal and task == self._chief
+
     def say(self, text: str) -> None:
         """Writes lines of the launcher itself."""
         for line in text.splitlines():
@@ -56,7 +60,7 @@ class Console:
     def show_unfinished_line(self, task: Task, line: str) -> None:
         """Redraws the progress bar, if it is the chief's and has changed."""
         progress = self._prefixes[task] + line if line else ""
-        if is_foreign(line) or task != self._chief or not self._is_terminal:
+        if is_foreign(line) or not self.shows_bar_of(task):
             return
         if progress != self._progress:
             self._progress = progress

@@ -127,6 +127,7 @@ class Supervisor:
                 run_id=self._guard.run_id,
                 num_restarts=num_restarts,
                 note=self._notes[task],
+                shown_log=self._logs[task] if self._console.shows_bar_of(task) else None,
             )
             for task in self._tasks
         }

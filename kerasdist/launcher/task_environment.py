@@ -12,6 +12,7 @@ from pathlib import Path
 from kerasdist import environment
 from kerasdist.cluster import Task
 from kerasdist.launcher.settings import Settings
+from kerasdist.terminal import identity_of
 from kerasdist.usage_error import UsageError
 
 # Below those that Linux gives to outgoing connections: the tasks make many of these before the
@@ -82,6 +83,7 @@ def task_environment(
     run_id: str,
     num_restarts: int,
     note: Path,
+    shown_log: Path | None = None,
 ) -> dict[str, str]:
     """Returns the variables that a task gets in addition to those of the launcher.
 
@@ -92,6 +94,7 @@ def task_environment(
         run_id: The same for all tasks of the launch.
         num_restarts: How often the cluster was started before.
         note: File in which the task leaves what the launcher should know; see `launch_note`.
+        shown_log: Its log, if a terminal shows the progress bar in it.
     """
     cluster: dict[str, list[str]] = {}
     for member, address in addresses.items():
@@ -108,6 +111,7 @@ def task_environment(
         environment.LAUNCH_FOLDER: str(note.parent),
         "PYTHONUNBUFFERED": "1",  # The last lines before a crash must reach the log.
         **_quiet(settings),
+        **({environment.TERMINAL: identity_of(shown_log.stat())} if shown_log else {}),
     }
 
 

@@ -1,8 +1,11 @@
 """What a launch shows: the lines of its tasks, the plan, the progress bar of the chief."""
 
+import contextlib
 import io
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -93,6 +96,33 @@ def test_progress_bar_of_the_chief_stays_below_the_lines_of_others():
 
 def plain(text):
     return re.sub(r"\x1b\[\??\d+[mhl]", "", text)
+
+
+SLOW_TRAINING = """
+import time, numpy as np, keras, kerasdist
+with kerasdist.make_strategy().scope():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+slowly = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: time.sleep(0.5))
+model.fit(np.ones((8, 1)), np.ones((8, 1)), batch_size=1, callbacks=[slowly])
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_terminal_shows_the_progress_of_fit_by_default():
+    controller, terminal = os.openpty()
+    command = [sys.executable, "-m", "kerasdist", "launch", "--workers=1", "--"]
+    with subprocess.Popen([*command, sys.executable, "-c", SLOW_TRAINING], stdout=terminal) as run:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # That is the end of what a terminal shows.
+            while piece := os.read(controller, 1 << 16):
+                shown += piece
+    os.close(controller)
+
+    steps = re.findall(r"worker 0 \| .*?(\d)/8 ", plain(shown.decode()))
+    assert run.returncode == 0
+    assert set("2345678") <= set(steps)
 
 
 def test_colors_are_for_terminals_that_want_them(monkeypatch):

@@ -22,8 +22,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
     It replaces Keras' own. The rate counts the examples of the global batches since the first step
     of the epoch: neither the time in which TensorFlow compiles that step counts, nor that of
-    validation. With `verbose="auto"` a terminal or a notebook gets a bar, and a file
-    one line per epoch.
+    validation. With `verbose="auto"` a terminal, also that of a launch, or a notebook
+    gets a bar, and a file one line per epoch.
     """
 
     # A person sees no difference, and each redraw waits for the devices.
@@ -40,9 +40,11 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
     def set_params(self, params):
         verbose = params["verbose"]
         if verbose == "auto":
-            # Programs put objects of their own here that only write.
-            is_terminal = getattr(sys.stdout, "isatty", lambda: False)()
-            verbose = 1 if is_terminal or "ipykernel" in sys.modules else 2
+            is_shown_by_launch = terminal.is_shown_by_launch()
+            if is_shown_by_launch:
+                self.redraw_secs = 0.5  # All of them stay in the log.
+            is_seen = is_shown_by_launch or terminal.is_terminal() or "ipykernel" in sys.modules
+            verbose = 1 if is_seen else 2
         epochs = math.inf if params["epochs"] > MOST_EPOCHS else params["epochs"]
         super().set_params({**params, "verbose": verbose, "epochs": epochs})
 

@@ -1,5 +1,6 @@
 """The progress bar: examples per second, and no more redraws than a person sees."""
 
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -154,6 +155,19 @@ def test_auto_is_a_bar_where_a_person_looks(
         monkeypatch.setitem(sys.modules, "ipykernel", sys)
 
     assert make_bar(1, "auto").verbose == verbose
+
+
+def test_auto_is_a_bar_in_the_log_that_a_launch_shows_in_a_terminal(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    logs = [(tmp_path / name).open("w+") for name in ("shown", "other")]
+    monkeypatch.setenv("KERASDIST_TERMINAL", terminal.identity_of(os.fstat(logs[0].fileno())))
+    verbose = []
+    for log in logs:
+        with monkeypatch.context() as patch, log:
+            patch.setattr(sys, "stdout", log)
+            verbose.append(make_bar(1, "auto").verbose)
+
+    assert verbose == [1, 2]
 
 
 def test_an_output_that_only_writes_is_no_terminal(monkeypatch):
