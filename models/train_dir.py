@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Generator
@@ -12,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
+import kerasdist
 from models import labels
 from models.usage_error import UsageError
 from models.whole_file import whole_file
@@ -153,9 +154,12 @@ class TrainDir:
 
         Args:
             overwrite: Whether a run that could be resumed is replaced, too.
+
+        Raises:
+            UsageError: A checkpoint cannot be deleted, and would be resumed.
         """
         if overwrite:
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            self._remove_checkpoints()
         elif self.is_begun:
             return
         event_files = [
@@ -167,6 +171,15 @@ class TrainDir:
             print(f"Starting over: the results of an earlier run in {self.path} are replaced.")
         for file in event_files:
             file.unlink()
+
+    def _remove_checkpoints(self) -> None:
+        try:
+            kerasdist.callbacks.Checkpoint(self.checkpoints).clear()
+        except (OSError, tf.errors.OpError) as error:
+            raise UsageError(
+                f"--overwrite cannot delete the checkpoints in {self.checkpoints}: {error}. "
+                "Delete them, or choose another --train_dir."
+            ) from error
 
     def save(self, model: keras.Model) -> Path:
         """Saves `model`; whatever happens, the file is the old one or the new one, complete.

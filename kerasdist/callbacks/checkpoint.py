@@ -171,6 +171,16 @@ class Checkpoint(UpdateCallback):
         ranked = self._folder.ranked(self.monitor, self.mode)
         return self._folder.path_of(ranked[0]) if ranked else None
 
+    def clear(self) -> None:
+        """Removes all checkpoints in the folder, so that the next `fit` starts over.
+
+        Nothing else in it is removed: of a link, only the link. One process calls it, before `fit`.
+
+        Raises:
+            OSError, tf.errors.OpError: One cannot be removed.
+        """
+        self._folder.clear()
+
     def describe(self):
         return ""
 

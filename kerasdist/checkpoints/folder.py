@@ -8,6 +8,9 @@ A checkpoint is written under another name, forced to the disk, and renamed. Beh
 folders may not be renamed, its record is written last and removed first: without it there is no
 checkpoint. An old one of the same step stays under a third name until the new one is there. Nothing
 in a checkpoint is code.
+
+A person may keep files of their own in a checkpoint, or have moved it and left a link. So what is
+removed are the three files and links, never what a link points to.
 """
 
 import contextlib
@@ -31,8 +34,10 @@ from kerasdist.checkpoints import process_name
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
 from kerasdist.remote_path import is_remote
+from kerasdist.short_list import short_list
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
+_FILES = (WEIGHTS, STATE, RECORD)
 _NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,})")
 _UNFINISHED = ".unfinished-"
 # Before the name of a checkpoint that one of the same step replaces: after a kill it may be alone.
@@ -90,6 +95,7 @@ class Folder:
 
     def __init__(self, path: str):
         self.path = path
+        self._left_alone: set[str] = set()  # Links of which it has warned.
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints in the folder, in ascending order."""
@@ -124,6 +130,8 @@ class Folder:
             else tempfile.mkdtemp(prefix="kerasdist_")
         )
         try:
+            if not is_remote(self.path):
+                _remove(local)  # What a process of the same name has left.
             os.makedirs(local, exist_ok=True)
             with PatientFile(os.path.join(local, WEIGHTS)) as file:
                 save_weights(file)
@@ -135,7 +143,7 @@ class Folder:
             record = json.loads(json.dumps({**record, **about}))
             with open(os.path.join(local, RECORD), "w") as file:
                 json.dump({**record, "crc32": _sum_of_record(record)}, file, indent=1)
-            for name in (WEIGHTS, STATE, RECORD):
+            for name in _FILES:
                 force_to_disk(os.path.join(local, name))
             self._publish(local, step)
         finally:
@@ -192,7 +200,8 @@ class Folder:
         """Removes all checkpoints except those of `steps`, and what killed writers have left.
 
         What another process may be writing stays, and so does what it has left where this one may
-        not remove it.
+        not remove it. A checkpoint that is a link stays with a warning: the person who has moved it
+        keeps it elsewhere.
         """
         kept = {self.path_of(step) for step in steps}
         for name in (each.rstrip("/") for each in tf.io.gfile.listdir(self.path)):
@@ -201,12 +210,34 @@ class Folder:
                 with contextlib.suppress(OSError, tf.errors.OpError):
                     _remove(path)
             elif _NAME.fullmatch(name) and path not in kept:
-                _remove(path)
+                self._remove_unless_link(path)
+
+    def clear(self) -> None:
+        """Removes all checkpoints, and what killed writers have left; a link, not what it names.
+
+        Raises:
+            OSError, tf.errors.OpError: One cannot be removed.
+        """
+        names = tf.io.gfile.listdir(self.path) if tf.io.gfile.isdir(self.path) else []
+        for name in (each.rstrip("/") for each in names):
+            if name.startswith(_UNFINISHED) or _NAME.fullmatch(name):
+                _remove(os.path.join(self.path, name))
 
     def path_of(self, step: int) -> str:
         """Returns the folder of the checkpoint of a step."""
         path, replaced = (os.path.join(self.path, each) for each in _names_of(step))
         return replaced if not _is_there(path) and _is_there(replaced) else path
+
+    def _remove_unless_link(self, path: str):
+        if not _is_link(path):
+            _remove(path)
+        elif path not in self._left_alone:
+            self._left_alone.add(path)
+            warnings.warn(
+                f"{path} is a link to a checkpoint that is kept elsewhere, and is not removed. "
+                "Remove the link if nothing needs it.",
+                stacklevel=2,
+            )
 
     def _monitored(self, name: str) -> dict[int, float]:
         """Returns by the steps of the checkpoints what was noted under a name; not of all."""
@@ -323,21 +354,25 @@ def _put(path: str, target: str):
         os.rename(path, target)
         return
     tf.io.gfile.makedirs(target)
-    for name in (WEIGHTS, STATE, RECORD):
+    for name in _FILES:
         source = os.path.join(path, name)
         if tf.io.gfile.exists(source):  # A damaged one may lack it.
             tf.io.gfile.copy(source, os.path.join(target, name), overwrite=True)
 
 
+def _is_link(path: str) -> bool:
+    return os.path.islink(path.removeprefix("file://"))
+
+
 def _remove(path: str):
-    """Removes a checkpoint, or what is left of one, if it is there."""
+    """Removes a checkpoint, or what is left of one, if it is there; of a link, the link alone."""
+    if _is_link(path):
+        tf.io.gfile.remove(path)
+        return
     if not tf.io.gfile.exists(path):
         return
     folder, name = os.path.split(path)
-    record = os.path.join(path, RECORD)
-    if is_remote(path) and tf.io.gfile.exists(record):
-        tf.io.gfile.remove(record)
-    elif not is_remote(path) and not name.startswith(_UNFINISHED):
+    if not is_remote(path) and not name.startswith(_UNFINISHED):
         # Renamed first: a folder that is half removed is no checkpoint.
         path = os.path.join(folder, _unfinished(f"removed-{name}"))
         _remove(path)
@@ -345,7 +380,34 @@ def _remove(path: str):
             os.rename(os.path.join(folder, name), path)
         except FileNotFoundError:  # Another process has removed it.
             return
-    tf.io.gfile.rmtree(path)
+    _remove_files(path)
+
+
+def _remove_files(path: str):
+    names = tf.io.gfile.listdir(path)
+    ours = [each for each in names if each in _FILES or _is_link(os.path.join(path, each))]
+    for name in sorted(ours, key=lambda each: each != RECORD):
+        tf.io.gfile.remove(os.path.join(path, name))
+    others = [each.rstrip("/") for each in names if each not in ours]
+    if not others:
+        tf.io.gfile.rmtree(path)
+    elif ours or not is_remote(path):
+        warnings.warn(
+            f"The checkpoint is removed, but not what others have put into it: "
+            f"{short_list(others, 5)} in {_shown(path)}.",
+            stacklevel=2,
+        )
+
+
+def _shown(path: str) -> str:
+    """Gives what is left of a checkpoint a name under which it is seen, and returns its path."""
+    folder, name = os.path.split(path)
+    step = re.search(r"step-\d+", name)
+    shown = os.path.join(folder, f"other-files-of-{step[0] if step else name}")
+    if is_remote(path) or os.path.lexists(shown):
+        return path
+    os.rename(path, shown)
+    return shown
 
 
 def _sum_of(path: str) -> dict[str, int]:

@@ -138,6 +138,72 @@ def test_one_that_another_process_has_removed_needs_no_removal(monkeypatch, tmp_
     assert os.listdir(tmp_path) == []
 
 
+def linked_run(tmp_path):
+    """Makes checkpoints 3, of which only a link is in the run, and 4, with links of a person's."""
+    folder, archive = Folder(str(tmp_path / "run")), tmp_path / "archive"
+    archive.mkdir()
+    (archive / "notes.txt").write_text("kept")
+    for step in (3, 4):
+        write(folder, step, step)
+    os.rename(folder.path_of(3), archive / "step-00000003")
+    os.symlink(archive / "step-00000003", tmp_path / "run/step-00000003")
+    os.symlink(archive, tmp_path / "run/step-00000004/notes")
+    os.symlink(tmp_path / "nowhere", tmp_path / "run/step-00000004/nothing")
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_nothing_is_removed_through_a_link(prefix, tmp_path):
+    linked_run(tmp_path)
+    folder = Folder(f"{prefix}{tmp_path}/run")
+    write(folder, 5, 5)
+
+    with pytest.warns(UserWarning, match="step-00000003 is a link to a checkpoint") as warned:
+        folder.keep({5})
+        folder.keep({5})
+
+    assert len(warned) == 1
+    assert folder.steps() == [3, 5]
+    assert read(str(tmp_path / "archive/step-00000003")).arrays["number"] == 3
+    assert (tmp_path / "archive/notes.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize("begin_again", [Folder.clear, lambda folder: write(folder, 3, 7)])
+def test_of_a_linked_checkpoint_that_is_replaced_the_link_alone_goes(begin_again, tmp_path):
+    folder = linked_run(tmp_path)
+
+    begin_again(folder)
+
+    assert not os.path.islink(tmp_path / "run/step-00000003")
+    assert read(str(tmp_path / "archive/step-00000003")).arrays["number"] == 3
+    assert os.path.exists(tmp_path / "run/step-00000004") == (begin_again != Folder.clear)
+
+
+def test_a_link_to_nothing_makes_way(tmp_path):
+    os.symlink(tmp_path / "nowhere", tmp_path / "step-00000003")
+
+    write(Folder(str(tmp_path)), 3, 7)
+
+    assert number_in(Folder(str(tmp_path))) == 7
+
+
+@pytest.mark.parametrize("place", ["disk", "elsewhere"])
+def test_files_of_others_in_a_checkpoint_stay_and_are_named(place, tmp_path):
+    folder = Folder(str(tmp_path) if place == "disk" else f"ram://{uuid.uuid4().hex}")
+    write(folder, 3, 1)
+    with tf.io.gfile.GFile(f"{folder.path}/step-00000003/notes.txt", "w") as file:
+        file.write("kept")
+
+    with pytest.warns(UserWarning, match=r"but not what others .* notes\.txt in .*step-00000003"):
+        folder.keep(set())
+    folder.keep(set())
+
+    assert folder.steps() == []
+    left = "other-files-of-step-00000003" if place == "disk" else "step-00000003"
+    assert [each.rstrip("/") for each in tf.io.gfile.listdir(folder.path)] == [left]
+    assert tf.io.gfile.listdir(f"{folder.path}/{left}") == ["notes.txt"]
+
+
 def test_a_copy_of_another_name_can_be_read(tmp_path):
     folder = Folder(str(tmp_path))
     write(folder, 3, 1)

@@ -11,6 +11,7 @@ import pytest
 from kerasdist.checkpoints import Folder
 from models.train_dir import TrainDir
 from models.usage_error import UsageError
+from tests import permissions
 
 
 class Model(keras.Model):
@@ -25,6 +26,12 @@ class Model(keras.Model):
         if self.fails:
             raise OSError("No space left on device")
         filepath.write_text("new")
+
+
+def write_checkpoint(train_dir):
+    folder = Folder(str(train_dir.checkpoints))
+    folder.write(10, {}, {"seed": np.ones(1)}, lambda file: file.write(b"weights"))
+    return folder
 
 
 def test_checking_writes_nothing(tmp_path):
@@ -102,8 +109,7 @@ def test_clearing_takes_away_old_event_files_alone(tmp_path, capsys):
 
 def test_a_checkpoint_that_was_being_replaced_is_resumed_and_kept(tmp_path):
     train_dir = TrainDir(tmp_path)
-    folder = Folder(str(train_dir.checkpoints))
-    folder.write(10, {}, {"seed": np.ones(1)}, lambda file: file.write(b"weights"))
+    folder = write_checkpoint(train_dir)
     path = train_dir.checkpoints / "step-00000010"
     path.rename(path.with_name(f".replaced-{path.name}"))  # As a kill may leave it.
 
@@ -114,15 +120,34 @@ def test_a_checkpoint_that_was_being_replaced_is_resumed_and_kept(tmp_path):
     assert TrainDir.weights_at(str(tmp_path)) == str(train_dir.checkpoints)
 
 
-def test_checkpoints_are_deleted_only_when_asked(tmp_path):
+@pytest.mark.parametrize("is_link", [False, True])
+def test_checkpoints_are_deleted_only_when_asked(is_link, tmp_path):
+    scratch = tmp_path / ("scratch" if is_link else "checkpoints")
+    scratch.mkdir()
     train_dir = TrainDir(tmp_path)
-    copy = train_dir.checkpoints / "step-00000010-copy"  # No checkpoint that a run resumes from.
-    copy.mkdir(parents=True)
+    if is_link:
+        train_dir.checkpoints.symlink_to(scratch)
+    write_checkpoint(train_dir)
+    copy = scratch / "step-00000010-copy"  # No checkpoint that a run resumes from.
+    copy.mkdir()
 
     train_dir.clear()
-    assert copy.exists()
+    assert train_dir.is_begun
     train_dir.clear(overwrite=True)
-    assert not train_dir.checkpoints.exists()
+    assert not train_dir.is_begun
+    assert list(train_dir.checkpoints.iterdir()) == [train_dir.checkpoints / copy.name]
+
+
+def test_checkpoints_that_cannot_be_deleted_are_not_resumed(tmp_path):
+    train_dir = TrainDir(tmp_path)
+    write_checkpoint(train_dir)
+    train_dir.checkpoints.chmod(0o500)
+
+    with (
+        permissions.respected(),
+        pytest.raises(UsageError, match=r"--overwrite cannot delete .*checkpoints.*Delete them"),
+    ):
+        train_dir.clear(overwrite=True)
 
 
 def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path):
