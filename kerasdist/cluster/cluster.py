@@ -59,8 +59,8 @@ class Cluster:
         TF_CONFIG decides if it is set; otherwise Slurm, if `srun` started this process as one of
         several tasks (see `kerasdist.cluster.slurm.read_step` for the ports); otherwise this
         process is alone. TF_CONFIG={} makes every task of an `srun` train alone. There is a warning
-        if it is alone although `mpirun`, `torchrun`, SageMaker, Vertex AI or `sbatch` names several
-        processes.
+        if it is alone although a launcher, such as `mpirun`, `torchrun`, a TrainJob or SageMaker,
+        names several processes.
 
         Keys of TF_CONFIG that cloud launchers add ("environment", "job", "trial", ...) are ignored.
 

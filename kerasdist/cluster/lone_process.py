@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kerasdist import environment
 
 _LONGEST_VALUE = 100
+_AT_LEAST = "started this process as one of at least {}"
 _ALONE_ON_PURPOSE = (
     "If it should train by itself, pass `cluster=kerasdist.Cluster.local()` or set TF_CONFIG={}."
 )
@@ -75,6 +76,15 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
+def _least_nodes(text: str) -> int:
+    return _number(text.partition(":")[0])  # torchrun's "1:4" may be a single one.
+
+
+def _up_to(rank: str) -> int:
+    """Returns how many processes there are at least, where only the rank of this one is known."""
+    return _number(rank) + 1
+
+
 def _num_hosts(text: str) -> int:
     hosts = _read_json(text)
     return len(hosts) if isinstance(hosts, list) else 0
@@ -98,8 +108,17 @@ _LAUNCHERS = (
     _Launcher("mpirun", "OMPI_COMM_WORLD_SIZE", _number),
     _Launcher("mpirun", "PMI_SIZE", _number),
     _Launcher("torchrun", "WORLD_SIZE", _number, also=("RANK", "MASTER_ADDR")),
+    _Launcher("A TrainJob", "PET_NNODES", _least_nodes, also=("PET_NODE_RANK",)),
+    _Launcher("A TrainJob", "JAX_NUM_PROCESSES", _number, also=("JAX_PROCESS_ID",)),
+    _Launcher("SkyPilot", "SKYPILOT_NUM_NODES", _number, also=("SKYPILOT_NODE_RANK",)),
+    _Launcher("Metaflow", "MF_PARALLEL_NUM_NODES", _number, also=("MF_PARALLEL_NODE_INDEX",)),
+    _Launcher("AWS Batch", "AWS_BATCH_JOB_NUM_NODES", _number, also=("AWS_BATCH_JOB_NODE_INDEX",)),
     _Launcher("SageMaker", "SM_HOSTS", _num_hosts),
     _Launcher("Vertex AI", "CLUSTER_SPEC", _num_addresses),
+    # Their processes learn their own rank alone, so that the first of them cannot know.
+    _Launcher("mpirun", "PMIX_RANK", _up_to, says=_AT_LEAST),
+    _Launcher("mpiexec", "PALS_RANKID", _up_to, says=_AT_LEAST),
+    _Launcher("A Job of Kubernetes", "JOB_COMPLETION_INDEX", _up_to, says=_AT_LEAST),
     _Launcher(
         "Slurm",
         "SLURM_NTASKS",
