@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": {"unique"},
     "weights": {
-        *("checkpoints", "columns", "comparison", "counted", "patterns", "private"),
+        *("checkpoints", "columns", "comparison", "counted", "files", "patterns", "private"),
         *("remote_path", "short_list", "terminal", "training"),
     },
     "show": {"short_list", "training", "usage_error"},

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, callback_states, folder
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
+from kerasdist.files import h5_file
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training.report import model_file
 from kerasdist.weights import place
@@ -114,7 +115,7 @@ def _of_path(path: str, averages: bool) -> list[Value]:
 
 def _of_checkpoint(saved: Saved, averages: bool) -> list[Value]:
     with saved.weights() as path:
-        values = list(_of_h5(_content(path)))
+        values = list(_of_h5(_content(path), path))
     if not averages:
         return values
     averaged = callback_states.arrays_of_class("MovingAverage", saved)
@@ -132,11 +133,11 @@ def _of_keras_file(path: str) -> list[Value]:
     if path.endswith(".keras"):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             content = archive.read(WEIGHTS)
-    return list(_of_h5(content))
+    return list(_of_h5(content, path))
 
 
-def _of_h5(content: bytes) -> Iterator[Value]:
-    file = h5py.File(io.BytesIO(content), "r")
+def _of_h5(content: bytes, path: str) -> Iterator[Value]:
+    file = h5_file.opened(io.BytesIO(content), path)
     root = file.get("model_weights", file)
     if "layer_names" in root.attrs:
         yield from _of_legacy_h5(root)
