@@ -32,6 +32,8 @@ FURTHER = {
     "dataset_that_grows",
     "generator",
     "generator_shorter_than_an_epoch",
+    "py_dataset",
+    "py_dataset_that_grows_is_evaluated_and_predicted",
     "several_steps_per_call_of_short_epochs",
     "several_steps_per_call_of_unknown_length",
     "some_epochs_later",
@@ -219,15 +221,15 @@ def generator_with_validation(strategy):
 class Batches(keras.utils.PyDataset):
     """Notes its hooks."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
         self.hooks = []
 
     def __len__(self):
         return 9
 
     def __getitem__(self, index):
-        return list(batches(9))[index]
+        return list(batches(9))[index % 9]
 
     def on_epoch_begin(self):
         self.hooks.append(1)
@@ -241,6 +243,50 @@ def py_dataset(strategy):
     train, validation = Batches(), Batches()
     outcome = fit(strategy, train, epochs=2, validation_data=validation)
     return {**outcome, "hooks": train.hooks + validation.hooks}
+
+
+class Changing(Batches):
+    """Has another length after each epoch."""
+
+    def __init__(self, length, change, **kwargs):
+        super().__init__(**kwargs)
+        self.length, self.change = length, change
+
+    def __len__(self):
+        return self.length
+
+    def on_epoch_end(self):
+        super().on_epoch_end()
+        self.length += self.change
+
+
+@case
+def py_dataset_that_grows(strategy):
+    train, validation, compiled = Changing(4, 1), Changing(2, 3), {"steps_per_execution": 3}
+    outcome = fit(strategy, train, epochs=3, validation_data=validation, compile_arguments=compiled)
+    return {**outcome, "hooks": train.hooks + validation.hooks}
+
+
+@case
+def py_dataset_that_grows_over_short_epochs(strategy):
+    train = Changing(5, 1, workers=2)
+    outcome = fit(strategy, train, epochs=4, shuffle=False, steps_per_epoch=4)
+    return {**outcome, "hooks": train.hooks}
+
+
+@case
+def py_dataset_that_shrinks(strategy):
+    train, compiled = Changing(8, -1, workers=2), {"steps_per_execution": 3}
+    outcome = fit(strategy, train, epochs=3, shuffle=False, compile_arguments=compiled)
+    return {**outcome, "hooks": train.hooks}
+
+
+@case
+def py_dataset_that_grows_is_evaluated_and_predicted(strategy):
+    data, model = Changing(3, 1), make_model(strategy)
+    model.fit(data, epochs=1, verbose=0)
+    logs = [model.evaluate(data, verbose=0), model.predict(data, verbose=0)]
+    return {"logs": logs, "length": len(data)}
 
 
 @case

@@ -120,7 +120,7 @@ class EpochIterator(keras_epochs.EpochIterator):
             self._dataset = element_order.in_order(self._dataset)
         self._state: bytes | None = None  # Of the last iterator, before its first batch.
         self._next_iterator: Any = None
-        self._forget_count()
+        self._note_length()
         num_batches = self.num_batches_of_data
         running_call.note_data(batch_size=size, num_batches=num_batches, state=self.state)
 
@@ -136,7 +136,7 @@ class EpochIterator(keras_epochs.EpochIterator):
     def reset(self):
         """Starts anew at the first batch."""
         super().reset()
-        self._forget_count()
+        self._note_length()
 
     def __iter__(self):
         """Begins an epoch; the first one where the `fit` is to go on.
@@ -249,9 +249,13 @@ class EpochIterator(keras_epochs.EpochIterator):
             except tf.errors.OutOfRangeError:
                 raise StopIteration from None
 
-    def _forget_count(self):
-        self.num_batches_of_data = self.data_adapter.num_batches if self._is_counted else None
-        self._length = self.num_batches_of_data or None
+    def _note_length(self):
+        # What Keras has read before the data's `on_epoch_end`, which may change it.
+        if not self._is_counted:
+            self.num_batches_of_data = None
+        # A `__len__` of Python's is only the number of steps: there may be less data, or more.
+        is_promised = not keras_adapter.is_python(self.data_adapter)
+        self._length = self.num_batches_of_data or None if is_promised else None
 
     def make_iterator(self) -> Iterator:
         """Returns the iterator of the state that training goes on with, or a new one."""

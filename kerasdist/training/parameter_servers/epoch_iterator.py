@@ -210,8 +210,8 @@ class WorkerEpochIterator(EpochIterator):
         """Returns (first step, last step, calls) for the call that ends next."""
         return self.next_call()
 
-    def _forget_count(self):
-        super()._forget_count()
+    def _note_length(self):
+        super()._note_length()
         if self._function is not None:
             self.num_batches_of_data = self._length = None
 
