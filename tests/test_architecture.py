@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "exit_codes": set(),
     "extension_types": set(),
     "files": {"remote_path"},
-    "cluster": {"checks", "environment", "suggestion"},
+    "cluster": {"checks", "environment", "suggestion", "users_line"},
     "preflight": {"background", "checks", "cluster", "environment", "terminal"},
     "remote_path": set(),
     "schedules": {"checks"},
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "terminal": {"environment"},
     "unique": set(),
     "usage_error": set(),
+    "users_line": set(),
     "version": set(),
     "private": {"cluster", "unique"},
     "cluster_resolver": {"cluster"},
@@ -54,18 +55,18 @@ MAY_IMPORT = {
     },
     "training": {
         *("cluster", "files", "launch_note", "lifetime", "private", "remote_path", "short_list"),
-        *("terminal", "unique"),
+        *("terminal", "unique", "users_line"),
     },
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
         *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
-        *("lifetime", "preflight", "private", "tasks", "training", "version"),
+        *("lifetime", "preflight", "private", "tasks", "training", "users_line", "version"),
     },
     "trace": {"columns", "counted", "private", "usage_error"},
     "checkpoints": {
         *("extension_types", "files", "lifetime", "private", "remote_path", "short_list"),
-        *("training", "unique"),
+        *("training", "unique", "users_line"),
     },
     "evaluation": {"checkpoints", "checks", "terminal"},
     "patterns": {"unique"},
@@ -77,7 +78,7 @@ MAY_IMPORT = {
     "callbacks": {
         *("checkpoints", "checks", "comparison", "exit_codes", "lifetime", "patterns", "plan"),
         *("private", "remote_path", "short_list", "tasks", "terminal", "trace", "training"),
-        *("counted", "extension_types", "unique"),
+        *("counted", "extension_types", "unique", "users_line"),
     },
     "launch_note": {"environment"},
     "launcher": {
@@ -91,7 +92,7 @@ MAY_IMPORT = {
     "parity": {"comparison"},
     "doctor": {
         *("__init__", "checks", "config", "cluster", "comparison", "launcher", "parity", "plan"),
-        *("counted", "private", "strategies", "training", "usage_error"),
+        *("counted", "private", "strategies", "training", "usage_error", "users_line"),
     },
     "__init__": {
         *(
@@ -134,7 +135,7 @@ PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
 STANDARD_LIBRARY_ONLY = {
     *("background", "checks", "command_parser", "config", "environment", "exit_codes"),
-    *("cluster", "launch_note", "preflight", "suggestion", "terminal", "version"),
+    *("cluster", "launch_note", "preflight", "suggestion", "terminal", "users_line", "version"),
 }
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"
@@ -242,6 +243,13 @@ def test_private_attributes_of_others_are_in_one_folder_alone():
         return set(private_attributes(path)) - own - documented
 
     assert found_in(OUTSIDE_OF_PRIVATE, of_others) == {}
+
+
+def test_every_warning_is_given_at_a_line_of_the_users():
+    def given_elsewhere(path):
+        return {name for name in dotted_names(path) if name == "warnings.warn"}
+
+    assert found_in(LIBRARY, given_elsewhere) == {}, "Call kerasdist.users_line.warn instead."
 
 
 def test_every_file_says_why_it_exists():

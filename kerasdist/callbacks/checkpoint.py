@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import uuid
-import warnings
 import weakref
 
 from kerasdist.checkpoints import (
@@ -39,6 +38,7 @@ from kerasdist.training import peers, running_call
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from kerasdist.training.step import slots
 from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.users_line import warn
 
 # In the names of logs whose largest value is the best.
 _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
@@ -289,10 +289,9 @@ class Checkpoint(UpdateCallback):
         self._is_due = True
         value = (logs or {}).get(self.monitor)
         if value is None and not self._has_missed:
-            warnings.warn(
+            warn(
                 f"Checkpoint(keep_best={self.keep_best}) finds no {self.monitor!r} among the logs "
-                f"of the epoch, which are: {', '.join(logs or ())}. It keeps only the newest.",
-                stacklevel=2,
+                f"of the epoch, which are: {', '.join(logs or ())}. It keeps only the newest."
             )
             self._has_missed = True
         self._saving.monitored = {self.monitor: None if value is None else float(value)}
@@ -344,10 +343,7 @@ class Checkpoint(UpdateCallback):
         """Returns the newest checkpoint that is whole, the same for all workers."""
         saved = resumption.agreed_newest(self._folder, self.model.distribute_strategy)
         if saved is None and self._folder.steps():
-            warnings.warn(
-                f"No checkpoint in {self.directory!r} can be read: training starts over.",
-                stacklevel=2,
-            )
+            warn(f"No checkpoint in {self.directory!r} can be read: training starts over.")
         return saved
 
     def _begin(

@@ -1,7 +1,5 @@
 """Accumulation of gradients over several batches."""
 
-import warnings
-
 import numpy as np
 import tensorflow as tf
 
@@ -11,6 +9,7 @@ from kerasdist.private import keras_optimizers, keras_stock
 from kerasdist.training import traits
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.users_line import warn
 
 
 class GradientAccumulation(UpdateCallback):
@@ -151,7 +150,7 @@ class GradientAccumulation(UpdateCallback):
         # Every replica is traced, and again for every new shape.
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(message, stacklevel=2)
+            warn(message)
 
 
 def _zeros(shape, dtype):

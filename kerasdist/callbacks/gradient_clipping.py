@@ -1,7 +1,5 @@
 """Clipping of the aggregated gradient."""
 
-import warnings
-
 import numpy as np
 import tensorflow as tf
 
@@ -9,6 +7,7 @@ from kerasdist.callbacks import gradients
 from kerasdist.checks import check_one_of, check_positive
 from kerasdist.training import traits
 from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.users_line import warn
 
 
 class GradientClipping(UpdateCallback):
@@ -53,10 +52,9 @@ class GradientClipping(UpdateCallback):
 
     def prepare(self, model):
         if traits.is_compiled_by_xla(model):
-            warnings.warn(
+            warn(
                 "`jit_compile=True`: XLA drops GradientClipping's check that gradients are finite. "
-                "Add keras.callbacks.TerminateOnNaN() to stop if they are not.",
-                stacklevel=2,
+                "Add keras.callbacks.TerminateOnNaN() to stop if they are not."
             )
 
     def update(self, gradients_and_variables, apply):

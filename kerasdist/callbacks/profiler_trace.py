@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from kerasdist.training.report import log_lines, report_file
 from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import scope_checks
+from kerasdist.users_line import warn
 
 
 class ProfilerTrace(keras.callbacks.Callback):
@@ -137,10 +137,9 @@ class ProfilerTrace(keras.callbacks.Callback):
                 f"at step {self._last}.",
             )
         if left_out := self._windows.left_out(num_updates):
-            warnings.warn(
+            warn(
                 f"ProfilerTrace has written no trace of its own for these of `at_steps`: "
-                f"{left_out}.",
-                stacklevel=2,
+                f"{left_out}."
             )
 
     @property
@@ -156,11 +155,10 @@ class ProfilerTrace(keras.callbacks.Callback):
         try:
             self._recorder.start()
         except tf.errors.OpError as error:
-            warnings.warn(
+            warn(
                 f"Step {self._first} is not traced because another trace is running in this "
                 "process (of another ProfilerTrace, or TensorBoard(profile_batch=...)): "
-                f"{error.message.rstrip('.')}.",
-                stacklevel=2,
+                f"{error.message.rstrip('.')}."
             )
             self._windows.note_told(self._first)
             self._plan(self._first)
@@ -183,10 +181,9 @@ class ProfilerTrace(keras.callbacks.Callback):
             for task, profile in recorded.items():
                 self._write(task, profile)
         except (OSError, tf.errors.OpError) as error:
-            warnings.warn(
+            warn(
                 f"The trace of step {self._first} cannot be written to {self.log_dir!r}: {error}. "
-                "Training goes on.",
-                stacklevel=2,
+                "Training goes on."
             )
 
     def _end_mark(self):
@@ -196,10 +193,9 @@ class ProfilerTrace(keras.callbacks.Callback):
 
     def _warn_of(self, problems):
         for task, problem in problems.items():
-            warnings.warn(
+            warn(
                 f"There is no trace of {task}: {problem}. No further traces of it are requested "
-                "during this `fit`.",
-                stacklevel=2,
+                "during this `fit`."
             )
 
     def _write(self, task: str | None, profile: bytes):

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import threading
-import warnings
 from typing import Any
 
 import keras
@@ -21,6 +20,7 @@ from kerasdist.training.step import layer_outputs, replica_step, step_variables,
 from kerasdist.training.step.graph_function import rare_cond
 from kerasdist.training.step.sliced_gradients import map_values, values_of
 from kerasdist.training.step.update_callback import StepCallback
+from kerasdist.users_line import warn
 
 # How many of the largest earlier gradients are named.
 _NUM_LARGEST = 3
@@ -214,7 +214,7 @@ class StopOnNonFinite(StepCallback):
         text = self._explanation()
         self._num_restores += first.num_bad
         if self.action == "stop":
-            warnings.warn(f"{text} Training stops.", stacklevel=2)
+            warn(f"{text} Training stops.")
             self.model.stop_training = True
         elif self.action == "raise":
             raise FloatingPointError(text)
@@ -223,7 +223,7 @@ class StopOnNonFinite(StepCallback):
                 f"{text} That is number {self._num_restores}, and max_restores={self.max_restores}."
             )
         else:
-            warnings.warn(f"{text} Training goes on with the next batch.", stacklevel=2)
+            warn(f"{text} Training goes on with the next batch.")
         for evidence in self._evidence:
             evidence.forget()
 
@@ -248,7 +248,7 @@ class StopOnNonFinite(StepCallback):
         try:
             report_file.write(path, content.getvalue())
         except (OSError, tf.errors.OpError) as error:
-            warnings.warn(f"The batch cannot be written to {path!r}: {error}.", stacklevel=2)
+            warn(f"The batch cannot be written to {path!r}: {error}.")
 
     def _explanation(self) -> str:
         is_here = self._found is not None

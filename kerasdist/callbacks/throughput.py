@@ -1,7 +1,6 @@
 """How fast training is, now and then, and whether the data is what it waits for."""
 
 import math
-import warnings
 from typing import Any
 
 from kerasdist.callbacks.forward_flops import forward_flops, specs_of
@@ -13,6 +12,7 @@ from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
 from kerasdist.training.step import replica_step
 from kerasdist.training.step.update_callback import StepCallback
+from kerasdist.users_line import warn
 
 # From this share on, a line says that training waits for its data.
 _MUCH_INPUT = 0.3
@@ -118,10 +118,9 @@ class Throughput(StepCallback):
         try:
             self._flops = forward_flops(self.model, self._specs)
         except ValueError as error:
-            warnings.warn(
+            warn(
                 f"Throughput logs no MFU of model '{self.model.name}': {error}. Leave out "
-                "`peak_flops`, or give the model inputs of fixed sizes.",
-                stacklevel=2,
+                "`peak_flops`, or give the model inputs of fixed sizes."
             )
 
     def describe(self):

@@ -7,7 +7,6 @@ wrapper is that of the callback in it.
 
 import collections
 import inspect
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from kerasdist.extension_types import is_extension
 from kerasdist.private import keras_adapter
 from kerasdist.training.report.wrapper import Wrapper
+from kerasdist.users_line import warn
 
 # The attributes that Keras sets when `fit` begins and then changes.
 _OF_KERAS = {
@@ -112,10 +112,9 @@ def _kept_attributes(callback) -> dict[str, Any]:
     except _NotKept as error:
         if callback not in _told:
             _told.add(callback)
-            warnings.warn(
+            warn(
                 f"Checkpoints do not hold the state of {type(callback).__name__}: {error}. Let "
-                "get_state() return a dict of arrays, and set_state(state) take it.",
-                stacklevel=3,
+                "get_state() return a dict of arrays, and set_state(state) take it."
             )
         return {}
 

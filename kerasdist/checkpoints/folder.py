@@ -22,7 +22,6 @@ import os
 import re
 import shutil
 import tempfile
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,6 +34,7 @@ from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
 from kerasdist.remote_path import is_remote
 from kerasdist.short_list import short_list
+from kerasdist.users_line import warn
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
 _FILES = (WEIGHTS, STATE, RECORD)
@@ -166,9 +166,7 @@ class Folder:
             try:
                 return self.read(step)
             except CorruptCheckpointError as error:
-                warnings.warn(
-                    f"The checkpoint of step {step} cannot be read: {error}", stacklevel=2
-                )
+                warn(f"The checkpoint of step {step} cannot be read: {error}")
         return None
 
     def newest_record(self) -> dict[str, Any]:
@@ -233,10 +231,9 @@ class Folder:
             _remove(path)
         elif path not in self._left_alone:
             self._left_alone.add(path)
-            warnings.warn(
+            warn(
                 f"{path} is a link to a checkpoint that is kept elsewhere, and is not removed. "
-                "Remove the link if nothing needs it.",
-                stacklevel=2,
+                "Remove the link if nothing needs it."
             )
 
     def _monitored(self, name: str) -> dict[int, float]:
@@ -392,10 +389,9 @@ def _remove_files(path: str):
     if not others:
         tf.io.gfile.rmtree(path)
     elif ours or not is_remote(path):
-        warnings.warn(
+        warn(
             f"The checkpoint is removed, but not what others have put into it: "
-            f"{short_list(others, 5)} in {_shown(path)}.",
-            stacklevel=2,
+            f"{short_list(others, 5)} in {_shown(path)}."
         )
 
 

@@ -3,7 +3,6 @@
 import functools
 import math
 import time
-import warnings
 from typing import Any
 
 import keras
@@ -25,6 +24,7 @@ from kerasdist.short_list import short_list
 from kerasdist.training import peers, running_call, traits
 from kerasdist.training.report.update_counter import updates_of
 from kerasdist.training.step import slots
+from kerasdist.users_line import warn
 
 
 class Saving:
@@ -203,11 +203,10 @@ class Saving:
         if used:
             self._has_warned = True
             names = short_list(map(repr, used), 3)
-            warnings.warn(
+            warn(
                 f"The train_step of '{self._model.name}' calls an optimizer that the model does "
                 f"not hold ({names}): a checkpoint does not have its state, and a training that "
-                "is resumed begins with a new one. Make it an attribute of the model.",
-                stacklevel=2,
+                "is resumed begins with a new one. Make it an attribute of the model."
             )
 
     def _record(self, *, is_finished: bool, is_epoch_over: bool) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import collections
 import itertools
 import re
-import warnings
 from collections.abc import Mapping
 
 import keras
@@ -15,6 +14,7 @@ from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 from kerasdist.training.step import called_optimizers, own_attributes
 from kerasdist.unique import unique
+from kerasdist.users_line import warn
 
 # Ends the name of an array with a value for each replica: [replicas, ...].
 _OF_REPLICAS = "@replicas"
@@ -253,10 +253,9 @@ def _write_copies(strategy, name: str, variable, values: np.ndarray):
     elif values.shape[1:] == shape[1:]:
         values = np.broadcast_to(values[:1], shape)
     else:
-        warnings.warn(
+        warn(
             f"{name} has the shape {values.shape[1:]} in the checkpoint and {shape[1:]} now: it is "
-            "not restored.",
-            stacklevel=2,
+            "not restored."
         )
         return
     if not is_distributed:

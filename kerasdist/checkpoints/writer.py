@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import process_name
 from kerasdist.checkpoints.folder import Folder, saver_of_copy
+from kerasdist.users_line import warn
 
 # A program may call `fit` in a loop.
 _MOST_ENDS = 10
@@ -126,11 +126,10 @@ class Writer:
         self._folder.keep(set(steps) - {spare[0]})
         if not self._has_told_of_room:
             self._has_told_of_room = True
-            warnings.warn(
+            warn(
                 f"There is no room for {self._keep} checkpoints in {self._folder.path!r}: that of "
                 f"step {spare[0]} is removed for that of step {step}, and so on. Make room, or "
-                "lower `keep`.",
-                stacklevel=2,
+                "lower `keep`."
             )
         return True
 
@@ -142,11 +141,10 @@ class Writer:
             return
         self._has_told = True
         pid, _, host = writer.partition("@")
-        warnings.warn(
+        warn(
             f"Process {pid} on {host!r} writes checkpoints into {self._folder.path!r}, too. Each "
             "removes those of the other, and who starts next goes on from the newest of them. End "
-            "one of the two, or give each a folder of its own.",
-            stacklevel=2,
+            "one of the two, or give each a folder of its own."
         )
 
     def _try(self, step: int, write: Callable[[], None]):
@@ -156,11 +154,10 @@ class Writer:
             if self._raises:
                 raise
             if not self.has_failed:
-                warnings.warn(
+                warn(
                     f"The checkpoint of step {step} cannot be written to {self._folder.path!r}: "
                     f"{getattr(error, 'message', error)}. Training goes on without it; later ones "
-                    "are tried, and the end of `fit` says if the last one fails, too.",
-                    stacklevel=3,
+                    "are tried, and the end of `fit` says if the last one fails, too."
                 )
             self.has_failed = True
         else:

@@ -7,11 +7,11 @@ must be said.
 """
 
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from kerasdist import environment
+from kerasdist.users_line import warn
 
 _LONGEST_VALUE = 100
 _AT_LEAST = "started this process as one of at least {}"
@@ -45,7 +45,7 @@ def check_is_meant(environ: Mapping[str, str]) -> None:
     text = next(_others(environ), None)  # Launchers are nested, as `mpirun` in a job of Slurm.
     if text and text not in _told:
         _told.add(text)
-        warnings.warn(f"{text} {_ALONE_ON_PURPOSE}", stacklevel=2)
+        warn(f"{text} {_ALONE_ON_PURPOSE}")
 
 
 class _Launcher(NamedTuple):

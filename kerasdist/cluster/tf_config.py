@@ -1,13 +1,13 @@
 """TF_CONFIG: the variable that says which processes there are, and which of them this one is."""
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kerasdist.cluster.task import Task, read_index
 from kerasdist.suggestion import did_you_mean
+from kerasdist.users_line import warn
 
 _TASK_FORM = '"task": {"type": "worker", "index": 0}'
 
@@ -60,10 +60,7 @@ def _without_old_names(jobs: dict[str, Any], task: Task | None) -> tuple[dict, T
     jobs = {job: addresses for job, addresses in jobs.items() if job != "evaluator"}
     if "master" not in jobs or "chief" in jobs:
         return jobs, task
-    warnings.warn(
-        'TF_CONFIG has the job "master", which is "chief" in TensorFlow 2, and is read as that.',
-        stacklevel=2,
-    )
+    warn('TF_CONFIG has the job "master", which is "chief" in TensorFlow 2, and is read as that.')
     jobs["chief"] = jobs.pop("master")
     return jobs, Task("chief", task.index) if task and task.job == "master" else task
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import kerasdist
-from kerasdist import strategies
+from kerasdist import strategies, users_line
 from kerasdist.cluster import Cluster
 from kerasdist.comparison import recording
 from kerasdist.comparison.recording import Recording, Start, Step
@@ -33,8 +33,6 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import batch_statistics, lazy_logs, scope_checks
 from kerasdist.training.step.draws import Draws
 from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of, value_of
-
-_PACKAGE = Path(kerasdist.__file__).parent
 
 
 class Probe:
@@ -78,10 +76,10 @@ class Probe:
         """Returns what shows a warning, and keeps those of kerasdist."""
         numbers = itertools.count()
 
-        def keep_and_show(message, category, filename, *where, **options):
-            if Path(filename).is_relative_to(_PACKAGE):
+        def keep_and_show(message, *where, **options):
+            if users_line.is_of_kerasdist(message):
                 recording.write(self._folder, f"warning-{next(numbers):03}", str(message))
-            show(message, category, filename, *where, **options)
+            show(message, *where, **options)
 
         return keep_and_show
 

@@ -8,13 +8,13 @@ A pure function, so that it can be called anywhere:
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Literal
 
 from kerasdist import environment
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
+from kerasdist.users_line import warn
 
 StrategyName = Literal[
     "OneDeviceStrategy",
@@ -144,11 +144,10 @@ def config_or_launched(
             num_ps_tasks=cluster.num_ps,
         )
     if config is not None and num_clones not in (1, config.num_clones):
-        warnings.warn(
+        warn(
             f"{environment.NUM_CLONES}={num_clones}, as `launch --clones` sets it, has no effect: "
             f"DeploymentConfig asks for num_clones={config.num_clones}. Make them agree, or give "
-            "no DeploymentConfig.",
-            stacklevel=2,
+            "no DeploymentConfig."
         )
     return config
 

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.cluster_options import ClusterOptions
+from kerasdist.users_line import warn
 from kerasdist.version import installed_version
 
 if TYPE_CHECKING:
@@ -151,10 +151,7 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
 
 def _warn_of_no_effect(options: ClusterOptions, choice: Choice) -> None:
     for name, purpose in options.without_effect(choice.strategy).items():
-        warnings.warn(
-            f"`{name}` has no effect here: it is for {purpose}, and this is {choice}.",
-            stacklevel=4,  # The line that calls `make_strategy`.
-        )
+        warn(f"`{name}` has no effect here: it is for {purpose}, and this is {choice}.")
 
 
 def _describe_missing_cluster(choice: Choice) -> str:

@@ -1,7 +1,5 @@
 """Finds data, losses and metrics that cannot give a right number."""
 
-import warnings
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,6 +7,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_stock
 from kerasdist.training import peers
 from kerasdist.training.data import batches
+from kerasdist.users_line import warn
 
 
 def note_infinite(variable, model, batch, *, is_first) -> list:
@@ -44,11 +43,10 @@ def warn_of_infinite(variable) -> None:
     """Warns of what `note_infinite` has noted."""
     for part, is_infinite in zip(("labels", "sample weights"), variable.numpy(), strict=True):
         if is_infinite:
-            warnings.warn(
+            warn(
                 f"The {part} of the first batch hold NaN or infinity, and with them the loss and "
                 "the weights, unless the loss leaves them out. Look at the data, for example with "
-                "`dataset.take(1)`.",
-                stacklevel=2,
+                "`dataset.take(1)`."
             )
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from kerasdist.private import dataset_adapter, keras_adapter, keras_epochs
 from kerasdist.training import peers, running_call
 from kerasdist.training.data import element_order, file_caches, file_shards, input_functions
 from kerasdist.training.data.data_source import DataSource
+from kerasdist.users_line import warn
 
 # Elements that the shuffles of a dataset may hold for its state to be kept: TensorFlow writes 164
 # bytes for each, in 10 us.
@@ -178,10 +178,9 @@ class EpochIterator(keras_epochs.EpochIterator):
         iterator = self._new_iterator()
         fits = dataset_adapter.set_portable_state(iterator, content)
         if peers.any_of(self._strategy, not fits):
-            warnings.warn(
+            warn(
                 "The dataset has other transformations than the one of the checkpoint. Training "
-                "goes on at the same place, perhaps with other batches.",
-                stacklevel=2,
+                "goes on at the same place, perhaps with other batches."
             )
             # Nothing has been read from it: it is the first one.
             self._num_iterators, self._next_iterator = 1, self._source_of(iterator)
@@ -293,11 +292,10 @@ class EpochIterator(keras_epochs.EpochIterator):
         if self.steps_per_epoch:
             super().warn_of_end()
         elif self.num_seen <= self.steps_per_execution:
-            warnings.warn(
+            warn(
                 "The data holds no batch: nothing was computed in this epoch. Check the files, "
                 "filters, `take` and `skip` of the dataset; with `drop_remainder=True` it may be "
-                "smaller than one batch.",
-                stacklevel=2,
+                "smaller than one batch."
             )
         # Data of unknown length has ended, as it should; Keras warns there, too.
 

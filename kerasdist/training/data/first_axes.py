@@ -7,13 +7,13 @@ step of the user's own may take two batches, with labels and without: a warning 
 uneven.
 """
 
-import warnings
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kerasdist.training.data import batches
+from kerasdist.users_line import warn
 
 
 class FirstAxes:
@@ -107,7 +107,7 @@ class FirstAxes:
     def warn(self) -> None:
         """Warns where the lengths differ."""
         if text := self.describe():
-            warnings.warn(text, stacklevel=2)
+            warn(text)
 
 
 def _leaves_of(batch) -> dict:

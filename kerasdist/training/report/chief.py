@@ -2,7 +2,6 @@
 
 import collections
 import os
-import warnings
 
 import keras
 import tensorflow as tf
@@ -13,6 +12,7 @@ from kerasdist.remote_path import is_remote
 from kerasdist.training import peers, running_call
 from kerasdist.training.report import quiet_writer
 from kerasdist.training.report.wrapper import Wrapper
+from kerasdist.users_line import warn
 
 # How long a worker waits for the chief to reach the same call, and to write.
 BEGIN_SECS = 60.0
@@ -121,11 +121,10 @@ def _path_of_chief(strategy, call: str, in_order: str) -> str | None:
             return ""
     end = begins and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
     if not end:
-        warnings.warn(
+        warn(
             f"{peers.cluster_of(strategy).task} waited for the chief, the only task that writes "
             f"files. The chief has not {'ended' if begins else 'called'} {call}. Call it on all "
-            "workers, with the same file name, or on the chief alone.",
-            stacklevel=2,
+            "workers, with the same file name, or on the chief alone."
         )
         return None
     if not end.startswith(_WRITTEN):

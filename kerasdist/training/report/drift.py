@@ -6,7 +6,6 @@ by itself, to weights or to a state.
 """
 
 import dataclasses
-import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +14,7 @@ from kerasdist.private import keras_optimizers
 from kerasdist.short_list import short_list
 from kerasdist.training import peers
 from kerasdist.training.step import assignments, own_attributes
+from kerasdist.users_line import warn
 
 _MOST_SHOWN = 4
 # Relative: far above the rounding differences between kinds of machines.
@@ -73,7 +73,7 @@ def warn_of_drift(model, epoch: int | None = None) -> bool:
         num_replicas = strategy.num_replicas_in_sync
         texts = assignments.describe_news(model, weights, states, num_replicas)
     for text in texts:
-        warnings.warn(text, stacklevel=2)
+        warn(text)
     # Workers may not have been told the same, and must agree.
     return bool(different if is_of_workers else texts)
 

@@ -7,7 +7,6 @@ training goes on without.
 import contextlib
 import functools
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.step.tensor_statistics import Statistics
+from kerasdist.users_line import warn
 
 _Value = tf.compat.v1.Summary.Value
 _TensorProto = type(tf.make_tensor_proto(0.0))
@@ -130,10 +130,9 @@ class EventFile:
                 raise
             self.has_failed = True
             reason = getattr(error, "message", error)
-            warnings.warn(
+            warn(
                 f"Summaries cannot be written to {self._folder!r}: {reason}. Training goes on "
-                "without them.",
-                stacklevel=2,
+                "without them."
             )
 
 

@@ -9,7 +9,6 @@ the mean is taken at the end of each epoch and before `evaluate`, when all of th
 """
 
 import contextlib
-import warnings
 from collections.abc import Generator
 
 import keras
@@ -20,6 +19,7 @@ from kerasdist.short_list import short_list
 from kerasdist.training import peers
 from kerasdist.training.step import replica_step
 from kerasdist.unique import unique
+from kerasdist.users_line import warn
 
 
 def moments(stock, layer, inputs, mask):
@@ -199,4 +199,4 @@ def notes(model, num_replicas: int) -> tuple[str, ...]:
 def warn_if_unsynchronized(model, num_replicas: int) -> None:
     """Warns with the `notes`, when a step function is made."""
     for note in notes(model, num_replicas):
-        warnings.warn(note, stacklevel=2)
+        warn(note)

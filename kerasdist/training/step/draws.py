@@ -9,12 +9,12 @@ import functools
 import inspect
 import itertools
 import threading
-import warnings
 from collections.abc import Generator
 
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
+from kerasdist.users_line import warn
 
 # Functions whose first argument is a shape, each with the one that does the same from a seed alone.
 _SHAPED = {
@@ -69,11 +69,10 @@ def looked_for_in_update(optimizer, step) -> Generator[None]:
     yield
     one_of_each_type = {each.type: each for each in graph.get_operations()[num_before:]}
     if any("seed2" in each.node_def.attr for each in one_of_each_type.values()):
-        warnings.warn(
+        warn(
             f"The update of {type(optimizer).__name__} draws with `tf.random`, of which every "
             "replica has numbers of its own, so that their weights drift apart. Draw with "
-            "`keras.random`, whose numbers are the same on all replicas there.",
-            stacklevel=2,
+            "`keras.random`, whose numbers are the same on all replicas there."
         )
 
 

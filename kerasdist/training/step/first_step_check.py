@@ -9,7 +9,6 @@ What is hidden in the first step, by a weight that is 0, shows when a program se
 first step of the epoch that follows is then checked as well (`read_scalars`).
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.step import own_apply
 from kerasdist.training.step.read_scalars import ReadScalars
+from kerasdist.users_line import warn
 
 # Of each replica, of which the first step is looked at: as many as a rehearsal can use.
 _EXAMPLES_OF_REPLICA = 8
@@ -83,7 +83,7 @@ class FirstStepCheck:
             self._is_new = False
             self._scalars.note_checked()
         for text in self._unchecked:
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         self._unchecked.clear()
 
     def is_missed(self) -> bool:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import itertools
 import threading
-import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -23,6 +22,7 @@ from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers, traits
 from kerasdist.training.step import replica_step
+from kerasdist.users_line import warn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,11 +234,10 @@ class MetricResults:
         if self.computed_with and self._warns and not self._has_warned:
             self._has_warned = True
             names = sorted(repr(metric.name) for metric in self.computed_with)
-            warnings.warn(
+            warn(
                 f"The step computes with the result of {', '.join(names)}, which in a "
                 "step is that of one replica and not of all examples. Return `metric.result()` as "
-                "it is; compute with it in a callback, or in a metric of your own.",
-                stacklevel=2,
+                "it is; compute with it in a callback, or in a metric of your own."
             )
 
 

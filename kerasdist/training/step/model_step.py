@@ -6,7 +6,6 @@ keeps what came of it until somebody reads the logs.
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -32,6 +31,7 @@ from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.replica_step import StepOptions
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
+from kerasdist.users_line import warn
 
 
 class TraceAgainError(Exception):
@@ -298,14 +298,12 @@ def _warn_of_xla(model):
     strategy = model.distribute_strategy
     num_replicas = strategy.num_replicas_in_sync
     if model.jit_compile and traits.has_remote_variables(strategy):
-        warnings.warn(
+        warn(
             "`jit_compile=True` has no effect with parameter servers: XLA cannot compile a step "
-            "whose variables are on another device. The model runs without XLA.",
-            stacklevel=2,
+            "whose variables are on another device. The model runs without XLA."
         )
     if model.jit_compile and num_replicas > 1:
-        warnings.warn(
+        warn(
             f"`jit_compile=True` has no effect on {num_replicas} replicas: XLA cannot compile a "
-            "step whose gradients meet on several devices. The model runs without XLA.",
-            stacklevel=2,
+            "step whose gradients meet on several devices. The model runs without XLA."
         )

@@ -1,7 +1,5 @@
 """The function that `predict` calls for every batch."""
 
-import warnings
-
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
@@ -9,6 +7,7 @@ from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import graph_errors, late_variables, rehearsed_predictions
 from kerasdist.training.step.graph_function import graph_function
+from kerasdist.users_line import warn
 
 
 class PredictFunction:
@@ -60,7 +59,7 @@ class PredictFunction:
                 raise
             return self._run_whole(batch, error)
         if unchecked:
-            warnings.warn(unchecked, stacklevel=2)
+            warn(unchecked)
         return outputs
 
     def _run_whole(self, batch, error: Exception):
@@ -75,7 +74,7 @@ class PredictFunction:
             self._divide(True)
             raise error from None
         difference = rehearsed_predictions.describe_error(error)
-        warnings.warn(self._describe(difference), stacklevel=2)
+        warn(self._describe(difference))
         return outputs
 
     def _divide(self, is_divided: bool) -> None:
@@ -100,7 +99,7 @@ class PredictFunction:
             return graph_errors.describe_unchecked(what, error)
         if difference:
             self._divide(False)
-            warnings.warn(self._describe(difference), stacklevel=2)
+            warn(self._describe(difference))
         return None
 
     def _make_variables(self, batch) -> bool:

@@ -10,7 +10,6 @@ itself; which of them come once for all is in `shared_calls`.
 import contextlib
 import functools
 import random
-import warnings
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +21,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.short_list import short_list
 from kerasdist.training.step import draws, gradient_aggregation, replica_step
+from kerasdist.users_line import warn
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -71,11 +71,10 @@ def graph_seed_of_worker(first_replica: int) -> Generator[None]:
 def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:
     """Warns if workers that run one graph, which the chief has traced, draw the same numbers."""
     if num_workers > 1 and draws.has_state_in(graph):
-        warnings.warn(
+        warn(
             "The step draws with `tf.random`, of which every worker begins with the same numbers: "
             f"those of one step come again in steps of the other {num_workers - 1}. Draw with "
-            "`keras.random`, whose numbers all workers take from one generator.",
-            stacklevel=2,
+            "`keras.random`, whose numbers all workers take from one generator."
         )
 
 

@@ -26,7 +26,6 @@ the other replicas assign: where that is not the same on all of them, another wa
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -54,6 +53,7 @@ from kerasdist.training.step import (
     whole_metrics,
 )
 from kerasdist.training.step.gradient_difference import GradientDifference
+from kerasdist.users_line import warn
 
 # Where weights are nearby; two, as a single number is alike by accident once in 15 times.
 _SEEDS_NEARBY = (1, 2)
@@ -120,7 +120,7 @@ def warn_of_differences(
         note_unchecked(graph_errors.describe_unchecked(what, error))
         return False
     for text in texts:
-        warnings.warn(text, stacklevel=2)
+        warn(text)
     return is_repeated
 
 

@@ -9,7 +9,6 @@ made of the same parts.
 """
 
 import functools
-import warnings
 from collections.abc import Callable
 
 from kerasdist.private import keras_stock
@@ -30,6 +29,7 @@ from kerasdist.training.step import (
     whole_losses,
     whole_metrics,
 )
+from kerasdist.users_line import warn
 
 
 def is_due(model) -> bool:
@@ -81,7 +81,7 @@ def warn_of_differences(
             note_unchecked(graph_errors.describe_unchecked(what, error))
         return False
     for text in () if is_said else texts:
-        warnings.warn(text, stacklevel=2)
+        warn(text)
     return is_repeated
 
 

@@ -1,12 +1,11 @@
 """Batches that every replica has as a whole, where nothing else gives what one device gives."""
 
-import warnings
-
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.step import graph_errors, replica_run, whole_metrics
 from kerasdist.training.step.model_step import ModelStep
+from kerasdist.users_line import warn
 
 
 class RepeatedBatches:
@@ -34,11 +33,10 @@ class RepeatedBatches:
         self.are_possible = self._is_alone or _are_of_all_workers(data)
         if self.are_on and not self.are_possible:
             self.switch(on=False)
-            warnings.warn(
+            warn(
                 "Each worker reads its own part of this data, so replicas no longer compute the "
                 "whole batch, which the step needs: the weights will be other ones than on one "
-                "device. Change the step as an earlier warning says, or give all workers the data.",
-                stacklevel=2,
+                "device. Change the step as an earlier warning says, or give all workers the data."
             )
 
     def switch(self, *, on: bool) -> None:
@@ -78,7 +76,7 @@ class RepeatedBatches:
                 graph_errors.explained(failure), self._model, step.step, step.first_axes.describe()
             )
         (text,) = replica_run.with_repeated([text], self._strategy)
-        warnings.warn(text, stacklevel=2)
+        warn(text)
 
 
 def _are_of_all_workers(data) -> bool:

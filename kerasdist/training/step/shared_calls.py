@@ -8,7 +8,6 @@ replica has the whole batch, all random numbers are.
 import contextlib
 import functools
 import operator
-import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from kerasdist.private import call_adapter
 from kerasdist.training.step import gradient_aggregation, replica_step
+from kerasdist.users_line import warn
 
 
 @contextlib.contextmanager
@@ -65,11 +65,10 @@ def _warn_if_out_of_reach(step) -> None:
     """Warns of an iterator that is read where a replica cannot have what another one reads."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph() is step.graph:
         return
-    warnings.warn(
+    warn(
         "The step reads from an iterator inside of a condition or a loop, where each replica reads "
         "an element of its own, and one device reads one for the whole batch: the weights will be "
-        "other ones than there. Read it before the condition or the loop.",
-        stacklevel=2,
+        "other ones than there. Read it before the condition or the loop."
     )
 
 

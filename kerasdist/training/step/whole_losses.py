@@ -11,7 +11,6 @@ device, and a mean over the examples does not, or only by the accident of its ex
 """
 
 import contextlib
-import warnings
 import weakref
 from collections.abc import Callable
 
@@ -23,6 +22,7 @@ from kerasdist.training import peers
 from kerasdist.training.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.step import all_examples, loss_rows, replica_step
+from kerasdist.users_line import warn
 
 # What models are compiled with, where all losses of the user's in it see all examples.
 _compiled: weakref.WeakSet = weakref.WeakSet()
@@ -66,11 +66,10 @@ def compute(stock: Callable, loss, *args, **kwargs):
     assert step is not None
     reason = all_examples.reason_to_stay_apart((args, kwargs), step)
     if reason is not None:
-        warnings.warn(
+        warn(
             f"The loss '{loss.name}' is computed {reason}, so each replica computes it from its "
             "own examples alone. It is no mean over the examples, so the weights will be other "
-            "ones than on one device.",
-            stacklevel=2,
+            "ones than on one device."
         )
         return stock(loss, *args, **kwargs)
     given = (args, kwargs)

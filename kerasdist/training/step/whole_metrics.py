@@ -8,7 +8,6 @@ same numbers, of which the first replica's are read.
 """
 
 import contextlib
-import warnings
 import weakref
 from collections.abc import Callable, Generator
 
@@ -18,6 +17,7 @@ from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training import peers, traits
 from kerasdist.training.step import all_examples, own_attributes, replica_step
+from kerasdist.users_line import warn
 
 # Those that a step has updated with all examples; another step may leave them alone.
 _updated: weakref.WeakSet = weakref.WeakSet()
@@ -129,9 +129,8 @@ def _read_sum(metric) -> None:
 
 def _add_up(metric, reason: str) -> None:
     _read_sum(metric)
-    warnings.warn(
+    warn(
         f"The metric '{metric.name}' is updated {reason}, so each replica updates it with its own "
         "examples alone. Its result is that of the sums of its variables, which is another one "
-        "than on one device unless they add up, as totals and counts do.",
-        stacklevel=2,
+        "than on one device unless they add up, as totals and counts do."
     )
