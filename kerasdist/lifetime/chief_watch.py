@@ -20,8 +20,7 @@ class ChiefWatch(StepWatch):
         cluster: The tasks; this process is the chief.
         awaited: Returns the worker that the chief waits for, or None.
         waits_for_data: Returns whether that worker waits for data; None if it does not answer.
-        tell: Tells the other tasks what ends the job.
-        settings: Those of `StepWatch`, at least `limit_secs`.
+        settings: Those of `StepWatch`, at least `limit_secs` and `tell`.
     """
 
     def __init__(
@@ -30,11 +29,10 @@ class ChiefWatch(StepWatch):
         *,
         awaited: Callable[[], Task | None],
         waits_for_data: Callable[[Task], bool | None],
-        tell: Callable[[str], object],
         **settings,
     ):
         super().__init__(cluster, note=lambda text: None, **settings)
-        self._awaited, self._waits_for_data, self._tell = awaited, waits_for_data, tell
+        self._awaited, self._waits_for_data = awaited, waits_for_data
 
     def _places_of_others(self) -> dict[Task, Place]:
         return {}  # The workers have none: they run what the chief sends them.

@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -41,6 +42,7 @@ _NO_REASON = re.compile(r"\s|Graph execution error|Detected at node")
 _ABORTED_BY = "Collective ops is aborted by: "
 _TOLD = "kerasdist says: "
 _MOST_CHARACTERS = 300
+_ROUTES, _CALLS = "kerasdist.training.routes", ("_fit", "_evaluate")
 _TELL_SECS = 2.0  # TensorFlow takes milliseconds, or for ever if the chief is gone.
 _SPREAD_SECS = 1.0
 
@@ -48,41 +50,79 @@ _SPREAD_SECS = 1.0
 def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> None:
     """Makes this process end with exit code 138 if an error says that a peer is gone.
 
-    An error of its own ends it as usual, and ends the others with the reason.
+    An error of its own ends it as usual, and ends the others with the reason. In a thread, where
+    Python would go on, this is so after an error of `fit` or `evaluate`.
 
     Args:
         cluster: The tasks, and which one this is.
         tell: Tells the others the reason. By default, their collectives fail with it.
     """
-    previous = sys.excepthook
-    if isinstance(previous, functools.partial) and previous.func is _hook:
-        previous = previous.keywords["previous"]  # Of an earlier strategy: one hook is enough.
-    sys.excepthook = functools.partial(
-        _hook,
-        previous=previous,
-        cluster=cluster,
-        tell=tell or tell_others,
-        process_id=os.getpid(),
+    known = {"cluster": cluster, "tell": tell or tell_others, "process_id": os.getpid()}
+    for module, hook in ((sys, _hook), (threading, _hook_of_thread)):
+        previous = module.excepthook
+        if isinstance(previous, functools.partial) and previous.func is hook:
+            previous = previous.keywords["previous"]  # Of an earlier strategy: one is enough.
+        module.excepthook = functools.partial(hook, previous=previous, **known)
+
+
+def _hook_of_thread(arguments, *, previous, process_id, **known):
+    error = arguments.exc_value
+    is_fatal = isinstance(error, Exception) and (
+        _is_of_training(error) or _of_peer(error, known["cluster"]) is not None
     )
-
-
-def _hook(error_class, error, traceback, *, previous, cluster, tell, process_id):
-    if os.getpid() != process_id:  # A forked child, whose end is not that of the task.
-        previous(error_class, error, traceback)
+    if not is_fatal or os.getpid() != process_id:
+        previous(arguments)
         return
-    of_peer = next((each for each in _chain(error) if cause_of(each, cluster)), None)
+    raised = type(error), error, arguments.exc_traceback
+    _hook(*raised, previous=lambda *_: previous(arguments), process_id=process_id, **known)
+    end_process(FAILED)  # As Python does after the same error of its main thread.
+
+
+def _hook(error_class, error, trace, *, previous, cluster, tell, process_id):
+    if os.getpid() != process_id:  # A forked child, whose end is not that of the task.
+        previous(error_class, error, trace)
+        return
+    of_peer = _of_peer(error, cluster)
     if of_peer is None:
         launch_note.add(launch_note.FAILED)  # Its end may take longer than that of the others.
     if of_peer is None or of_peer is not error:  # The program's own, or one it made of the loss.
-        previous(error_class, error, traceback)
+        previous(error_class, error, trace)
     if of_peer is None:
         tell(f"{_has_failed(cluster)}{_in_a_line(error)}")
         return
+    _end_because_of(of_peer, trace, cluster, tell)
+
+
+def end_in_thread(error: BaseException, cluster: Cluster, tell: Callable[[str], object]) -> None:
+    """Ends this process if an error that leaves `fit` in a thread says that a peer is gone.
+
+    What runs programs in threads, as Ray and executors do, keeps their errors from any hook.
+    """
+    of_peer = _of_peer(error, cluster)
+    if of_peer is not None and threading.current_thread() is not threading.main_thread():
+        _end_because_of(of_peer, error.__traceback__, cluster, tell)
+
+
+def _of_peer(error: BaseException, cluster: Cluster) -> BaseException | None:
+    """Returns the error about a lost peer that an error is or came of; None if there is none."""
+    return next((each for each in _chain(error) if cause_of(each, cluster)), None)
+
+
+def _is_of_training(error: BaseException) -> bool:
+    """Whether an error, or what it came of, has left `fit` or `evaluate`."""
+    return any(
+        frame.f_globals.get("__name__") == _ROUTES and frame.f_code.co_name in _CALLS
+        for each in _chain(error)
+        for frame, _ in traceback.walk_tb(each.__traceback__)
+    )
+
+
+def _end_because_of(of_peer, trace, cluster, tell) -> NoReturn:
     if cause_of(of_peer, cluster).startswith(_has_failed(cluster)):
         end_process(FAILED)  # What another thread has said and told, before this one.
     lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}
     if ended := farewell.said_by(lost_tasks, cluster):
-        end_by_itself(farewell.describe(ended, traceback), cluster, tell)
+        end_by_itself(farewell.describe(ended, trace), cluster, tell)
     say(describe(of_peer, cluster))
     tell(cause_of(of_peer, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:

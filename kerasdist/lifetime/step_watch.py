@@ -67,6 +67,7 @@ class StepWatch:
         read: Returns the text of another worker, or "".
         say: Takes a line for the log.
         end: Ends this process: end(cause, is_late).
+        tell: Tells the other tasks what ends the job.
         show_stacks: Writes to the log where the threads of this process are.
         clock: Seconds.
 
@@ -83,6 +84,7 @@ class StepWatch:
         read: Callable[[Task], str] | None = None,
         say: Callable[[str], object] | None = None,
         end: Callable[[str, bool], object] | None = None,
+        tell: Callable[[str], object] | None = None,
         show_stacks: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -92,6 +94,7 @@ class StepWatch:
         self._read = read or (lambda task: notices.read(f"place of {task}"))
         self._say = say or terminal.say
         self._end = end or self._end_process
+        self._tell = tell or peer_failure.tell_others
         self._show_stacks = show_stacks or _print_stacks
         self._clock = clock
         self._num_active = self._num_calls = self._num_batches = self._num_epochs = 0
@@ -116,8 +119,10 @@ class StepWatch:
             self._thread.start()
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self.was_left = True
+            if self._num_active == 1:
+                peer_failure.end_in_thread(error, self._cluster, self._tell)
             raise
         finally:
             self._num_active -= 1
@@ -288,7 +293,7 @@ class StepWatch:
 
     def _end_process(self, cause: str, is_late: bool) -> None:
         if is_late:
-            peer_failure.end_by_itself(cause, self._cluster, peer_failure.tell_others)
+            peer_failure.end_by_itself(cause, self._cluster, self._tell)
         peer_failure.end(cause, self._cluster)
 
 

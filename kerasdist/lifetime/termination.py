@@ -5,6 +5,7 @@ not come back from, such as one that waits for data. A second TERM therefore end
 a thread, which hears of signals by the file descriptor that Python's C code writes them to.
 """
 
+import ctypes
 import functools
 import os
 import signal
@@ -17,6 +18,7 @@ from kerasdist.terminal import say
 
 # One TERM for a group of processes can come twice: a launcher passes on its own.
 _APART_SECS = 3.0
+_MOST_BYTES_OF_ACTION = 1024  # A `struct sigaction` has 152 or fewer.
 # Those that note TERM, the last one first to be put back.
 _watching: list["Termination"] = []
 
@@ -88,15 +90,15 @@ class TerminationKept:
     """A context that restores the handler of SIGTERM.
 
     TensorFlow takes over the signal when a strategy over several workers is made, and then does
-    nothing with it.
+    nothing with it. The C library restores it also in a thread, where `signal.signal` does not.
     """
 
     def __enter__(self):
-        self._handler = signal.getsignal(signal.SIGTERM)
+        self._action = ctypes.create_string_buffer(_MOST_BYTES_OF_ACTION)
+        ctypes.CDLL(None).sigaction(signal.SIGTERM, None, self._action)
 
     def __exit__(self, *error):
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._handler or signal.SIG_DFL)
+        ctypes.CDLL(None).sigaction(signal.SIGTERM, self._action, None)
 
 
 @functools.cache

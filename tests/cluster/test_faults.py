@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 
 import pytest
 import tensorflow as tf
@@ -260,6 +261,53 @@ def test_term_ends_a_worker_and_a_handler_of_the_program_stays(outcome):
     assert "kept: True" in outcome.outputs[1]
 
 
+IN_THREAD = """
+import threading
+
+def fit_in_thread():  # As Ray and executors do, which keep an error.
+    try:
+        fit()
+    except BaseException as error:
+        if index == 1:
+            raise
+
+threading.Thread(target=fit_in_thread).start()
+time.sleep(60)
+"""
+
+
+@of(
+    alone,
+    """
+def act():
+    if index == 1:
+        raise ValueError("my own bug")
+"""
+    + IN_THREAD,
+)
+def test_error_of_a_training_in_a_thread_ends_both_workers(outcome):
+    assert outcome.codes == [138, 1]
+    assert outcome.secs < 30
+    assert names_lost(outcome.outputs[0], survivor=0, lost=1)
+    assert "failed: ValueError: my own bug" in outcome.outputs[0]
+    assert "ValueError: my own bug" in outcome.outputs[1]
+
+
+@of(
+    alone,
+    """
+def act():
+    if index == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    + IN_THREAD,
+)
+def test_term_ends_a_worker_that_trains_in_a_thread(outcome):
+    assert outcome.codes == [143, 138]
+    assert outcome.secs < 10
+    assert names_lost(outcome.outputs[1], survivor=1, lost=0)
+
+
 SIGNAL_TO_THE_LAUNCHER = """
 def act():
     if index == 1:
@@ -449,6 +497,7 @@ def test_an_error_is_reported_once_however_many_strategies_were_made(monkeypatch
     cluster = Cluster(jobs={"worker": ["a:1", "b:2"]}, task=Task("worker", 0))
     printed, told = [], []
     monkeypatch.setattr(sys, "excepthook", lambda *error: printed.append(error))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
     for _ in range(3):
         peer_failure.handle(cluster, tell=told.append)
@@ -458,10 +507,25 @@ def test_an_error_is_reported_once_however_many_strategies_were_made(monkeypatch
     assert told == ["worker 0 (a:1) failed: ValueError: no data"]
 
 
+def test_an_error_of_a_thread_that_does_not_train_ends_nothing(monkeypatch):
+    cluster = Cluster(jobs={"worker": ["a:1", "b:2"]}, task=Task("worker", 0))
+    printed, told = [], []
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    peer_failure.handle(cluster, tell=told.append)
+
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+
+    assert (len(printed), told) == (1, [])
+
+
 def test_an_error_of_a_forked_child_is_not_one_of_the_task(monkeypatch):
     cluster = Cluster(jobs={"worker": ["a:1", "b:2"]}, task=Task("worker", 0))
     printed, told = [], []
     monkeypatch.setattr(sys, "excepthook", lambda *error: printed.append(error))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     peer_failure.handle(cluster, tell=told.append)
     monkeypatch.setattr(os, "getpid", lambda: -1)
 

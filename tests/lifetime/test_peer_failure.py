@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import pytest
 
@@ -34,6 +35,7 @@ def end_by_watch(is_late):
 )
 def test_a_full_disk_keeps_no_process_from_ending(monkeypatch, end, arguments, exit_code):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(peer_failure, "tell_others", lambda cause: None)
     monkeypatch.setattr(sys, "stdout", FullDisk())
     monkeypatch.setattr(sys, "stderr", FullDisk())
@@ -46,6 +48,7 @@ def test_a_task_that_ends_by_itself_says_nothing_of_a_peer(monkeypatch, capsys):
     """Its own steps fail with what one of its threads has told the others."""
     told = []
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match=r"^1$"):
         peer_failure.end_by_itself("its data has ended.", CLUSTER, told.append)
