@@ -94,7 +94,8 @@ a step was computed; also of each worker |
             an int of at least 1, `every_secs` is not a number or is negative, `graph` is not a
             bool, `on_error` is neither "warn" nor "raise", or `log_dir` is not the path of a
             folder; `weights`, `gradients` or `activations` are neither bools nor regular
-            expressions. When `fit` begins: an expression matches no variable or layer.
+            expressions. When `fit` begins: an expression matches no variable or layer, or another
+            `Summaries` has the same `log_dir`.
 
     Example:
         ```python
@@ -166,6 +167,7 @@ a step was computed; also of each worker |
         self._record.see_weights()
 
     def on_train_begin(self, logs=None):
+        self._check_is_alone()
         self._counter = UpdateCounter(
             self.model, every_steps=self.every_steps, every_secs=self.every_secs
         )
@@ -260,6 +262,14 @@ a step was computed; also of each worker |
     def describe(self):
         when = counted(self.every_steps, "step") if self.every_steps else f"{self.every_secs:g} s"
         return f"write summaries every {when} to {self.log_dir}"
+
+    def _check_is_alone(self):
+        given = running_call.callbacks()
+        if sum(isinstance(each, Summaries) and each.log_dir == self.log_dir for each in given) > 1:
+            raise ValueError(
+                f"Several Summaries with log_dir={self.log_dir!r} in `callbacks` would write "
+                "the same curves there. Give one, or give each a folder of its own."
+            )
 
     def _plan(self) -> str:
         text = str(plan.plan_training(self.model, callbacks=self.model.train_function.callbacks))

@@ -351,6 +351,19 @@ def test_wrong_arguments_are_named(arguments, message, tmp_path):
         Summaries(tmp_path, **arguments)
 
 
+def test_two_of_them_do_not_write_into_one_folder(tmp_path):
+    model = hand_loop.make_model(strategies.get("2 replicas"))
+    twice = [Summaries(tmp_path, every_steps=2), Summaries(f"{tmp_path}/", every_secs=1)]
+
+    with pytest.raises(
+        ValueError, match=f"Several Summaries with log_dir='{tmp_path}' .* Give one"
+    ):
+        hand_loop.fit(model, twice)
+
+    assert model.optimizer.iterations == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", [list, lambda variables: variables[0]])
 def test_variables_are_no_names(tmp_path, kind):
     model = hand_loop.make_model(strategies.get("one device"))

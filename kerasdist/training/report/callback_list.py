@@ -24,10 +24,14 @@ class CallbackList(keras.callbacks.CallbackList):
     """A `keras.callbacks.CallbackList` that skips hooks which do nothing.
 
     Args: those of `keras.callbacks.CallbackList`.
+
+    Raises:
+        TypeError: A callback is a class.
     """
 
     def __init__(self, callbacks=None, add_history=False, add_progbar=False, model=None, **params):
         callbacks = keras.tree.flatten(callbacks) if callbacks else []
+        _check_are_made(callbacks)
         if add_progbar and not any(
             isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
         ):
@@ -196,6 +200,15 @@ class CallbackList(keras.callbacks.CallbackList):
 
     def _overriding(self, hook: str) -> list:
         return [callback for callback in self.callbacks if is_overridden(callback, hook)]
+
+
+def _check_are_made(callbacks: list) -> None:
+    for each in callbacks:
+        if isinstance(each, type):
+            name = each.__name__
+            raise TypeError(
+                f"`callbacks` must hold instances. Received: the class {name}. Write {name}(...)."
+            )
 
 
 def _may_drift(model, strategy) -> bool:

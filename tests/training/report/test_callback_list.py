@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.callbacks import Every, OnChief
+from kerasdist.callbacks import Every, OnChief, Throughput
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step.step_logs import StepLogs
 from tests import strategies
@@ -242,6 +242,15 @@ def test_tensorboard_writes_what_it_writes_on_one_device(tmp_path, reads, update
 
     assert scalars(tmp_path / "ours") == scalars(tmp_path / "stock") != []
     assert len(reads) == num_reads
+
+
+@pytest.mark.parametrize("callbacks", [Throughput, [Throughput]])
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_a_class_is_answered_with_how_to_make_one(method, callbacks):
+    model = make_model(strategies.get("2 replicas"))
+
+    with pytest.raises(TypeError, match=r"the class Throughput. Write Throughput\(\.\.\.\)."):
+        getattr(model, method)(X, Y, callbacks=callbacks, verbose=0)
 
 
 @pytest.mark.parametrize("kind", [Counter, OlderCounter, OlderBeginCounter])
