@@ -14,9 +14,9 @@ from absl import flags
 
 import kerasdist
 from models import legacy_flags
+from models.datasets.damage import UnreadableDataError
 from models.divergence import DivergedError
-from models.input_pipeline import UnreadableDataError
-from models.usage_error import UsageError
+from models.usage_error import UsageError, printable
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.
 _FAILURE = 1
@@ -76,7 +76,7 @@ def _say(line: str) -> None:
     """Prints a line to stderr, after what was printed before it."""
     with contextlib.suppress(OSError, ValueError):  # It is full, or closed.
         sys.stdout.flush()
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 @contextlib.contextmanager

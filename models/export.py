@@ -22,6 +22,7 @@ import tensorflow as tf
 from absl import flags
 
 from models import command, saved_model
+from models.datasets.encoded_image import decode
 from models.typed_flags import define_text
 from models.usage_error import UsageError
 
@@ -66,8 +67,7 @@ def _write(folder: Path, model: keras.Model, preprocess) -> None:
         return {"logits": logits, "probabilities": keras.ops.softmax(logits)}
 
     def read(content):
-        image = tf.io.decode_image(content, channels=channels, expand_animations=False)
-        return preprocess(image, image_size=size, seed=None)
+        return preprocess(decode(content, channels=channels), image_size=size, seed=None)
 
     def classify_encoded(images):
         shape = tf.TensorSpec([size, size, channels], tf.float32)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import flags
 
 from models.datasets import Dataset
+from models.datasets.damage import UnreadableDataError
 from models.preprocessing import Preprocess
 from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
@@ -19,10 +20,6 @@ READ_ERRORS = (
     tf.errors.NotFoundError,
 )
 _SHUFFLE_BUFFER = 10_000  # Examples; a smaller dataset is shuffled as a whole.
-
-
-class UnreadableDataError(Exception):
-    """An example cannot be used; the message names it."""
 
 
 def define_flags(values: flags.FlagValues, *, split: str, batch_size: int) -> None:

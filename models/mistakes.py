@@ -90,7 +90,7 @@ def write_picture(
         axes.imshow(as_picture(mistake.image), cmap="gray", vmin=0, vmax=1)
         right = f"is {names[mistake.right]} ({mistake.right_probability:.0%})"
         said = f"taken for {names[mistake.said]} ({mistake.probability:.0%})"
-        axes.set_title(f"{right}\n{said}", fontsize=8)
+        axes.set_title(f"{right}\n{said}", fontsize=8, parse_math=False)
     with whole_file(path) as incomplete:
         figure.savefig(incomplete, dpi=130)
 

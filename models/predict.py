@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import flags
 
 from models import command, labels, saved_model
+from models.datasets.encoded_image import decode
 from models.typed_flags import define_count
 from models.usage_error import UsageError
 
@@ -53,11 +54,13 @@ def _predict(values: flags.FlagValues, files: Sequence[str]) -> int:
 def _read(file: str, channels: int) -> tf.Tensor:
     try:
         content = Path(file).read_bytes()
-        return tf.io.decode_image(content, channels=channels, expand_animations=False)
+        return decode(content, channels=channels)
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}.") from error
     except tf.errors.InvalidArgumentError as error:
-        raise UsageError(f"{file!r} is not an image: JPEG, PNG, BMP or GIF is needed.") from error
+        raise UsageError(
+            f"{file!r} is not an image: JPEG, PNG, BMP, GIF or WebP is needed."
+        ) from error
 
 
 if __name__ == "__main__":

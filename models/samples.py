@@ -47,7 +47,11 @@ def write_picture(
             image, image_size=image_size, seed=tf.constant([seed, number], tf.int64)
         )
         position = int(label) - labels_offset
-        stored.set_title(names[position] if 0 <= position < len(names) else "invalid", fontsize=8)
+        stored.set_title(
+            names[position] if 0 <= position < len(names) else "invalid",
+            fontsize=8,
+            parse_math=False,
+        )
         for axes, shown in ((stored, image), (seen, prepared)):
             axes.imshow(as_picture(np.asarray(shown)), cmap="gray", vmin=0, vmax=1)
     with whole_file(path) as incomplete:

@@ -1,6 +1,7 @@
 """What a person typed wrong: one readable message, no traceback, exit code 2."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -25,6 +26,14 @@ def check_name(flag: str, name: str, valid_names: Iterable[str]) -> None:
     listed = ", ".join(valid_names)
     raise UsageError(
         f"Unknown {flag} {name!r}. Valid names: {listed}{did_you_mean(name, valid_names)}"
+    )
+
+
+def printable(text: str) -> str:
+    """Returns a text whose names of files and classes cannot steer the terminal, or fail there."""
+    return "".join(
+        ascii(each)[1:-1] if unicodedata.category(each) in ("Cc", "Cs") and each != "\n" else each
+        for each in text
     )
 
 

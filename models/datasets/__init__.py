@@ -45,6 +45,7 @@ def load(name: str, *, split: str | None, data_dir: str) -> Dataset:
     Raises:
         UsageError: The name or the split is unknown, the directory is missing, or the data cannot
             be downloaded.
+        UnreadableDataError: A file is incomplete.
     """
     if not Path(data_dir).is_dir():
         raise UsageError(

@@ -1,10 +1,14 @@
-"""Finds where the files of a dataset are damaged, after reading them has failed."""
+"""What is said of data that cannot be used, and where its files are damaged."""
 
 import re
 from collections.abc import Callable
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
+
+
+class UnreadableDataError(Exception):
+    """An example cannot be used; the message names it."""
 
 
 def first_damage(builder: tfds.core.DatasetBuilder, split: str) -> str:
@@ -36,7 +40,10 @@ def damage_of_file(path: str, decode: Callable) -> tuple[int, str]:
         for _ in tf.data.TFRecordDataset(path).map(decode):
             number += 1
     except tf.errors.OpError as error:
-        line = error.message.partition("\n")[0]
-        reason = re.sub(r"{{.*?}} ?| \[Op:.*", "", line)  # TensorFlow's names of ops.
-        return number, f"record {number} (from 0) of {path} cannot be read: {reason}"
+        return number, f"record {number} (from 0) of {path} cannot be read: {reason_of(error)}"
     return number, ""
+
+
+def reason_of(error: tf.errors.OpError) -> str:
+    """Returns what TensorFlow says in one line, without its names of ops."""
+    return re.sub(r"{{.*?}} ?| \[Op:.*", "", error.message.partition("\n")[0])

@@ -9,14 +9,17 @@ Without folders of splits (data/cats/1.jpg) all images are the split "train". Wi
 classes are numbered in the order of their names, over all splits.
 """
 
+import os
 from pathlib import Path
 
 import tensorflow as tf
 
 from models import labels
 from models.datasets import splits
+from models.datasets.damage import reason_of
 from models.datasets.dataset import Dataset
-from models.usage_error import UsageError
+from models.datasets.encoded_image import decode
+from models.usage_error import UsageError, printable
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
 _CHANNELS = 3
@@ -31,7 +34,8 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
         data_dir: The folder.
 
     Raises:
-        UsageError: There is no such split, there are no images, or labels.txt lacks a class.
+        UsageError: There is no such split, there are no images, or labels.txt lacks a class; or the
+            name of a class is not UTF-8.
     """
     folders = _folders_of_splits(Path(data_dir))
     images = {name: list(_images(folder)) for name, folder in folders.items()}
@@ -41,6 +45,7 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
             f"--dataset_dir {str(data_dir)!r} has no images: <split>/<class>/<image> or "
             f"<class>/<image> is needed, with {', '.join(sorted(_IMAGES))}."
         )
+    _check_names(found)
     names = _label_names(Path(data_dir) / labels.FILE, found)
     numbers = {name_of(name): number for number, name in enumerate(names)}
     _tell_what_is_skipped(folders, images)
@@ -51,7 +56,8 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
         for path in images[part.split][part.begin : part.end]
     ]
     classes = tf.constant([numbers[path.parent.name] for path in paths], tf.int64)
-    files = tf.data.Dataset.from_tensor_slices(([str(path) for path in paths], classes))
+    # As bytes: the name of a file need not be text.
+    files = tf.data.Dataset.from_tensor_slices(([os.fsencode(path) for path in paths], classes))
     return Dataset(
         examples=files.map(lambda path, label: (_read(path), label), tf.data.AUTOTUNE),
         num_examples=len(paths),
@@ -65,6 +71,14 @@ def load(*, split: str | None, data_dir: str) -> Dataset:
 def name_of(label: str) -> str:
     """Returns the name of the folder that holds the images of a class."""
     return label.replace("/", "_")
+
+
+def _check_names(found: list[str]) -> None:
+    for name in found:
+        if printable(name) != name or "\n" in name:
+            raise UsageError(
+                f"The folder of the class {name!r} has a name that cannot be printed. Rename it."
+            )
 
 
 def _label_names(path: Path, found: list[str]) -> tuple[str, ...]:
@@ -84,14 +98,20 @@ def _label_names(path: Path, found: list[str]) -> tuple[str, ...]:
 
 def _folders_of_splits(root: Path) -> dict[str, Path]:
     inner = [path for path in sorted(root.iterdir()) if path.is_dir()]
-    has_splits = any(True for path in inner for each in path.iterdir() if each.is_dir())
+    has_splits = any(
+        each.is_dir() and not _is_named_as_image(each) for path in inner for each in path.iterdir()
+    )
     return {path.name: path for path in inner} if has_splits else {"train": root}
 
 
 def _images(folder: Path):
     for path in sorted(folder.glob("*/*")):
-        if path.suffix.lower() in _IMAGES and not path.name.startswith("."):
+        if _is_named_as_image(path) and path.is_file():
             yield path
+
+
+def _is_named_as_image(path: Path) -> bool:
+    return path.suffix.lower() in _IMAGES and not path.name.startswith(".")
 
 
 def _tell_what_is_skipped(folders, images) -> None:
@@ -100,24 +120,24 @@ def _tell_what_is_skipped(folders, images) -> None:
         path
         for folder in folders.values()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path not in found and path.name != labels.FILE
+        if path not in found
+        and path.name != labels.FILE
+        and (path.is_file() or _is_named_as_image(path))
     ]
     if others:
         more = f" and {len(others) - _MOST_SHOWN} more" if len(others) > _MOST_SHOWN else ""
         shown = ", ".join(map(str, others[:_MOST_SHOWN]))
-        print(f"Skipped, because they are not images of a class: {shown}{more}.")
+        print(printable(f"Skipped, because they are not images of a class: {shown}{more}."))
 
 
 def _read(path) -> tf.Tensor:
-    content = tf.io.read_file(path)
-    image = tf.io.decode_image(content, channels=_CHANNELS, expand_animations=False)
-    return tf.ensure_shape(image, [None, None, _CHANNELS])
+    return decode(tf.io.read_file(path), channels=_CHANNELS)
 
 
 def _first_damage(paths: list[Path]) -> str:
     for path in paths:
         try:
-            _read(str(path))
+            _read(os.fsencode(path))
         except tf.errors.OpError as error:
-            return f"{path} cannot be read: {error.message.partition(chr(10))[0]}"
+            return f"{path} cannot be read: {reason_of(error)}"
     return ""

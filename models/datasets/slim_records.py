@@ -6,13 +6,14 @@ data/train-00000-of-01024                      imagenet
 data/train.record-00000-of-00100               visualwakewords
 data/labels.txt                                "0:daisy", a line for each class
 
-Each record is a tf.train.Example with image/encoded and image/class/label.
+Each record is a tf.train.Example with image/encoded and image/class/label. As slim does, images are
+read in color, also gray ones, unless the dataset is gray by its definition.
 """
 
 import functools
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ import tensorflow as tf
 
 from models import labels
 from models.datasets import splits
-from models.datasets.damage import damage_of_file
+from models.datasets.damage import UnreadableDataError, damage_of_file, reason_of
 from models.datasets.dataset import Dataset
+from models.datasets.encoded_image import decode
 from models.usage_error import UsageError
 
 # The datasets whose files are named otherwise, and the classes of those without a labels.txt.
@@ -31,6 +33,7 @@ _FILES = {
 }
 SPLIT = "[a-zA-Z0-9]+"  # Without an underscore, behind which the number of the file is.
 _NUM_CLASSES = {"cifar10": 10, "flowers": 5, "imagenet": 1001, "mnist": 10, "visualwakewords": 2}
+_GRAY = {"digits", "emnist", "fashion_mnist", "kmnist", "mnist"}
 _LENGTH = struct.Struct("<Q")  # Of a record: it comes after this and 4 bytes, and before 4 more.
 _AROUND = 4
 
@@ -81,12 +84,18 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
         data_dir: Where labels.txt is.
 
     Raises:
-        UsageError: There is no such split, or the classes are unknown.
+        UsageError: There is no such split, the classes are unknown, or the files do not begin with
+            a record in slim's format.
+        UnreadableDataError: A file is incomplete.
     """
-    sizes = {each: sum(map(_count, paths)) for each, paths in files.items()}
+    channels = 1 if name in _GRAY else 3
+    read = functools.partial(_read, channels=channels)
+    try:
+        sizes = {each: sum(map(_count, paths)) for each, paths in files.items()}
+    except UnreadableDataError as error:
+        raise UnreadableDataError(f"--dataset_name {name!r}: {error}") from error
     parts = splits.parts(name, split or next(iter(sizes)), sizes)
-    channels = _channels(files[parts[0].split][0])
-    decode = functools.partial(_decode, channels=channels)
+    _check_first_record(files[parts[0].split][0], read)
     records = functools.reduce(
         lambda before, after: before.concatenate(after),
         (
@@ -97,19 +106,19 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
         ),
     )
     return Dataset(
-        examples=records.map(decode, tf.data.AUTOTUNE),
+        examples=records.map(read, tf.data.AUTOTUNE),
         num_examples=sum(part.end - part.begin for part in parts),
         label_names=_label_names(name, Path(data_dir)),
         channels=channels,
         split_names=tuple(sizes),
-        damage=lambda: next(filter(None, _damages(files, parts, decode)), ""),
+        damage=lambda: next(filter(None, _damages(files, parts, read)), ""),
     )
 
 
-def _damages(files, parts, decode) -> Iterator[str]:
+def _damages(files, parts, read) -> Iterator[str]:
     for part in parts:
         for path in files[part.split]:
-            yield damage_of_file(str(path), decode)[1]
+            yield damage_of_file(str(path), read)[1]
 
 
 def _label_names(name: str, data_dir: Path) -> tuple[str, ...]:
@@ -129,24 +138,32 @@ def _count(path: Path) -> int:
 
 
 def _lengths(path: Path) -> Iterator[int]:
+    end = path.stat().st_size
     with path.open("rb") as file:
-        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        number = begin = 0
+        while begin < end:
+            head = file.read(_LENGTH.size).ljust(_LENGTH.size, b"\xff")
             (length,) = _LENGTH.unpack(head)
-            file.seek(_AROUND + length + _AROUND, 1)
+            begin += _LENGTH.size + _AROUND + length + _AROUND
+            if begin > end:
+                raise UnreadableDataError(
+                    f"record {number} (from 0) of {path} cannot be read: the file ends before it "
+                    "does. It is incomplete, or the length of a record is damaged."
+                )
+            file.seek(begin)
+            number += 1
             yield length
 
 
-def _channels(path: Path) -> int:
+def _check_first_record(path: Path, read: Callable) -> None:
     try:
-        record = next(iter(tf.data.TFRecordDataset(str(path)).take(1)))
-        image = tf.io.decode_image(_parse(record)["image/encoded"], expand_animations=False)
+        read(next(iter(tf.data.TFRecordDataset(str(path)).take(1))))
     except (StopIteration, tf.errors.OpError) as error:
-        reason = getattr(error, "message", "it is empty").partition("\n")[0]
+        reason = reason_of(error) if isinstance(error, tf.errors.OpError) else "it is empty"
         raise UsageError(
             f"{path} does not begin with a record in slim's format, with image/encoded and "
             f"image/class/label: {reason}"
         ) from error
-    return 1 if image.shape[-1] == 1 else 3
 
 
 def _parse(record) -> dict[str, tf.Tensor]:
@@ -159,11 +176,9 @@ def _parse(record) -> dict[str, tf.Tensor]:
     )
 
 
-def _decode(record, *, channels: int):
+def _read(record, *, channels: int):
     example = _parse(record)
-    image = tf.io.decode_image(example["image/encoded"], channels=channels, expand_animations=False)
-    image = tf.ensure_shape(image, [None, None, channels])
-    return image, example["image/class/label"]
+    return decode(example["image/encoded"], channels=channels), example["image/class/label"]
 
 
 class Encoded(NamedTuple):

@@ -46,11 +46,42 @@ def test_records_hold_what_the_dataset_holds(data_dir, records):
         ours = datasets.load("numbers", split=split, data_dir=records)
         theirs = datasets.load("digits", split=split, data_dir=data_dir)
         assert ours.num_examples == theirs.num_examples
-        assert (ours.channels, ours.label_names) == (1, theirs.label_names)
+        assert (ours.channels, ours.label_names) == (3, theirs.label_names)
         assert ours.split_names == ("test", "train")
         # In the same order, too.
-        pairs = zip(ours.examples, theirs.examples, strict=True)
+        gray = ours.examples.map(lambda image, label: (image[..., :1], label))
+        pairs = zip(gray, theirs.examples, strict=True)
         assert all(int(a[1]) == int(b[1]) and np.array_equal(a[0], b[0]) for a, b in pairs)
+
+
+def encoded(*, channels, dtype="uint8") -> slim_records.Encoded:
+    image = np.full((4, 5, channels), np.iinfo(dtype).max, dtype)
+    return slim_records.Encoded(tf.io.encode_png(image).numpy(), 4, 5, 0)
+
+
+IMAGES = {
+    "gray": encoded(channels=1),
+    "gray with alpha": encoded(channels=2),
+    "color": encoded(channels=3),
+    "color with alpha": encoded(channels=4),
+    "16 bits": encoded(channels=3, dtype="uint16"),
+    "gray of 16 bits": encoded(channels=1, dtype="uint16"),
+}
+
+
+@pytest.mark.parametrize(("name", "channels"), [("odd", 3), ("mnist", 1), ("digits", 1)])
+@pytest.mark.parametrize("first", ["gray", "color"])
+def test_the_name_of_records_says_how_many_channels_all_of_them_have(
+    name, channels, first, tmp_path
+):
+    labels.write(tmp_path / "labels.txt", tuple("0123456789"))
+    slim_records.write(tmp_path / f"{name}_train.tfrecord", [IMAGES[first], *IMAGES.values()])
+
+    dataset = datasets.load(name, split="train", data_dir=tmp_path)
+
+    assert dataset.channels == dataset.examples.element_spec[0].shape[-1] == channels
+    for image, _ in dataset.examples:
+        np.testing.assert_array_equal(image, np.full((4, 5, channels), 255))
 
 
 def test_a_folder_holds_what_the_dataset_holds(data_dir, folder):
@@ -139,7 +170,7 @@ def test_files_at_slims_names_are_read_without_labels(name, files, num_classes, 
 
     assert dataset.num_classes == num_classes
     [(image, label)] = dataset.examples
-    assert image.shape == (4, 5, 3)
+    assert image.shape == (4, 5, 1 if name == "mnist" else 3)
     assert int(label) == 1
 
 
