@@ -2,13 +2,15 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-quick
-.PHONY: test-drawn test-faults test-kills test-keras test-versions keras-tests
+.PHONY: test-drawn test-faults test-kills test-keras test-libraries test-versions keras-tests
 .PHONY: docs dist lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
 
 UV := .venv/bin/uv
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # The tests of `make test`, by the marks in pyproject.toml; `make test-all` has all of them.
 WHICH := not exhaustive
 # In the order of tests/conftest.py, and not by their numbers of tests.
@@ -18,7 +20,7 @@ MADE := .venv/.made-by-$(notdir $(PYTHON))
 INSTALLED := $(MADE)-installed
 
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "The first run installs into .venv. Another Python: PYTHON=python3.12 make test"
 
@@ -33,7 +35,7 @@ test: lint keras-tests .venvs/profile/installed ## Check the style and the types
 	@.venv/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(WHICH)" tests/programs
 
 test-all: WHICH :=
-test-all: test test-versions ## Run what is exhaustive as well, and the promises on older versions.
+test-all: test test-versions test-libraries ## Run what is exhaustive as well, older versions, and other libraries.
 
 test-quick: lint ## Check the style and the types, then run the tests that need no cluster (four minutes).
 	@echo "Running the tests that are quick, two files at a time"
@@ -45,6 +47,10 @@ test-faults: $(INSTALLED) ## Inject every fault into a job, and print what becam
 test-keras: keras-tests ## Run all of Keras' own tests that train or save, under our deployments (a quarter of an hour).
 	@echo "Running Keras' own tests: plain, with the routes laid, on one device, on two replicas"
 	@.venv/bin/python -m tests.keras
+
+test-libraries: .venvs/libraries/installed ## Run the tests with libraries that people use, in an environment with them.
+	@echo "Running the tests with other libraries ($(WHICH))"
+	@.venvs/libraries/bin/python -m pytest -m "$(WHICH)" -rs tests/libraries
 
 test-drawn: $(INSTALLED) ## Compare programs drawn at random with plain Keras (EXAMPLES=2000).
 	@echo "Drawing $(or $(EXAMPLES),200) programs"
@@ -80,20 +86,16 @@ lint: $(INSTALLED) ## Check the style and the types.
 
 lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes newer versions).
 	@echo "Resolving pyproject.toml into requirements.lock and locks/"
-	@$(UV) pip compile pyproject.toml --group app --group build --group lint --group test \
-	  --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
-	  $(if $(UPGRADE),--upgrade) --quiet --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --group app --group build --group lint --group test \
+	  --output-file requirements.lock
 	@for lock in locks/keras-*-tensorflow-*.lock; do \
 	  pair=$$(basename $$lock .lock | sed -E 's/keras-(.*)-tensorflow-(.*)/keras==\1.* tensorflow==\2.*/'); \
-	  $(UV) pip compile pyproject.toml --group build --group promises \
-	    --constraints <(printf '%s\n' $$pair) --no-annotate \
-	    --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
-	    $(if $(UPGRADE),--upgrade) --quiet --output-file $$lock || exit 1; \
+	  $(COMPILE) pyproject.toml --group build --group promises \
+	    --constraints <(printf '%s\n' $$pair) --no-annotate --output-file $$lock || exit 1; \
 	done
+	@$(COMPILE) pyproject.toml --group libraries --no-annotate --output-file locks/libraries.lock
 	@for group in docs profile; do \
-	  $(UV) pip compile --group $$group --no-annotate \
-	    --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" \
-	    $(if $(UPGRADE),--upgrade) --quiet --output-file locks/$$group.lock || exit 1; \
+	  $(COMPILE) --group $$group --no-annotate --output-file locks/$$group.lock || exit 1; \
 	done
 
 clean: ## Remove .venv, .venvs, Keras' tests and the caches; runs/ and data/ stay.
@@ -114,7 +116,7 @@ $(INSTALLED): $(MADE) requirements.lock pyproject.toml
 .venvs/%/installed: $(MADE) locks/%.lock
 	@echo "Installing locks/$*.lock into .venvs/$*"
 	@$(UV) venv --quiet --clear --python .venv/bin/python .venvs/$*
-	@$(UV) pip sync --quiet --python .venvs/$* --require-hashes locks/$*.lock
+	@$(UV) pip sync --quiet --python .venvs/$* --compile-bytecode --require-hashes locks/$*.lock
 	@touch $@
 
 $(MADE):

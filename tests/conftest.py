@@ -80,6 +80,9 @@ def pytest_configure():
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+_WHOLE_FOLDERS = ("cluster", "libraries", "programs")
+
+
 @pytest.fixture
 def strategy(request):
     """The strategy of the deployment that `tests.strategies.each_strategy` names."""
@@ -93,7 +96,7 @@ def pytest_collection_modifyitems(items):
     """
     here = Path(__file__).parent
     for item in items:
-        if any(item.path.is_relative_to(here / name) for name in ("cluster", "programs")):
+        if any(item.path.is_relative_to(here / name) for name in _WHOLE_FOLDERS):
             item.add_marker(pytest.mark.processes)
     take_long = {item.path for item in items if item.get_closest_marker("processes")}
     items.sort(key=lambda item: item.path not in take_long)
