@@ -38,10 +38,10 @@ class ChiefWatch(StepWatch):
         return {}  # The workers have none: they run what the chief sends them.
 
     def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
-        task, doing = self._cluster.task, BETWEEN
-        if not places[task].is_between:
-            worker = self._awaited()
-            task, doing = (worker, _WAITS[self._waits_for_data(worker)]) if worker else (task, DATA)
+        task = self._cluster.task
+        doing = BETWEEN if places[task].is_between else DATA
+        if worker := self._awaited():  # Also between two steps, where results are read.
+            task, doing = worker, _WAITS[self._waits_for_data(worker)]
         return {task}, f"{self._cluster.describe(task)} is late: {doing}."
 
     def _end_process(self, cause: str, is_late: bool) -> None:

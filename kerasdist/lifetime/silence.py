@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Task
-from kerasdist.preflight.tensorflow_server import find_problem
+from kerasdist.preflight.tensorflow_server import NO_ANSWER, find_problem
 
 # Between two looks. After a longer gap, a task may have been well in between without being asked.
 _GAP_SECS = 10.0
@@ -17,6 +17,9 @@ class Silence:
     Args:
         addresses: Of the tasks.
         clock: Seconds.
+
+    Attributes:
+        halted: Those whose machine answered for them at most, when they were called last.
     """
 
     def __init__(
@@ -26,6 +29,7 @@ class Silence:
         self._clock = clock
         self._since: dict[Task, float] = {}
         self._looked_at = clock()
+        self.halted: set[Task] = set()
         self._executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=32, thread_name_prefix="kerasdist_probe"
         )
@@ -34,8 +38,16 @@ class Silence:
         """Calls every task, and notes which of them answer."""
         asked_at = self._clock()  # A call of a halted task takes seconds.
         before = self._since if asked_at - self._looked_at <= _GAP_SECS else {}
-        problems = [*self._executor.map(find_problem, self._addresses.values())]
+        try:
+            problems = [*self._executor.map(find_problem, self._addresses.values())]
+        except RuntimeError:  # This process ends, and its executors have ended.
+            return
         self._looked_at = self._clock()
+        self.halted = {
+            task
+            for task, problem in zip(self._addresses, problems, strict=True)
+            if problem == NO_ANSWER
+        }
         # A new one: another thread may be reading the other.
         self._since = {
             task: before.get(task, asked_at)

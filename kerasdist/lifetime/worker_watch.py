@@ -20,6 +20,7 @@ from kerasdist.private import coordinator_adapter
 from kerasdist.terminal import say
 
 _PROBE_SECS = 2.0
+_FRESH_SECS = 0.5  # For so long an answer counts where many new functions come together.
 _REPORT_SECS = 10.0
 
 
@@ -36,7 +37,6 @@ class WorkerWatch:
 
     Attributes:
         has_lost: Whether a worker was ever lost.
-        awaited: The worker that `fetch_once` waits for, or None.
     """
 
     def __init__(
@@ -59,14 +59,21 @@ class WorkerWatch:
         self._given_up: set[Task] = set()
         self._lost: set[Task] = set()  # As TensorFlow has noticed.
         self.has_lost = False
-        self.awaited: Task | None = None
+        self._awaited: Task | None = None
         self._probed_at = 0.0
         self._reported_at = 0.0
         self._waiting_since: float | None = None
+        self._is_looking = threading.Lock()
         coordinator_adapter.report_lost_workers(
             coordinator, on_lost=self._say_lost, on_back=self._say_back
         )
+        coordinator_adapter.before_each_new_function(self.wait_for_halted_workers)
         threading.Thread(target=self._guard, name="kerasdist_watch", daemon=True).start()
+
+    @property
+    def awaited(self) -> Task | None:
+        """The worker that `fetch_once` waits for, or one that does not answer; None for none."""
+        return self._awaited or min(self._workers.tasks(_PROBE_SECS), key=str, default=None)
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[None]:
@@ -114,11 +121,11 @@ class WorkerWatch:
                     self._coordinator.done()  # Raises what has failed elsewhere.
                     silent = self.silent_workers()
                     if attempt.worker is not None:
-                        self.awaited = Task("worker", attempt.worker)
-                    if self.awaited in silent and attempt.give_up():
+                        self._awaited = Task("worker", attempt.worker)
+                    if self._awaited in silent and attempt.give_up():
                         return None
             finally:
-                self.awaited = None
+                self._awaited = None
             return result.fetch()
 
     def silent_workers(self) -> set[Task]:
@@ -127,7 +134,17 @@ class WorkerWatch:
         Raises:
             tf.errors.UnavailableError: No worker is left.
         """
-        if self._clock() >= self._probed_at + _PROBE_SECS:
+        if self._is_looking.acquire(blocking=False):  # The other thread may, for seconds.
+            try:
+                self._give_up_silent_workers()
+            finally:
+                self._is_looking.release()
+        self._wait_for_any()
+        return self._given_up
+
+    def _give_up_silent_workers(self, after_secs: float = _PROBE_SECS):
+        """Looks at the workers if the last look was so long ago."""
+        if self._clock() >= self._probed_at + after_secs:
             self._workers.look()
             self._probed_at = self._clock()
         silent = self._workers.tasks(self._silent_secs)
@@ -137,8 +154,15 @@ class WorkerWatch:
                 say(f"{self._name(task)} gives no sign of life: its steps go to the others.")
             _kill_if_halted(self._cluster.addresses[task])
         self._given_up = silent
-        self._wait_for_any()
-        return silent
+
+    def wait_for_halted_workers(self) -> None:
+        """Waits until no worker is halted but those that are given up."""
+        while True:
+            with self._is_looking:
+                self._give_up_silent_workers(_FRESH_SECS)
+            if self._workers.halted <= self._given_up:
+                return
+            self._sleep(_FRESH_SECS)
 
     def _wait_for_any(self):
         secs = self._workers.secs_of_all()
@@ -153,6 +177,10 @@ class WorkerWatch:
         servers = self._silence_of("ps")
         while True:
             self._sleep(_PROBE_SECS)
+            # Whatever the main thread does: TensorFlow may wait there for a halted worker, too,
+            # which has to hear of each new function.
+            with self._is_looking:
+                self._give_up_silent_workers()
             since = self._waiting_since
             if since is None or self._clock() < since + _PROBE_SECS:
                 continue

@@ -5,6 +5,7 @@ import socket
 from kerasdist.preflight.addresses import connect, describe_problem
 
 _HEAD_BYTES = 9
+NO_ANSWER = "no answer, it is halted or cut off"
 
 
 def is_greeting(data: bytes) -> bool:
@@ -21,7 +22,7 @@ def find_problem(address: str) -> str:
         with connect(address) as caller:
             greeting = caller.recv(_HEAD_BYTES, socket.MSG_WAITALL)
     except TimeoutError:
-        return "no answer, it is halted or cut off"
+        return NO_ANSWER
     except (OSError, UnicodeError) as error:
         return describe_problem(error)
     return "" if is_greeting(greeting) else "something other than TensorFlow answers there"

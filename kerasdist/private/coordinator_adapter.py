@@ -167,6 +167,22 @@ def _copy(output):
     return tf.identity(output) if tf.is_tensor(output) else output
 
 
+def before_each_new_function(act: Callable[[], object]) -> None:
+    """Calls `act` before TensorFlow tells all tasks of a cluster of a new function.
+
+    It then waits for their answers and holds Python's lock, so that no thread of this process runs
+    while one of them is halted.
+    """
+    eager = context.context()
+    add = names.find(type(eager), "add_c_function")
+
+    def act_and_add(function):
+        act()
+        add(eager, function)
+
+    names.overwrite(eager, "add_c_function", act_and_add)
+
+
 @functools.cache
 def let_control_flow_ask_at_call_time() -> None:
     """Lets a step have what each worker has of its own within `tf.cond` and `tf.while_loop`.

@@ -119,6 +119,27 @@ def test_halted_worker_is_found_and_killed(outcome):
     assert outcome.secs < 60
 
 
+@of(
+    alone,
+    """
+class Halt(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        if batch == 299:  # Only the results are left to be read, by functions that are new.
+            print(f"acts at {time.time()}", flush=True)
+            kill("worker 1", signal.SIGSTOP)
+
+
+class Model(Model):
+    def fit(self, **given):
+        self.evaluate(**data(), verbose=0, callbacks=[Halt()])
+""",
+)
+def test_worker_that_is_halted_when_only_results_are_left_is_found_and_killed(outcome):
+    assert outcome.codes == [0, 0, 137, 0]
+    assert re.search(SILENT, outcome.outputs[0])
+    assert outcome.secs < 30
+
+
 @pytest.mark.exhaustive
 @of(
     alone,

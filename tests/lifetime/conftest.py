@@ -15,5 +15,7 @@ def clock():
 def halted(monkeypatch):
     """The addresses that do not answer."""
     addresses = set()
-    monkeypatch.setattr(silence, "find_problem", lambda to: "no answer" if to in addresses else "")
+    monkeypatch.setattr(
+        silence, "find_problem", lambda to: silence.NO_ANSWER if to in addresses else ""
+    )
     return addresses

@@ -108,6 +108,13 @@ def test_chief_in_a_callback_is_late(job):
     assert job.stacks == [1]
 
 
+def test_chief_that_waits_for_a_worker_between_two_steps_is_not_late(job):
+    job.awaited = Task("worker", 1)
+    job.look_for(20)
+
+    assert "worker 1 (c:1) is late: " in job.said[0]
+
+
 def test_no_places_are_read(job):
     job = Job(read=lambda task: pytest.fail(f"{task} notes none"))
     with job.active():

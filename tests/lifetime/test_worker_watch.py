@@ -30,6 +30,9 @@ def reports(monkeypatch):
         "report_lost_workers",
         lambda coordinator, **given: functions.update(given),
     )
+    monkeypatch.setattr(
+        coordinator_adapter, "before_each_new_function", lambda act: functions.update(new=act)
+    )
     return functions
 
 
@@ -136,6 +139,27 @@ def test_without_workers_it_waits_says_so_and_gives_up(make_watch, clock, halted
     with pytest.raises(tf.errors.UnavailableError, match="no worker is left, for 30 s") as error:
         watch.silent_workers()
     assert peer_failure.cause_of(error.value, CLUSTER) == "no worker is left, for 30 s."
+
+
+def test_a_new_function_waits_until_a_halted_worker_is_given_up_or_goes_on(
+    make_watch, reports, clock, halted
+):
+    watch = make_watch(sleep=clock.sleep)
+    halted.add(WORKERS[1])
+    reports["new"]()
+
+    assert watch.silent_workers() == {ONE}
+
+
+def test_a_new_function_does_not_wait_for_a_worker_that_is_gone(
+    make_watch, reports, clock, monkeypatch
+):
+    monkeypatch.setattr(silence, "find_problem", lambda address: "nobody listens there")
+    make_watch()
+    before = clock()
+    reports["new"]()
+
+    assert clock() == before
 
 
 def test_one_worker_is_enough(make_watch, clock, halted):
@@ -253,7 +277,7 @@ def test_guard_leaves_the_process_alone_while_the_ps_answers(make_watch, clock, 
     assert not causes
 
 
-def test_guard_asks_nobody_while_nobody_waits(make_watch, clock, monkeypatch):
+def test_guard_asks_the_workers_alone_while_nobody_waits(make_watch, clock, halted, monkeypatch):
     asked = []
     monkeypatch.setattr(silence, "find_problem", lambda address: asked.append(address) or "")
     nights = Nights(clock, 20)
@@ -262,7 +286,19 @@ def test_guard_asks_nobody_while_nobody_waits(make_watch, clock, monkeypatch):
         pass
     nights.pass_by()
 
-    assert not asked
+    assert set(asked) == set(WORKERS)
+
+
+def test_guard_gives_up_a_worker_while_the_main_thread_is_in_tensorflow(
+    make_watch, clock, halted, capsys
+):
+    nights = Nights(clock, 5)
+    halted.add(WORKERS[1])
+    watch = make_watch(sleep=nights.sleep)
+    nights.pass_by()
+
+    assert watch.awaited == ONE
+    assert "worker 1 (192.0.2.2:1) gives no sign of life" in capsys.readouterr().err
 
 
 class SlowTask(Task):
