@@ -17,7 +17,7 @@ from kerasdist.cluster import Task as Task
 from kerasdist.config import DeploymentConfig as DeploymentConfig
 from kerasdist.evaluation import new_checkpoints as new_checkpoints
 from kerasdist.launcher import LaunchError as LaunchError
-from kerasdist.launcher import launch as launch
+from kerasdist.launcher.launch import launch as launch
 from kerasdist.plan import Plan as Plan
 from kerasdist.plan import plan_training as plan_training
 from kerasdist.preflight import ClusterStartError as ClusterStartError
