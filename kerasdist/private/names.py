@@ -68,8 +68,8 @@ def remedy_for(library: str) -> str:
     """Returns what to do where "Keras" or "TensorFlow" is not what kerasdist knows."""
     return (
         f"Install a version of {library} that kerasdist was tested with: "
-        f'`pip install "{REQUIREMENTS[library]}"`. If yours is newer, please report this '
-        "message at kerasdist's issue tracker."
+        f'`pip install "{REQUIREMENTS[library]}"`. If yours is newer, a newer kerasdist may '
+        "know it."
     )
 
 

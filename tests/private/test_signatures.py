@@ -95,4 +95,4 @@ def test_what_takes_something_else_is_one_error(route, function, seen):
     message = str(error.value)
     assert f"Owner.embed{seen}` of Keras {keras.__version__} is not" in message
     assert "(self, inputs). Nothing was changed." in message
-    assert re.search(r'pip install "keras>=3.*issue tracker', message)
+    assert re.search(r'pip install "keras>=3.*a newer kerasdist may know it', message)
