@@ -75,7 +75,9 @@ def test_the_pages_have_code_and_commands():
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_blocks_run(page, tmp_path):
-    run([sys.executable, "-c", "\n".join(blocks(page, "python"))], cwd=tmp_path)
+    output = run([sys.executable, "-c", "\n".join(blocks(page, "python"))], cwd=tmp_path)
+
+    assert "0.0000e+00" not in output, "This is a metric that nobody updates."
 
 
 def test_the_documentation_begins_with_the_example_of_the_readme():
@@ -128,7 +130,7 @@ def test_commands_work(block, tmp_path):
                 assert shlex.join(command) in NOT_RUN, f"This test cannot check `{line}`."
 
 
-def run(command: list[str], *, cwd: Path, given: str = "") -> None:
+def run(command: list[str], *, cwd: Path, given: str = "") -> str:
     environ = {key: os.environ[key] for key in os.environ if not key.startswith("MAKE")}
     environ["PYTHONPATH"] = str(ROOT)
     # As in an environment that is activated: `launch -- python train.py` finds this Python.
@@ -139,3 +141,4 @@ def run(command: list[str], *, cwd: Path, given: str = "") -> None:
         done = subprocess.run(command, cwd=cwd, env=environ, timeout=240, capture_output=True)
         code, output = done.returncode, (done.stdout + done.stderr).decode()
     assert code == 0, f"{shlex.join(command)}\n{output}"
+    return output
