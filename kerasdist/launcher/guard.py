@@ -6,7 +6,9 @@ well as a module: the guard starts before the tasks do, so it imports next to no
 """
 
 import contextlib
+import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -21,6 +23,8 @@ RUN_ID = "KERASDIST_RUN_ID"
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"
 
 KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kernel.
+_START_SECS = 60.0  # It takes a tenth of a second, unless it is halted.
+_END_SECS = 2 * KILL_SECS
 
 _CLONE_NEWUSER = 0x10000000  # From linux/sched.h; os.unshare and its flags came with Python 3.12.
 _CLONE_NEWNET = 0x40000000
@@ -40,14 +44,16 @@ class Guard:
             processes that have it are killed at the end.
         pid: Process whose network the tasks join.
         folder: A private directory (mode 0700) that is gone after the launch.
+
+    Raises:
+        RuntimeError: The guard did not start.
     """
 
     def __init__(self, *, isolate: bool):
         self.run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
         # One inside another launch's is gone with it, however that one ends.
-        outer = os.environ.get(LAUNCH_FOLDER)
-        self.folder = Path(tempfile.mkdtemp(prefix="kerasdist-", dir=outer))
-        command = [sys.executable, "-P", __file__, self.run_id, str(self.folder)]
+        parent = os.environ.get(LAUNCH_FOLDER) or tempfile.gettempdir()
+        command = [sys.executable, "-P", __file__, self.run_id, parent]
         self._process = subprocess.Popen(
             [*command, ISOLATED if isolate else "host"],
             stdin=subprocess.PIPE,
@@ -56,30 +62,37 @@ class Guard:
             text=True,
         )
         self.pid = self._process.pid
+        folder, self._network = self._answer()
+        self.folder = Path(folder)
+
+    def _answer(self) -> list[str]:
+        assert self._process.stdout
+        is_there, _, _ = select.select([self._process.stdout], [], [], _START_SECS)
+        answer = self._process.stdout.readline().strip() if is_there else ""
+        if answer:
+            return json.loads(answer)
+        self._process.kill()
+        raise RuntimeError(
+            f"The guard process of the launch did not start within {_START_SECS:g} s, or ended "
+            f"(exit code {self._process.wait()}). Its message is on stderr."
+        )
 
     def __enter__(self) -> "Guard":
         return self
 
     def __exit__(self, *_) -> None:
-        # Closes the pipe, which is the sign to clean up, and waits until that is done.
-        self._process.communicate()
+        try:
+            # Closes the pipe, which is the sign to clean up, and waits until that is done.
+            self._process.communicate(timeout=_END_SECS)
+        except subprocess.TimeoutExpired:  # It is halted.
+            self._process.kill()
+            self._process.communicate()
+        if self._process.returncode:
+            _clean_up(self.run_id, self.folder)
 
     def network(self) -> str:
-        """Returns "isolated", or the reason why the tasks share the network of the machine.
-
-        Call it once, before the first task starts.
-
-        Raises:
-            RuntimeError: The guard did not start.
-        """
-        assert self._process.stdout
-        answer = self._process.stdout.readline().strip()
-        if not answer:
-            raise RuntimeError(
-                f"The guard process of the launch ended at once with code {self._process.wait()}. "
-                "Its message is on stderr."
-            )
-        return answer
+        """Returns "isolated", or the reason why the tasks share the network of the machine."""
+        return self._network
 
 
 def kill_all(run_id: str) -> None:
@@ -102,11 +115,19 @@ def kill_all(run_id: str) -> None:
 
 
 def _main() -> None:
-    run_id, folder, network = sys.argv[1:]
+    run_id, parent, network = sys.argv[1:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    print(_isolate() if network == ISOLATED else "asked for", flush=True)
+    # Made here: nobody would remove it after a launcher that is killed before this process begins.
+    folder = tempfile.mkdtemp(prefix="kerasdist-", dir=parent)
+    answer = [folder, _isolate() if network == ISOLATED else "asked for"]
+    with contextlib.suppress(BrokenPipeError):  # The launcher may have ended.
+        os.write(sys.stdout.fileno(), f"{json.dumps(answer)}\n".encode())
     sys.stdin.read()  # Until the launcher ends.
+    _clean_up(run_id, folder)
+
+
+def _clean_up(run_id: str, folder: str | Path) -> None:
     kill_all(run_id)
     shutil.rmtree(folder, ignore_errors=True)
 

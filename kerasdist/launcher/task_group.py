@@ -15,6 +15,7 @@ from kerasdist.launcher.task_process import TaskProcess
 
 _POLL_SECS = 0.05
 _FROZEN_POLL_SECS = 0.25
+_NAMED_HALT_SECS = 1.0
 _LEAVE_SECS = 5.0  # For tasks that the chief has told to end.
 _PROGRAM_ERRORS = (1, USAGE)
 
@@ -243,8 +244,13 @@ class TaskGroup:
         self._frozen_checked = now
         for process in self._processes:
             if not (process.is_running and process.is_frozen):
-                self._frozen_since.pop(process.task, None)
+                self._say_halt(process, now - self._frozen_since.pop(process.task, now))
             elif now - self._frozen_since.setdefault(process.task, now) > (
                 self._settings.frozen_timeout_secs
             ):
                 process.kill_frozen()
+
+    def _say_halt(self, process: TaskProcess, secs: float) -> None:
+        """Names a task that was halted and goes on: others have waited for it."""
+        if process.is_running and secs >= _NAMED_HALT_SECS:
+            self._console.say(f"{process.task} was halted (SIGSTOP) for {secs:.0f} s, and goes on.")

@@ -113,7 +113,7 @@ def test_task_that_is_halted_for_too_long_is_killed():
     assert [ended.exit_code for ended in result.tasks] == [143, 137]
 
 
-def test_task_that_is_halted_briefly_twice_goes_on():
+def test_task_that_is_halted_briefly_twice_goes_on_and_is_named(capsys):
     source = """
         if task == "worker 0":
             open("number", "w").write(str(os.getpid()))
@@ -124,12 +124,14 @@ def test_task_that_is_halted_briefly_twice_goes_on():
             number = int(open("ready").read())
             for _ in range(2):
                 os.kill(number, signal.SIGSTOP)
-                time.sleep(1)
+                time.sleep(1.5)
                 os.kill(number, signal.SIGCONT)
                 time.sleep(0.6)
             open("done", "w").close()
     """
-    assert kerasdist.launch(python(source), frozen_timeout_secs=1.8).exit_code == 0
+    assert kerasdist.launch(python(source), frozen_timeout_secs=2.5).exit_code == 0
+    line = "worker 0 was halted (SIGSTOP) for "
+    assert capsys.readouterr().out.count(line) == 2
 
 
 def test_task_that_ignores_term_is_killed_after_the_grace_time():

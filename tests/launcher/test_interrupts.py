@@ -1,6 +1,7 @@
 """Interrupts, and the end of the launcher itself."""
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 import kerasdist
+from kerasdist.launcher import guard
 from tests.cases import exhaustive
 from tests.launcher.programs import FOREVER, launched_processes, logs_of, python, wait_until
 
@@ -108,12 +110,35 @@ def test_tasks_end_with_a_launcher_that_is_killed(tmp_path):
 
 def test_tasks_end_with_a_killed_launcher_also_without_guard(tmp_path):
     with launch_command(program=python("open(f'{task} begun', 'w').close();" + FOREVER)) as process:
-        [guard] = [child for child in psutil.Process(process.pid).children() if is_guard(child)]
-        guard.kill()
+        [watching] = [each for each in psutil.Process(process.pid).children() if is_guard(each)]
+        watching.kill()
         process.kill()
         wait_until(lambda: not launched_processes(), timeout_secs=5)
     for folder in (tmp_path / "temporary").iterdir():
         folder.rmdir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_launch_ends_and_leaves_nothing_without_its_guard(number, monkeypatch, tmp_path):
+    monkeypatch.setattr(guard, "_END_SECS", 0.5)
+
+    with guard.Guard(isolate=False) as watching:
+        os.kill(watching.pid, number)
+
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_guard_whose_launcher_is_gone_when_it_begins_leaves_nothing(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, guard.__file__, "a run", str(tmp_path / "temporary"), "host"]
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def is_guard(process):
