@@ -101,8 +101,9 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
             "The workers read different first batches in an epoch. Every worker reads the whole "
             "data in the same order and takes its part of each batch, so shuffling must be the "
             "same on all: give `shuffle` a seed, or call `keras.utils.set_random_seed` before the "
-            "data is made. Data that each worker reads for itself goes through "
-            "`strategy.distribute_datasets_from_function`."
+            "data is made. If each worker reads a part of its own, as with Ray's "
+            "`get_dataset_shard(...).to_tf(...)`, give a function that returns the part: "
+            "`fit(lambda context: dataset)`."
         )
 
 

@@ -53,10 +53,17 @@ def shard(dataset, strategy) -> tf.data.Dataset | None:
 
 def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the triples that `shard` returns, of this worker's part of each global batch."""
+    dataset = _without_names(dataset)
     empty = tf.nest.map_structure(_empty, dataset.element_spec)
     endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
     first = tf.nest.map_structure(_one, dataset.element_spec)
     return endless.scan((first, tf.constant(0, tf.int64)), _look_ahead)
+
+
+def _without_names(dataset):
+    # Specs with names, as those of Ray's datasets, cannot be concatenated with any others.
+    spec = dataset.element_spec
+    return dataset.map(lambda *parts: tf.nest.pack_sequence_as(spec, tf.nest.flatten(parts)))
 
 
 def _look_ahead(last, batch):

@@ -64,6 +64,18 @@ def test_each_batch_comes_with_its_size_and_the_next_one():
     ]
 
 
+@pytest.mark.parametrize(
+    "structure", [lambda x: x, lambda x: (x,), lambda x: {"x": x}], ids=["alone", "tuple", "dict"]
+)
+def test_the_parts_of_a_batch_may_have_names(structure):
+    spec = structure(tf.TensorSpec([None], tf.int32, name="ids"))
+    dataset = tf.data.Dataset.from_generator(lambda: [structure([1, 2])], output_signature=spec)
+
+    empty, batch, _ = file_shards.with_next_size(dataset).take(3).as_numpy_iterator()
+
+    assert tf.nest.map_structure(list, (empty[0], batch[0])) == (structure([0]), structure([1, 2]))
+
+
 def test_workers_read_different_files(files):
     parts = [file_shards.shard(read(files), worker(index)) for index in (0, 1)]
 
