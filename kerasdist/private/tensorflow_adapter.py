@@ -42,7 +42,9 @@ def is_adapted(strategy) -> bool:
     return strategy in _adapted
 
 
-def adapt(strategy, *, is_local_update: Callable[[], bool], create: Callable) -> None:
+def adapt(
+    strategy, *, is_local_update: Callable[[], bool], create: Callable, run: Callable
+) -> None:
     """Adapts the variables and updates of `strategy` to what `fit` does with them.
 
     Args:
@@ -51,12 +53,51 @@ def adapt(strategy, *, is_local_update: Callable[[], bool], create: Callable) ->
             gradient that is the same on all of them. TensorFlow then needs no merge_call, which is
             what lets an update stand inside `tf.cond`.
         create: Called as create(stock, next_creator, **kwargs) for variables.
+        run: See `_route_run`.
     """
     _adapted.add(strategy)
+    _route_run(strategy, run)
     extended = strategy.extended
     uses_merge_call = extended._use_merge_call
     extended._use_merge_call = lambda: not is_local_update() and uses_merge_call()
     extended._create_variable = functools.partial(create, extended._create_variable)
+
+
+def _route_run(strategy, run: Callable) -> None:
+    """Lets `strategy.run` of a program ask first.
+
+    Args:
+        strategy: A strategy.
+        run: Called as run(stock, function, args, kwargs). Its `function` is what AutoGraph makes of
+            the program's; what it gives to `stock` in turn stays as it is.
+    """
+    stock = strategy.run
+    compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    def on_replicas(function, args, kwargs):
+        return stock(tf.autograph.experimental.do_not_convert(function), args, kwargs)
+
+    @functools.wraps(stock)  # As one of TensorFlow's, AutoGraph leaves it alone.
+    def routed(fn, args=(), kwargs=None, options=None):
+        if isinstance(fn, tf.types.experimental.PolymorphicFunction):
+            # Replicas meet outside of it, as TensorFlow has it, too.
+            python = fn.python_function
+            if fn not in compiled:
+                compiled[fn] = names.find(fn, "_clone")(
+                    lambda *args, **kwargs: routed(python, args, kwargs)
+                )
+            return compiled[fn](*args, **(kwargs or {}))
+        convert = tf.__internal__.autograph
+        is_graph = not tf.executing_eagerly()
+        converted = convert.tf_convert(fn, convert.control_status_ctx(), is_graph)
+        return run(on_replicas, converted, args, kwargs or {})
+
+    strategy.run = routed
+
+
+def run(strategy, function, args=()):
+    """Runs a function on each replica, as TensorFlow does: see `_route_run`."""
+    return type(strategy).run(strategy, function, args)
 
 
 def owner_of(variable):

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.private import one_replica
+from kerasdist.private import one_replica, tensorflow_adapter
 
 # What TensorFlow says where the messages of workers are not of one kind or shape.
 _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
@@ -81,6 +81,17 @@ def num_replicas(strategy) -> int:
 def replica_id() -> int:
     """Returns the position of the replica that is traced, among all replicas."""
     return one_replica.replica_id()
+
+
+def on_replicas(strategy, function, args=()):
+    """Calls a function on each replica, as `strategy.run` does if no loop of the user's calls it.
+
+    Args:
+        strategy: The strategy.
+        function: What a replica does.
+        args: Its arguments.
+    """
+    return tensorflow_adapter.run(strategy, function, args)
 
 
 def step_watch(strategy) -> Any:
@@ -169,7 +180,7 @@ def sum_in_graph(strategy, tensor):
         value = tf.identity(tensor) if is_first else tf.zeros_like(tensor)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
-    return strategy.experimental_local_results(strategy.run(replica_fn))[0]
+    return strategy.experimental_local_results(on_replicas(strategy, replica_fn))[0]
 
 
 def assign_mean(strategy, variables: list) -> None:
@@ -184,4 +195,4 @@ def assign_mean(strategy, variables: list) -> None:
             variable.assign(mean)
 
     # A partial has no code by which TensorFlow would count, and warn of, its traces.
-    tf.function(functools.partial(strategy.run, replica_fn), autograph=False)()
+    tf.function(functools.partial(on_replicas, strategy, replica_fn), autograph=False)()

@@ -78,7 +78,8 @@ def adapt(strategy) -> None:
         )
     else:
         create = variable_creation.creator_for(strategy)
-        tensorflow_adapter.adapt(strategy, is_local_update=is_local_update, create=create)
+        run = functools.partial(replica_run.run_own, strategy)
+        tensorflow_adapter.adapt(strategy, is_local_update=is_local_update, create=create, run=run)
 
 
 @functools.cache

@@ -13,9 +13,18 @@ from tensorflow.python.distribute import (
 from tensorflow.python.ops import collective_ops
 
 from kerasdist.private import tensorflow_adapter
+from kerasdist.training import peers
 from tests import strategies
 
 EXTENDED = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+
+
+def test_a_function_of_tensorflow_can_be_made_again_of_another_python():
+    double = tf.function(lambda x: 2 * x, jit_compile=False)
+
+    triple: Any = double._clone(lambda x: 3 * x)
+
+    assert int(triple(tf.constant(2))) == 6
 
 
 @pytest.mark.parametrize(
@@ -218,7 +227,7 @@ def test_operations_are_told_as_they_run_on_every_replica():
         return function(tf.negative(2.0) * 3.0)
 
     with tensorflow_adapter.operations_told(lambda kind, inputs, outputs: told.append(kind)):
-        strategies.get("2 replicas").run(on_replica)
+        peers.on_replicas(strategies.get("2 replicas"), on_replica)
     tf.exp(1.0)
 
     assert told.count("Neg") == told.count("Mul") == 2

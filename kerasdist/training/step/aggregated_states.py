@@ -19,7 +19,7 @@ from kerasdist.training.step import replica_step
 
 def assign(stock, variable, value):
     """Stands before `assign` of a variable: a mean is one over the examples of the batch."""
-    step = replica_step.current()
+    step = replica_step.with_shares()
     is_alone = step is None or step.has_whole_batch or keras_adapter.is_stateless()
     if is_alone or not _is_aggregated(variable, "mean") or not variable.value.dtype.is_floating:
         return stock(variable, value)

@@ -30,7 +30,8 @@ def moments(stock, layer, inputs, mask):
     """
     step = replica_step.current()
     if step is None or step.has_whole_batch or not layer.synchronized:
-        return stock(layer, inputs, mask)
+        found = stock(layer, inputs, mask)
+        return _of_some(layer, inputs, found) if step and step.is_of_loop else found
     dtype = inputs.dtype
     inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs
     axes = keras_adapter.reduction_axes(layer)
@@ -39,6 +40,21 @@ def moments(stock, layer, inputs, mask):
     if inputs.dtype != dtype:
         mean, variance = (_in_range(value, dtype) for value in (mean, variance))
     return mean, variance
+
+
+def _of_some(layer, inputs, found):
+    """Returns what was found of a replica's examples, or what the layer has seen, where none are.
+
+    A loop of the user's own may give a replica none, and their mean is no number.
+    """
+    if inputs.shape[0]:
+        return found
+    are_some = tf.shape(inputs)[0] > 0
+    seen = (layer.moving_mean, layer.moving_variance)
+    return tuple(
+        tf.where(are_some, value, tf.cast(before, value.dtype))
+        for value, before in zip(found, seen, strict=True)
+    )
 
 
 def _moments(inputs, _, axes):

@@ -63,7 +63,7 @@ def reduce_weighted_values(
         that one device computes for the whole batch. Without reduction, the numbers of this
         replica's examples.
     """
-    step = replica_step.current()
+    step = replica_step.with_shares()
     loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
     if step is None or (step.has_whole_batch and not step.options.callbacks):
         return loss
@@ -111,7 +111,7 @@ def compiled_loss(stock, compiled, *args, **kwargs):
     """Stands before the call of the losses that are given to `compile`."""
     with _in_call(_Call(compiled=compiled)):
         loss = stock(compiled, *args, **kwargs)
-    step = replica_step.current()
+    step = replica_step.with_shares()
     if step is None or loss is None or loss.shape.rank == 0:
         return loss
     step.losses.divisors.append(_sum_over_examples())
@@ -168,7 +168,7 @@ def _call_once_or_whole(stock, compiled, loss, *args, **kwargs):
 
 def scale_for_distribution(stock, value):
     """Leaves a loss as it is: `share` weighs it here, where Keras divides by num_replicas."""
-    if replica_step.current() is not None or _is_on_no_replica():
+    if replica_step.with_shares() is not None or _is_on_no_replica():
         return value
     return stock(value)
 
@@ -189,7 +189,7 @@ def update_mean(stock, metric, values, sample_weight=None):
 
     A loss that is tracked as one number per batch would count once per replica.
     """
-    step = replica_step.current()
+    step = replica_step.with_shares()
     if step is None:
         return stock(metric, values, sample_weight)
     values = keras.ops.convert_to_tensor(values)

@@ -26,6 +26,7 @@ from kerasdist.training.step import (
     scope_checks,
     update_callback,
 )
+from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.sliced_gradients import Parcel, map_values, values_of
 
 _local = threading.local()
@@ -39,11 +40,12 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
             the weights; or, with several replicas, outside of `strategy.run`.
     """
     step = replica_step.current()
-    if step is None:
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
+    if trainable_variables is not None:
+        trainable_variables = list(trainable_variables)
+    if step is None or step.is_of_loop:
         variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         scope_checks.check_loop_scope(optimizer, variables)
+    if step is None:
         return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
     step.updates.graphs.append(tf.compat.v1.get_default_graph())
     gradients = list(gradients)
@@ -93,7 +95,7 @@ def _apply_outside_steps(stock, optimizer, gradients, variables):
     scope_checks.check_on_replica("`optimizer.apply`")
     # Loops written for one device do not know of `strategy.run`.
     run = functools.partial(stock, optimizer, list(gradients), variables)
-    return strategy.run(tf.autograph.experimental.do_not_convert(run))
+    return peers.on_replicas(strategy, tf.autograph.experimental.do_not_convert(run))
 
 
 def keep_rehearsed(
@@ -197,10 +199,17 @@ def _is_common(gradient, step) -> bool:
         return True
     if not step.whole_gradients or gradient is None or step.dependence is None:
         return False
+    if step.is_of_loop:
+        return step.dependence.is_common_by_now(gradient) and _is_made_of_whole(gradient, step)
     # Where replicas can meet, a variable may have on each what it has seen of its own examples:
     # the mean of gradients that are the same is the same again.
     cannot_meet = tf.compat.v1.get_default_graph() is not step.graph
     return step.dependence.is_common(gradient, may_read=cannot_meet)
+
+
+def _is_made_of_whole(gradient, step) -> bool:
+    """Whether a gradient is computed from what a loop has all-reduced; True where no graph says."""
+    return tf.executing_eagerly() or Dependence(step.whole_gradients.tensors()).is_in(gradient)
 
 
 def _aggregate_anew(variables, gradients: list, step) -> list:

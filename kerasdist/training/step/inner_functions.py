@@ -1,4 +1,4 @@
-"""A `tf.function` that a train_step calls: traced as a part of the step, as its Python would be.
+"""A `tf.function` that a step calls: traced as a part of the step, as its Python would be.
 
 Replicas cannot meet inside of one, and a gradient that is taken there would be that of one replica.
 So is what runs in a condition or a loop: a rehearsal, which runs all of them operation by
@@ -15,7 +15,7 @@ _LIBRARIES = ("keras", "tensorflow", "kerasdist")
 def call(stock, function, *args, **kwargs):
     """Stands before the call of a `tf.function`."""
     step = replica_step.current()
-    if step is None or step.is_alone or step.weighs_loss:
+    if step is None or step.is_alone or (step.weighs_loss and not step.is_of_loop):
         return stock(function, *args, **kwargs)
     if tf.compat.v1.get_default_graph() is step.graph and (inlined := _inlined(function)):
         return inlined(*args, **kwargs)

@@ -11,6 +11,8 @@ from kerasdist.training.step import global_loss, gradient_aggregation, replica_s
 
 # The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
 _scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
+# What `traced_again_if_late` has made, which must live as long as they do.
+_made_in_trace: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 # Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
 _LARGEST_REHEARSED_SCALE = 2.0**10
 
@@ -29,6 +31,8 @@ def scale_loss(stock, optimizer, loss):
         return stock(optimizer, loss)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
         _scaled_unbuilt.add(optimizer)
+    if step.is_of_loop:
+        return stock(optimizer, loss)
     if step.weighs_loss and not step.has_whole_batch:
         loss = global_loss.weigh(loss, step)
     elif _scale_of(optimizer) is not None and not step.has_whole_batch:
@@ -59,6 +63,19 @@ def scales_watched() -> Generator[list]:
     finally:
         late.extend(each for each in _scaled_unbuilt if each.built)
         _scaled_unbuilt.clear()
+
+
+@contextlib.contextmanager
+def traced_again_if_late() -> Generator[None]:
+    """Lets the `tf.function` of a loop of the user's own trace again, if a scale was known late.
+
+    TensorFlow does so where the first trace makes a variable, as an optimizer of Keras' own does.
+    """
+    with scales_watched() as late:
+        yield
+    for optimizer in late:
+        if not tf.executing_eagerly():
+            _made_in_trace[optimizer] = tf.Variable(0, trainable=False)
 
 
 def _scale_of(optimizer):

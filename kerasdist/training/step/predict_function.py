@@ -127,7 +127,7 @@ class PredictFunction:
         batch = batches.in_one_piece(batch, self._strategy)
         # Of what the others compute in a graph, nothing is used, so that it does not run.
         with late_variables.made_at_once(self._strategy):
-            outputs = self._strategy.run(lambda: self._step(batch))
+            outputs = peers.on_replicas(self._strategy, lambda: self._step(batch))
         return self._strategy.experimental_local_results(outputs)[0]
 
     def _predict_parts(self, step, batch):
@@ -139,7 +139,7 @@ class PredictFunction:
             return step(shares[peers.replica_id() - replicas[0]])
 
         with late_variables.made_at_once(self._strategy):
-            outputs = self._strategy.run(replica_fn)
+            outputs = peers.on_replicas(self._strategy, replica_fn)
         # Of sizes that the trace knows a step may return Python's numbers.
         outputs = map(batches.as_tensors, self._strategy.experimental_local_results(outputs))
         return tf.nest.map_structure(lambda *parts: _of_replicas(parts, counts), *outputs)

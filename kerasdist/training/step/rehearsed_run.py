@@ -109,7 +109,7 @@ def rehearse(
         shared_calls.iterators_kept(),
         shared_calls.made_once(strategy),
     ):
-        strategy.run(replica_fn)
+        peers.on_replicas(strategy, replica_fn)
     counted = own.changed() if own is not None else []
     if own is not None:
         own.put_back()

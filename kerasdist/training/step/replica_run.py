@@ -21,6 +21,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.step import (
     aggregated_states,
     late_variables,
+    loss_scale,
     randomness,
     shared_calls,
 )
@@ -174,16 +175,8 @@ def run(
         return outputs, step.sums, _is_discarded(step)
 
     seed_of = 0 if shares.are_whole else first
-    with (
-        late_variables.made_at_once(strategy),
-        contextlib.nullcontext()
-        if is_alone
-        else one_replica.seen(sees_one_replica, all_reduce=_all_reduce),
-        randomness.graph_seed_of_worker(seed_of),
-        shared_calls.made_once(strategy),
-        operations.watched() if operations else contextlib.nullcontext(),
-    ):
-        replicas = strategy.experimental_local_results(strategy.run(replica_fn))
+    with _around_replicas(strategy, seed_of, operations), shared_calls.made_once(strategy):
+        replicas = strategy.experimental_local_results(peers.on_replicas(strategy, replica_fn))
     return GlobalStep(
         outputs=tuple(outputs for outputs, *_ in replicas),
         shares=_weights_of_logs(shares, fractions, strategy),
@@ -191,6 +184,68 @@ def run(
         sums=replicas[0][1],
         is_discarded=replicas[0][2],
     )
+
+
+def run_own(strategy, stock, function, args, kwargs):
+    """Runs on every replica what a loop of the user's own gives to `strategy.run`.
+
+    Args:
+        strategy: One of our strategies.
+        stock: Does it without us, as stock(function, args, kwargs).
+        function: Called on each replica with its part of the arguments.
+        args: The arguments.
+        kwargs: Those by name.
+    """
+    if strategy.num_replicas_in_sync == 1:
+        return stock(function, args, kwargs)
+    first, *_ = peers.local_replicas(strategy)
+    keras_state = keras_adapter.thread_state()
+    operations = EagerOperations() if tf.executing_eagerly() else None
+    go_back = _way_back(None)
+    seeds: list = []
+
+    def replica_fn(*args, **kwargs):
+        keras_adapter.inherit(keras_state)
+        replica_id = peers.replica_id()
+        if operations is None and replica_id != first:
+            go_back()
+        step = ReplicaStep.of_loop(
+            replica_id=replica_id,
+            keras_state=keras_state,
+            dependence=Dependence((args, kwargs), operations),
+            seeds=FirstAnswers(seeds, is_first=replica_id == first),
+        )
+        with entered(step):
+            outputs = function(*args, **kwargs)
+        _check_applied(step)
+        return outputs
+
+    with (
+        loss_scale.traced_again_if_late(),
+        _around_replicas(strategy, first, operations),
+    ):
+        return stock(replica_fn, args, kwargs)
+
+
+@contextlib.contextmanager
+def _around_replicas(strategy, first_replica: int, operations) -> Generator[None]:
+    """Is entered around a step of replicas.
+
+    Args:
+        strategy: Theirs.
+        first_replica: See `randomness.graph_seed_of_worker`.
+        operations: The `EagerOperations` that look at them, or None.
+    """
+    is_alone = strategy.num_replicas_in_sync == 1
+    with (
+        late_variables.made_at_once(strategy),
+        contextlib.nullcontext()
+        if is_alone
+        else one_replica.seen(sees_one_replica, all_reduce=_all_reduce),
+        randomness.graph_seed_of_worker(first_replica),
+        operations.watched() if operations else contextlib.nullcontext(),
+    ):
+        yield
 
 
 def _all_reduce(stock, reduce_op, value):
@@ -208,6 +263,9 @@ def _all_reduce(stock, reduce_op, value):
     result = stock(value)
     if step.dependence:
         step.dependence.end_at(result)
+    if step.is_of_loop:
+        for each in tf.nest.flatten(result):
+            step.whole_gradients.add(each, each)
     return result
 
 

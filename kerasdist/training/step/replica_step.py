@@ -50,6 +50,10 @@ class WholeGradients:
             getattr(whole, "indices", None) is indices for whole, _ in self._pairs.values()
         )
 
+    def tensors(self) -> list:
+        """Returns those of the global batch."""
+        return [whole for whole, _ in self._pairs.values()]
+
     def own(self, gradient):
         """Returns what this replica has added to a gradient, which is all of any other one."""
         return self._pairs[id(gradient)][1] if gradient in self else gradient
@@ -183,7 +187,8 @@ class ReplicaStep:
         riders: float32 scalars that are summed over the replicas together with the gradients, by
             name.
         losses: The `LossNotes` of this replica.
-        whole_gradients: Those of the global batch that the tape has given.
+        whole_gradients: Those of the global batch that the tape has given; in a loop of the user's
+            own, what it has all-reduced.
         updates: The `UpdateNotes` of this replica.
         sums: What came of the riders.
         of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
@@ -194,6 +199,8 @@ class ReplicaStep:
         seeds: The `FirstAnswers` of the generators that all replicas share.
         draws_alone: Whether the replicas of this worker are all that draw.
         calls: The `FirstAnswers` of what the first replica of this worker calls for all.
+        is_of_loop: Whether a loop of the user's own runs it, which divides its loss by what the
+            global batch has: the sum over the replicas is all that there is to do.
     """
 
     replica_id: int
@@ -223,6 +230,22 @@ class ReplicaStep:
     seeds: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
     draws_alone: bool = False
     calls: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
+    is_of_loop: bool = False
+
+    @classmethod
+    def of_loop(cls, **arguments) -> "ReplicaStep":
+        """Returns that of a replica in a loop of the user's own: each counts as it is."""
+        return cls(
+            num_examples=1,
+            global_num_examples=1,
+            share=1.0,
+            has_whole_batch=False,
+            is_alone=False,
+            may_be_empty=False,
+            weighs_loss=True,
+            is_of_loop=True,
+            **arguments,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,6 +266,12 @@ class Divisor:
 def current() -> ReplicaStep | None:
     """Returns the step that this thread traces, or None outside the steps of our strategies."""
     return getattr(_local, "replica_step", None)
+
+
+def with_shares() -> ReplicaStep | None:
+    """Returns the step of this thread; None also in a loop of the user's own, which weighs."""
+    step = current()
+    return None if step is None or step.is_of_loop else step
 
 
 def sees_one_replica() -> bool:

@@ -215,7 +215,7 @@ def _read_all(results: list) -> list:
 
 def _on_replicas(strategy, read):
     """Returns what the first replica of this worker reads."""
-    return strategy.experimental_local_results(strategy.run(read))[0]
+    return strategy.experimental_local_results(peers.on_replicas(strategy, read))[0]
 
 
 def _mean(values, shares):

@@ -37,7 +37,7 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
         args: What it is called with: labels, predictions and weights.
         kwargs: The same, by name.
     """
-    step = replica_step.current()
+    step = replica_step.with_shares()
     if step is None:
         return False
     given = dict(zip(("y_true", "y_pred"), args, strict=False)) | kwargs

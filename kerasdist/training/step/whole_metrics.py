@@ -100,7 +100,7 @@ def _prepared(model) -> list:
 
 
 def _update(update_state: Callable, metric, *args, **kwargs):
-    step = replica_step.current()
+    step = replica_step.with_shares()
     if step is None or step.has_whole_batch:
         return update_state(*args, **kwargs)
     reason = all_examples.reason_to_stay_apart((args, kwargs), step)

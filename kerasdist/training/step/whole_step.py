@@ -7,6 +7,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
     assignments,
@@ -50,7 +51,7 @@ def run_whole(model, batch) -> dict:
             return train_step(data)
 
     def run(data):
-        return strategy.run(on_replica, args=(data,))
+        return peers.on_replicas(strategy, on_replica, (data,))
 
     logs = (run if model.run_eagerly else graph_function(run))(batches.as_tensors(batch))
     return lazy_logs.as_numbers(
