@@ -9,11 +9,13 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer
@@ -36,14 +38,26 @@ STEPS_OF_MODEL_CHECKPOINT = ("_batches_seen_since_last_saving", "_last_batch_see
 _unused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def strategy_of(model_or_optimizer):
-    """Returns the strategy in whose scope a model or an optimizer was created.
+def strategy_of(made):
+    """Returns the strategy in whose scope a model, layer, metric or optimizer was created.
 
     None outside of scopes, and for whatever else a callback may be given as its model.
     """
-    if isinstance(model_or_optimizer, base_optimizer.BaseOptimizer):
-        return model_or_optimizer._distribution_strategy
-    return getattr(model_or_optimizer, "_distribute_strategy", None)
+    is_optimizer = isinstance(made, base_optimizer.BaseOptimizer)
+    # While an optimizer is being made, it has none yet.
+    name = "_distribution_strategy" if is_optimizer else "_distribute_strategy"
+    return getattr(made, name, None)
+
+
+def note_strategy(made, strategy) -> None:
+    """Notes in whose scope a layer or a metric is created, as Keras does of models."""
+    object.__setattr__(made, "_distribute_strategy", strategy)
+
+
+def makers() -> list:
+    """Returns what a variable is being made for, the innermost of the layers around it first."""
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    return [scope.caller for scope in reversed(scopes)]
 
 
 def value_of(variable: keras.Variable | tf.Variable):
@@ -51,11 +65,33 @@ def value_of(variable: keras.Variable | tf.Variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def adopt_variables(variables: list[keras.Variable], strategy) -> None:
-    """Takes variables from outside, with their values, into the scope of a strategy."""
-    with tensorflow_adapter.outside_scopes(), strategy.scope():
-        for variable in variables:
-            variable._initialize(variable.numpy())
+def owner_of(variable: keras.Variable | tf.Variable):
+    """Returns the strategy in whose scope a variable was created; None outside of scopes."""
+    return tensorflow_adapter.owner_of(value_of(variable))
+
+
+def adopt_variables(variables: list[keras.Variable], strategy, layers=()) -> None:
+    """Takes variables from outside, with their values, into the scope of a strategy.
+
+    Args:
+        variables: Those to take in.
+        strategy: Whose scope.
+        layers: Those that the variables may be of, the ones inside of others after these.
+    """
+    of_layers = {id(variable): layer for layer in layers for variable in layer.variables}
+    for variable in variables:
+        layer = of_layers.get(id(variable))
+        is_made_for = backend.name_scope(layer.name, caller=layer) if layer else nullcontext()
+        with is_made_for, tensorflow_adapter.outside_scopes():
+            _adopt(variable, strategy)
+
+
+def _adopt(variable: keras.Variable, strategy) -> None:
+    value = variable.numpy()
+    with tensorflow_adapter.held_by_first_replica(variable._value, strategy), strategy.scope():
+        variable._initialize(value)
+    if variable.synchronization == "on_read":  # Replicas have begun with it each, and add them up.
+        variable.assign(value)
 
 
 def mark_variables(variables: list[keras.Variable], strategy) -> None:
@@ -244,8 +280,7 @@ def losses_added_by(layer) -> list:
 
 def layer_being_built() -> keras.layers.Layer | None:
     """Returns the layer in whose name scope a variable is being made; None outside of layers."""
-    scopes = global_state.get_global_attribute("name_scope_stack") or []
-    return scopes[-1].caller if scopes else None
+    return next(iter(makers()), None)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,17 @@ from kerasdist.unique import unique
 
 
 def adopt(optimizer, strategy) -> None:
-    """Takes an optimizer from outside into the scope of a strategy, with all that it holds."""
-    keras_adapter.adopt_variables(optimizer.variables, strategy)
+    """Takes an optimizer into the scope of a strategy, with all that it holds from outside.
+
+    Also what its `build` has made for itself, as that of Nadam does wherever it is called.
+    """
+    held = [each for value in list(vars(optimizer).values()) for each in _values_in(value)]
+    variables = unique(
+        each
+        for each in [*optimizer.variables, *held]
+        if isinstance(each, keras.Variable) and keras_adapter.owner_of(each) is None
+    )
+    keras_adapter.adopt_variables(variables, strategy)
     for each in [optimizer, *optimizers_of(optimizer)]:
         each._distribution_strategy = strategy
 
@@ -152,27 +161,6 @@ def build_optimizer(model) -> None:
     optimizer = model.optimizer
     if optimizer is not None and not optimizer.built and keras_adapter.is_built(model):
         build(optimizer, model.trainable_variables)
-
-
-@contextlib.contextmanager
-def built_in_scope(model) -> Generator[None]:
-    """Lets callbacks build an optimizer, which makes its variables, as BackupAndRestore does.
-
-    They run outside of its scope.
-    """
-    with contextlib.ExitStack() as stack:
-        for optimizer in optimizers_of(model):
-            if not optimizer.built:
-                stack.enter_context(method_replaced(optimizer, "build", _build_inside, optimizer))
-        yield
-
-
-def _build_inside(build, optimizer, variables):
-    strategy = keras_adapter.strategy_of(optimizer)
-    is_inside = tf.distribute.get_strategy() is strategy
-    # Entered once more, it would make variables before it asks what was entered in between.
-    with contextlib.nullcontext() if is_inside else strategy.scope():
-        build(variables)
 
 
 def build(optimizer, variables: list[keras.Variable]) -> None:

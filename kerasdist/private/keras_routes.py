@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.tensorflow import layer as keras_layer
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.legacy.saving import legacy_h5_format
@@ -161,6 +162,18 @@ ROUTABLE = {
     "global_seed_generator": Route(seed_generator, "global_seed_generator", ""),
     # The same masks on every replica.
     "next_seed": Route(keras.random.SeedGenerator, "next", "self ordered"),
+    # A layer, unlike a model, does not know in whose scope it was made. Its own constructor is one
+    # whose code Keras reads.
+    "make_layer": Route(keras_layer.TFLayer, "__init__", "self args kwargs"),
+    "make_metric": Route(keras.Metric, "__init__", "self dtype name"),
+    # Makes it in the scope that is entered, and not in that of what it is for.
+    "make_variable": Route(keras.Variable, "_initialize", "self value"),
+    # Fails outside of the scope of the optimizer.
+    "make_slot": Route(
+        keras_optimizer.TFOptimizer,
+        "add_variable_from_reference",
+        "self reference_variable name initializer",
+    ),
     # Where replicas assign a mean together, it is one of theirs, and not of the examples.
     "assign": Route(keras.Variable, "assign", "self value"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.

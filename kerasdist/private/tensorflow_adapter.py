@@ -249,6 +249,31 @@ def outside_scopes() -> Generator[None]:
         graph._distribution_strategy_stack, graph._variable_creator_stack = strategies, creators
 
 
+@contextlib.contextmanager
+def held_by_first_replica(variable, strategy) -> Generator[None]:
+    """Lets the variable that is made inside hold another one as that of its first replica.
+
+    What was compiled for that one, as `predict` of another model, then goes on with what the
+    replicas make of it. TensorFlow makes a variable of several replicas of one for each. Nothing is
+    held where the first replica is on another device, as with parameter servers.
+
+    Args:
+        variable: From outside of scopes.
+        strategy: Whose scope is entered inside.
+    """
+    held = [variable] if variable.device == strategy.extended.worker_devices[0] else []
+
+    def create(next_creator, **kwargs):
+        if not held:
+            return next_creator(**kwargs)
+        value = kwargs["initial_value"]  # On several workers a function, which gets the chief's.
+        held[0].assign(value() if callable(value) else value)
+        return held.pop()
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
 def separate_collectives(strategy) -> None:
     """Gives a strategy collective keys of its own; call it before TensorFlow's constructor.
 

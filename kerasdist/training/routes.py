@@ -14,7 +14,6 @@ import tensorflow as tf
 from kerasdist.private import (
     coordinator_adapter,
     keras_adapter,
-    keras_optimizers,
     keras_routes,
     keras_stock,
     tensorflow_adapter,
@@ -163,7 +162,8 @@ def _compile(stock, model, *args, **kwargs):
     if isinstance(model, keras.Model) and keras_adapter.strategy_of(model) is None:
         scope_checks.adopt_if_inside(model)
     if not _is_ours(model):
-        return stock(model, *args, **kwargs)
+        stock(model, *args, **kwargs)
+        return scope_checks.check_outsider(model, "compiled")
     with tensorflow_adapter.outside_scopes(), model.distribute_strategy.scope():
         return stock(model, *args, **kwargs)
 
@@ -172,12 +172,20 @@ def _outside_scopes(stock, model, *args, **kwargs):
     """Calls a method of a model where `with strategy.scope():` around it makes no difference.
 
     Counters, logs and what callbacks make would be variables of the strategy in a scope, which all
-    workers must make, and which are no plain numbers.
+    workers must make, and which are no plain numbers. A model from outside is read outside.
     """
     if not _is_ours(model):
-        return stock(model, *args, **kwargs)
+        is_inside = tensorflow_adapter.is_adapted(tf.distribute.get_strategy())
+        with tensorflow_adapter.outside_scopes() if is_inside else contextlib.nullcontext():
+            return stock(model, *args, **kwargs)
     with tensorflow_adapter.outside_scopes(), own_functions.adapted(model):
         return stock(model, *args, **kwargs)
+
+
+def _train_on_batch(stock, model, *args, **kwargs):
+    if not _is_ours(model):
+        scope_checks.check_outsider(model, "trained")
+    return _outside_scopes(stock, model, *args, **kwargs)
 
 
 def _write(stock, model, *args, **kwargs):
@@ -207,7 +215,9 @@ def _write_by_function(name, stock, model, *args, **kwargs):
 
 def _fit(stock, model, *args, **kwargs):
     callbacks = ()
-    if _is_ours(model):
+    if not _is_ours(model):
+        scope_checks.check_outsider(model, "trained")
+    else:
         given = None
         with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
             given = inspect.signature(stock).bind_partial(model, *args, **kwargs)
@@ -216,9 +226,7 @@ def _fit(stock, model, *args, **kwargs):
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
     watched = peers.watched(keras_adapter.strategy_of(model))
-    with running_call.entered("fit", model, **known) as call, watched:
-        if _is_ours(model):
-            call.exits.enter_context(keras_optimizers.built_in_scope(model))
+    with running_call.entered("fit", model, **known), watched:
         return _outside_scopes(stock, model, *args, **kwargs)
 
 
@@ -259,7 +267,6 @@ def _make_predict_function(stock, model, force=False):
 
 def _build(stock, model, iterator=None, data_batch=None):
     if not _is_ours(model):
-        scope_checks.check_outsider(model)
         return stock(model, iterator, data_batch)
     if model.train_function is None:
         scope_checks.check(model)
@@ -362,7 +369,7 @@ _FUNCTIONS = {
     "fit": _fit,
     "evaluate": _evaluate,
     "predict": _predict,
-    "train_on_batch": _outside_scopes,
+    "train_on_batch": _train_on_batch,
     "test_on_batch": _outside_scopes,
     "predict_on_batch": _outside_scopes,
     "make_predict_function": _make_predict_function,
@@ -399,6 +406,10 @@ _FUNCTIONS = {
     "moments": batch_statistics.moments,
     "global_seed_generator": randomness.global_seed_generator,
     "next_seed": randomness.next_seed,
+    "make_layer": variable_creation.note_scope,
+    "make_metric": variable_creation.note_scope,
+    "make_variable": variable_creation.make_variable,
+    "make_slot": variable_creation.make_slot,
     "assign": aggregated_states.assign,
     "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,

@@ -21,6 +21,33 @@ def test_layers_have_the_names_that_are_used():
     assert keras_adapter.layers_of(keras.Sequential([layer]))[1:] == [layer]
 
 
+def test_what_is_made_in_a_scope_says_so_and_what_a_variable_is_made_for():
+    makers = []
+
+    class Layer(keras.layers.Layer):
+        def build(self, shape):
+            makers.extend(keras_adapter.makers())
+
+    strategy = strategies.get("one device")
+    with strategy.scope():
+        made = [layer := Layer(), keras.metrics.Mean(), keras.optimizers.SGD()]
+
+    layer.build((1, 1))
+
+    assert [keras_adapter.strategy_of(each) for each in made] == [strategy] * 3
+    assert keras_adapter.strategy_of(keras.layers.Dense(1)) is None
+    assert makers == [layer]
+
+
+def test_a_metric_that_is_taken_into_a_scope_keeps_what_it_has_counted():
+    metric = keras.metrics.Mean()
+    metric.update_state([3.0, 5.0])
+
+    keras_adapter.adopt_variables(metric.variables, strategies.get("3 replicas"))
+
+    assert float(metric.result()) == 4
+
+
 def test_a_thread_inherits_the_settings_of_another():
     keras.config.set_dtype_policy("mixed_bfloat16")
     state = dict(keras_adapter.thread_state())

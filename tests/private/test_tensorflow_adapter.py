@@ -37,6 +37,17 @@ def test_a_strategy_of_parameter_servers_has_the_names_that_are_used(name):
     assert name in source
 
 
+def test_a_variable_of_replicas_holds_one_from_outside():
+    outside, strategy = tf.Variable(1.0), strategies.get("3 replicas")
+
+    with tensorflow_adapter.held_by_first_replica(outside, strategy), strategy.scope():
+        made = tf.Variable(2.0)
+
+    first, *others = strategy.experimental_local_results(made)
+    assert first is outside
+    assert [float(each) for each in (first, *others)] == [2.0] * 3
+
+
 def test_what_uses_a_variable_is_what_its_next_change_waits_for():
     variable = tf.Variable(1.0)
     found = []

@@ -1,17 +1,19 @@
-"""Finds what was created outside the strategy's scope, before the first step."""
+"""What was created outside of the strategy's scope is taken in, or named, before the first step."""
 
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training import running_call, traits
+from kerasdist.unique import unique
 
 
 def check(model) -> None:
-    """Checks that all variables of `model` belong to its strategy, and takes its optimizers there.
+    """Takes what `model` is trained or evaluated with into the scope of its strategy.
+
+    All workers call this.
 
     Raises:
-        RuntimeError: Something was created outside `strategy.scope()` or in another one's; names
-        it.
+        RuntimeError: Something was created in the scope of another strategy; names it.
     """
     strategy = model.distribute_strategy
     for optimizer in keras_optimizers.optimizers_of(model):
@@ -26,34 +28,41 @@ def check(model) -> None:
             )
         keras_optimizers.adopt(optimizer, strategy)
     check_variables(model)
+    keras_adapter.adopt_variables(_outside(model), strategy, keras_adapter.layers_of(model))
 
 
 def check_variables(model) -> None:
-    """Checks that all variables of `model` belong to its strategy.
+    """Checks that no variable of `model` belongs to another strategy.
 
-    One device takes in what was made outside of its scope, where nothing can differ.
+    Those from outside may be read by all replicas of this worker; one device and parameter servers
+    take them in.
 
     Raises:
-        RuntimeError: One was created outside `strategy.scope()` or in another one's; names it.
+        RuntimeError: One was created in another strategy's scope; names it.
     """
     strategy = model.distribute_strategy
-    variables = [*model.variables, *model.metrics_variables]
-    owners = [(variable, tensorflow_adapter.owner_of(variable.value)) for variable in variables]
-    if strategy.num_replicas_in_sync == 1:
-        outside = [variable for variable, owner in owners if owner is None]
-        is_remote = traits.has_remote_variables(strategy)
-        take_in = keras_adapter.adopt_variables if is_remote else keras_adapter.mark_variables
-        take_in(outside, strategy)
+    if traits.has_remote_variables(strategy):
+        keras_adapter.adopt_variables(_outside(model), strategy, keras_adapter.layers_of(model))
+    elif strategy.num_replicas_in_sync == 1:
+        keras_adapter.mark_variables(_outside(model), strategy)
         return
-    for variable, owner in owners:
-        if owner is not strategy:
-            where = "in the scope of another strategy" if owner else "outside its strategy's scope"
+    for variable in _variables_of(model):
+        if keras_adapter.owner_of(variable) not in (None, strategy):
             raise RuntimeError(
-                f"Variable '{variable.path}' of model '{model.name}' was created {where}. Create "
-                "layers, metrics and the model inside the same `with strategy.scope():` block, and "
-                "call there what makes variables later: `add`, `adapt`, `enable_lora`, `quantize`, "
-                "or a `fit` of a library that builds the model before that of Keras."
+                f"Variable '{variable.path}' of model '{model.name}' was created in the scope of "
+                "another strategy. Create layers, metrics and the model inside the same `with "
+                "strategy.scope():` block."
             )
+
+
+def _outside(model) -> list:
+    return [
+        variable for variable in _variables_of(model) if keras_adapter.owner_of(variable) is None
+    ]
+
+
+def _variables_of(model) -> list:
+    return unique([*model.variables, *model.metrics_variables])
 
 
 def adopt_if_inside(model) -> None:
@@ -61,27 +70,49 @@ def adopt_if_inside(model) -> None:
 
     It stays outside where none of its variables was created in a scope of ours.
     """
-    owners = [tensorflow_adapter.owner_of(variable.value) for variable in model.variables]
+    owners = map(keras_adapter.owner_of, model.variables)
     strategy = next(filter(tensorflow_adapter.is_adapted, filter(None, owners)), None)
     if strategy is not None:
         keras_adapter.adopt_model(model, strategy)
 
 
-def check_outsider(model) -> None:
-    """Checks that a model from outside our scopes is not compiled inside of one.
+def check_outsider(model, what: str) -> None:
+    """Checks that a model from outside our scopes is not compiled or trained inside of one.
+
+    Args:
+        model: Such a model.
+        what: What is about to be done with it: "compiled", for the message.
 
     Raises:
-        RuntimeError: It is.
+        RuntimeError: It is, or with an optimizer or weights from inside.
     """
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and tensorflow_adapter.is_adapted(
-        keras_adapter.strategy_of(optimizer)
-    ):
+    reason = _inside_of(model, what)
+    if reason:
         raise RuntimeError(
             f"Model '{getattr(model, 'name', model)}' was created outside `strategy.scope()`, and "
-            f"its optimizer '{optimizer.name}' inside. Create the model inside the same `with "
-            "strategy.scope():` block."
+            f"{reason}. Create the model inside the same `with strategy.scope():` block."
         )
+
+
+def _inside_of(model, what: str) -> str:
+    if tensorflow_adapter.is_adapted(tf.distribute.get_strategy()):
+        return f"is {what} inside"
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer and tensorflow_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+        return f"its optimizer '{optimizer.name}' inside"
+    if what == "compiled":
+        return ""
+    for variable in model.trainable_variables:
+        # What it was compiled for would change it on one of the replicas alone.
+        if tensorflow_adapter.is_adapted(
+            owner := keras_adapter.owner_of(variable)
+        ) and not _is_alone(owner):
+            return f"another one, created inside, trains its weight '{variable.path}'"
+    return ""
+
+
+def _is_alone(strategy) -> bool:
+    return strategy.num_replicas_in_sync == 1 and not traits.has_remote_variables(strategy)
 
 
 def check_loop_scope(optimizer, variables: list) -> None:
@@ -95,7 +126,7 @@ def check_loop_scope(optimizer, variables: list) -> None:
         RuntimeError: It does, with an optimizer of ours or, on several replicas, weights of ours.
     """
     strategy = keras_adapter.strategy_of(optimizer)
-    owners = [tensorflow_adapter.owner_of(keras_adapter.value_of(each)) for each in variables]
+    owners = list(map(keras_adapter.owner_of, variables))
     if _is_left(strategy):
         raise RuntimeError(
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and is applied "
@@ -121,7 +152,7 @@ def _way_into(strategy, owners: list) -> str:
     ]
     if owners and strategy not in owners:
         sentences.insert(0, "Create the model inside the same `with strategy.scope():` block.")
-    elif strategy.num_replicas_in_sync == 1 and not traits.has_remote_variables(strategy):
+    elif _is_alone(strategy):
         sentences.append("Or put the loop inside `with strategy.scope():`.")
     if running_call.is_fit():
         # It is left for them: what they make belongs to no step.

@@ -11,9 +11,13 @@ from kerasdist.private import keras_optimizers, keras_stock
 def make(model) -> None:
     """Makes the slots that are not there yet, in the scope of the model's strategy.
 
+    And takes those there that callbacks have made, which run outside of it.
+
     Before the step is traced: a trace that finds none would hold the first scale of a
     `LossScaleOptimizer`. Those of a train_step of the user's own are for its trace to make.
     """
+    for optimizer in keras_optimizers.optimizers_of(model):
+        keras_optimizers.adopt(optimizer, model.distribute_strategy)
     if keras_stock.has_stock_steps(model):
         with model.distribute_strategy.scope():
             keras_optimizers.build_optimizer(model)

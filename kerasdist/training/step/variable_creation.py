@@ -1,5 +1,10 @@
-"""How a strategy makes variables, where Keras' choice costs a message or loses statistics."""
+"""How and where a strategy makes variables.
 
+What is made in a scope belongs to it: its variables are made there, whenever they come. And Keras'
+choice of how they are made may cost a message, or lose statistics.
+"""
+
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 
@@ -48,6 +53,36 @@ def creator_for(strategy) -> Callable:
     """
     is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     return _create_on_workers if is_multi_worker else _create
+
+
+def note_scope(stock, made, *args, **kwargs):
+    """Stands before the constructor of layers and of metrics: notes in whose scope they are."""
+    strategy = tf.distribute.get_strategy()
+    if tensorflow_adapter.is_adapted(strategy):
+        keras_adapter.note_strategy(made, strategy)
+    return stock(made, *args, **kwargs)
+
+
+def make_variable(stock, variable, value):
+    """Stands before the making of a variable, which may come after the scope: `adapt`, `add`.
+
+    It is made in the scope of the innermost of what it is for that has one.
+    """
+    strategies = map(keras_adapter.strategy_of, keras_adapter.makers())
+    with _scope_of(next(filter(tensorflow_adapter.is_adapted, strategies), None)):
+        return stock(variable, value)
+
+
+def make_slot(stock, optimizer, *args, **kwargs):
+    """Stands before the making of a slot, which has to be in the scope of its optimizer."""
+    with _scope_of(keras_adapter.strategy_of(optimizer)):
+        return stock(optimizer, *args, **kwargs)
+
+
+def _scope_of(strategy) -> contextlib.AbstractContextManager:
+    # A trace has no scope, and belongs to a replica or is left (`late_variables`).
+    is_left = tensorflow_adapter.is_adapted(strategy) and not tf.distribute.has_strategy()
+    return strategy.scope() if is_left else contextlib.nullcontext()
 
 
 def _create(stock, next_creator, **kwargs):

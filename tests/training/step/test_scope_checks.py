@@ -1,6 +1,7 @@
 """What is created outside the scope is taken in, or named before the first step."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -9,33 +10,85 @@ import tensorflow as tf
 
 from tests import strategies
 from tests.cases import exhaustive
-from tests.strategies import each_strategy, on_two_replicas
+from tests.strategies import (
+    each_kind_of_strategy,
+    each_strategy,
+    on_two_replicas,
+    on_workers_and_more,
+)
 
 pytestmark = pytest.mark.thorough
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+DATA = np.random.default_rng(0).normal(3, 2, (16, 3)).astype("float32")
 METHODS = {
     "fit": lambda model: model.fit(X, Y, verbose=0),
     "evaluate": lambda model: model.evaluate(X, Y, verbose=0),
     "train_on_batch": lambda model: model.train_on_batch(X, Y),
     "test_on_batch": lambda model: model.test_on_batch(X, Y),
 }
-each_method = pytest.mark.parametrize("method", METHODS)
 
 
 def make_model():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 
 
-@each_method
+def make_adam(weights):
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(weights)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    "make_optimizer", [lambda weights: "adam", make_adam], ids=["by name", "built"]
+)
+@each_kind_of_strategy
+def test_a_model_from_outside_the_scope_is_one_error_in_it(strategy, make_optimizer):
+    model = make_model()
+    optimizer = make_optimizer(model.trainable_variables)
+
+    with strategy.scope(), pytest.raises(RuntimeError, match=r"' was .* outside .* is compiled in"):
+        model.compile(optimizer, "mse")
+    model.compile(optimizer, "mse")
+    for method in ("fit", "train_on_batch"):
+        with strategy.scope(), pytest.raises(RuntimeError, match=r"' was .* outside .* is trained"):
+            METHODS[method](model)
+
+
 @on_two_replicas
-def test_a_model_from_outside_the_scope(strategy, method):
+def test_a_model_from_outside_is_read_in_the_scope_as_outside(strategy):
+    model = make_model()
+    model.compile("sgd", "mse")
+
+    with strategy.scope():
+        outputs, losses = model.predict(X, verbose=0), model.evaluate(X, Y, verbose=0)
+
+    assert outputs.tolist() == model.predict(X, verbose=0).tolist()
+    assert losses == model.evaluate(X, Y, verbose=0)
+
+
+@on_two_replicas
+def test_a_model_from_outside_is_not_trained_beside_the_one_that_has_its_weights(strategy):
+    base = make_model()
+    base.compile("sgd", "mse")
+    base.fit(X, Y, verbose=0)
+    with strategy.scope():
+        model = keras.Sequential([base, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0)
+
+    with pytest.raises(RuntimeError, match="and another one, created inside, trains its weight"):
+        base.fit(X, Y, verbose=0)
+
+
+@on_two_replicas
+def test_a_model_from_outside_with_an_optimizer_from_inside(strategy):
     model = make_model()
     with strategy.scope():
-        model.compile("sgd", "mse")
+        optimizer = keras.optimizers.Adam()
 
-    with pytest.raises(RuntimeError, match=r"Model '.*' was created outside .* inside the same"):
-        METHODS[method](model)
+    with pytest.raises(RuntimeError, match=r"created outside .* its optimizer 'adam' inside"):
+        model.compile(optimizer, "mse")
 
 
 @pytest.mark.parametrize(
@@ -75,16 +128,75 @@ def test_an_optimizer_from_another_strategys_scope():
         model.fit(X, Y, verbose=0)
 
 
-@each_method
-@on_two_replicas
-def test_a_metric_from_outside_the_scope(strategy, method):
-    metric = keras.metrics.MeanAbsoluteError(name="outsider")
-    with strategy.scope():
-        model = make_model()
-        model.compile("sgd", "mse", metrics=[metric])
+def read_from_outside(scope):
+    """Trains behind layers that were adapted or are frozen, with a metric; all from outside."""
+    keras.utils.set_random_seed(1)
+    normalize = keras.layers.Normalization()
+    normalize.adapt(DATA)
+    base = keras.Sequential([keras.Input((3,)), normalize, keras.layers.Dense(4)])
+    base.add(keras.layers.BatchNormalization())
+    base.add(keras.layers.GaussianNoise(1e-9))  # Which counts what it has drawn.
+    base.trainable = False
+    before = base.predict(DATA, verbose=0)
+    metric = keras.metrics.MeanAbsoluteError()
+    with scope:
+        model = keras.Sequential([base, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=[metric])
+    history = model.fit(DATA, DATA[:, :1], shuffle=False, batch_size=5, verbose=0).history
+    losses = model.evaluate(DATA, DATA[:, :1], verbose=0), float(metric.result())
+    return history, losses, model.predict(DATA, verbose=0), before, base.predict(DATA, verbose=0)
 
-    with pytest.raises(RuntimeError, match=r"'outsider/.*outside its strategy's scope"):
-        METHODS[method](model)
+
+@each_strategy
+def test_what_nobody_trains_may_be_from_outside(strategy):
+    check_like_plain(read_from_outside, strategy)
+
+
+@on_workers_and_more
+def test_on_workers_too_what_nobody_trains_may_be_from_outside(workers):
+    for found in strategies.run_on_workers(functools.partial(in_scope, read_from_outside), workers):
+        assert_close(found, read_from_outside(contextlib.nullcontext()))
+
+
+def make_late(scope):
+    """Makes all variables after the scope."""
+    keras.utils.set_random_seed(1)
+    with scope:
+        normalize, dense = keras.layers.Normalization(), keras.layers.Dense(4, "tanh")
+        model = keras.Sequential([normalize, dense, keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Nadam(0.01, global_clipnorm=0.1)
+        model.compile(optimizer, "mse", metrics=[keras.metrics.R2Score()])
+    normalize.adapt(DATA)
+    model.build((None, 3))
+    dense.enable_lora(2)
+    optimizer.build(model.trainable_variables)
+    history = model.fit(DATA, DATA[:, :1], shuffle=False, batch_size=5, epochs=2, verbose=0).history
+    return history, model.predict(DATA, verbose=0)
+
+
+@each_strategy
+def test_what_is_made_in_the_scope_belongs_to_it_whenever_its_variables_come(strategy):
+    check_like_plain(make_late, strategy)
+
+
+@on_workers_and_more
+def test_on_workers_too_what_is_made_in_the_scope_belongs_to_it(workers):
+    for found in strategies.run_on_workers(functools.partial(in_scope, make_late), workers):
+        assert_close(found, make_late(contextlib.nullcontext()))
+
+
+def in_scope(run, strategy):
+    return run(strategy.scope())
+
+
+def check_like_plain(run, strategy):
+    assert_close(run(strategy.scope()), run(contextlib.nullcontext()))
+
+
+def assert_close(found, truth):
+    pairs = zip(keras.tree.flatten(found), keras.tree.flatten(truth), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "predict", "predict_on_batch"])
@@ -236,17 +348,16 @@ CHANGES = {
     "quantize": lambda model: model.layers[0].quantize("int8"),
     "a new head": lambda model: keras.Sequential([model, keras.layers.Dense(1)]),
 }
-each_change = pytest.mark.parametrize("change", CHANGES)
 
 
-@each_change
-def test_what_is_made_outside_after_training_trains_on_one_device(change):
-    trained = train_and_change(strategies.get("one device").scope(), CHANGES[change])
+@pytest.mark.parametrize("change", CHANGES)
+@each_strategy
+def test_what_is_made_outside_after_training_trains_as_on_one_device(strategy, change):
+    check_like_plain(lambda scope: train_and_change(scope, CHANGES[change]), strategy)
 
-    assert repr(trained) == repr(train_and_change(contextlib.nullcontext(), CHANGES[change]))
 
-
-def test_a_model_from_outside_shares_its_weights_with_one_around_it():
+@each_strategy
+def test_a_model_from_outside_shares_its_weights_with_one_around_it(strategy):
     """As when a base is looked at first, and then fine-tuned in the scope."""
 
     def outputs(scope):
@@ -259,17 +370,10 @@ def test_a_model_from_outside_shares_its_weights_with_one_around_it():
         model.fit(X, X[:, :1], shuffle=False, verbose=0)
         return before, base.predict(X, verbose=0)
 
-    found, truth = map(outputs, (strategies.get("one device").scope(), contextlib.nullcontext()))
+    found, truth = map(outputs, (strategy.scope(), contextlib.nullcontext()))
 
     np.testing.assert_allclose(found, truth, atol=1e-5)
     assert not np.allclose(*found)
-
-
-@each_change
-@on_two_replicas
-def test_what_is_made_outside_after_training_is_one_error_on_several(strategy, change):
-    with pytest.raises(RuntimeError, match=r"outside its strategy's scope.*`add`, `adapt`, `enab"):
-        train_and_change(strategy.scope(), CHANGES[change])
 
 
 def train_inner(scope):
