@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-quick
 .PHONY: test-drawn test-faults test-kills test-keras test-libraries test-versions keras-tests
-.PHONY: docs dist lint lock clean
+.PHONY: notebook docs dist lint lock clean
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
@@ -69,6 +69,11 @@ test-versions: $(INSTALLED) ## Run the promises on older Keras and TensorFlow (P
 keras-tests: $(INSTALLED)
 	@.venv/bin/python -m tests.keras.source
 
+notebook: $(INSTALLED) .venvs/notebook/installed ## Open the notebooks in a browser.
+	@JUPYTER_PATH=$(CURDIR)/.venvs/notebook/share/jupyter \
+	  .venv/bin/python -m ipykernel install --prefix .venvs/notebook > /dev/null
+	@.venvs/notebook/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
+
 docs: .venvs/docs/installed ## Build the documentation into site/; a warning is an error.
 	@NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --quiet --strict --clean
 	@echo "Written: site/index.html"
@@ -94,7 +99,7 @@ lock: $(MADE) ## Write requirements.lock and locks/ anew (UPGRADE=1 also takes n
 	    --constraints <(printf '%s\n' $$pair) --no-annotate --output-file $$lock || exit 1; \
 	done
 	@$(COMPILE) pyproject.toml --group libraries --no-annotate --output-file locks/libraries.lock
-	@for group in docs profile; do \
+	@for group in docs notebook profile; do \
 	  $(COMPILE) --group $$group --no-annotate --output-file locks/$$group.lock || exit 1; \
 	done
 

@@ -34,7 +34,8 @@ def test_the_wheel_holds_kerasdist_alone(tmp_path):
 
 def test_the_locks_pin_every_requirement():
     groups = dict(PROJECT["dependency-groups"])
-    apart = {name: groups.pop(name) for name in ("docs", "profile")}  # Environments of their own.
+    # Environments of their own.
+    apart = {name: groups.pop(name) for name in ("docs", "notebook", "profile")}
     # A group that includes another is a table.
     lines = [line for group in groups.values() for line in group if isinstance(line, str)]
 
