@@ -184,6 +184,8 @@ ROUTABLE = {
     ),
     # Is a graph of its own, in which replicas cannot meet.
     "call_function": Route(type(tf.function(lambda: None)), "__call__", "self args kwds"),
+    # Takes the scope away in which `keras.utils.clear_session` is called.
+    "reset_graph": Route(tf.compat.v1, "reset_default_graph", ""),
     # Reads a whole table, of another machine, for a few rows.
     "embed": Route(keras.layers.Embedding, "call", "self inputs"),
 }

@@ -274,6 +274,20 @@ def held_by_first_replica(variable, strategy) -> Generator[None]:
         yield
 
 
+def reset_graph(reset: Callable) -> None:
+    """Lets the scopes that are entered stay so where TensorFlow makes a new default graph.
+
+    It has them in the graph, and would fail to leave them there.
+
+    Args:
+        reset: TensorFlow's own function, which Keras' `clear_session` calls.
+    """
+    entered = tf.compat.v1.get_default_graph()
+    reset()
+    graph = tf.compat.v1.get_default_graph()
+    names.overwrite(graph, "_thread_local", names.find(entered, "_thread_local"))
+
+
 def separate_collectives(strategy) -> None:
     """Gives a strategy collective keys of its own; call it before TensorFlow's constructor.
 

@@ -346,6 +346,13 @@ def _gradient(stock, tape, target, sources, *args, **kwargs):
     return whole_gradients.of_batch(found, target, sources)
 
 
+def _reset_graph(stock):
+    # In `fit` a scope around it is left for its callbacks.
+    if tensorflow_adapter.is_adapted(tf.distribute.get_strategy()) or running_call.is_fit():
+        return tensorflow_adapter.reset_graph(stock)
+    return stock()
+
+
 def _embed(stock, layer, inputs):
     is_plain = not layer.lora_enabled and layer.quantization_mode is None
     # While a model is built from shapes alone, there is no variable yet.
@@ -414,5 +421,6 @@ _FUNCTIONS = {
     "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,
     "call_function": inner_functions.call,
+    "reset_graph": _reset_graph,
     "embed": _embed,
 }

@@ -11,6 +11,7 @@ import tensorflow as tf
 from kerasdist import callbacks
 from tests.strategies import (
     each_cluster,
+    each_kind_of_strategy,
     each_strategy,
     run_on_workers,
 )
@@ -100,3 +101,33 @@ def test_callbacks_of_ours_inside_the_scope(strategy):
             model.evaluate(X, Y, verbose=0)
 
     assert history.keys() == {"loss", "loss (raw)"}
+
+
+class ClearSession(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        keras.utils.clear_session()
+
+
+def train_in_loop(scope):
+    found = []
+    with scope:
+        for units in (2, 3):
+            keras.utils.clear_session()
+            keras.utils.set_random_seed(units)
+            model = keras.Sequential([keras.layers.Dense(units, "tanh"), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            found.append(model.fit(X, Y, shuffle=False, callbacks=[ClearSession()]).history["loss"])
+        found.append(tf.distribute.get_strategy())
+    return found, tf.distribute.has_strategy(), tf.Variable(1.0)
+
+
+@each_kind_of_strategy
+def test_clear_session_leaves_the_scope_that_is_entered(strategy):
+    truth, *_ = train_in_loop(contextlib.nullcontext())
+
+    (*losses, inside), is_inside, variable = train_in_loop(strategy.scope())
+
+    np.testing.assert_allclose(losses, truth[:-1], atol=1e-5)
+    assert inside is strategy
+    assert not is_inside
+    assert not isinstance(variable, tf.distribute.DistributedValues)
