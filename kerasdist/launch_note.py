@@ -9,6 +9,7 @@ from kerasdist import environment
 JOINED = "joined"  # It has called `make_strategy`.
 WAITING = "waiting"  # It waits for the other tasks of its cluster, or has met them.
 FAILED = "failed"  # It ends with an error of its own.
+BEGUN, ENDED = "begun", "ended"  # A call of `fit` or `evaluate` that all tasks take part in.
 
 
 def add(word: str) -> None:
@@ -25,7 +26,17 @@ def line_of(task: object, line: str) -> str:
 
 def words_of(path: Path) -> set[str]:
     """Returns what a task has left in its note so far."""
+    return set(_read(path))
+
+
+def is_in_call(path: Path) -> bool:
+    """Whether a call of `fit` or `evaluate` has begun in a task and not ended."""
+    words = _read(path)
+    return words.count(BEGUN) > words.count(ENDED)
+
+
+def _read(path: Path) -> list[str]:
     try:
-        return set(path.read_text().split())
+        return path.read_text().split()
     except OSError:
-        return set()
+        return []

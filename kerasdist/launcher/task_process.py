@@ -89,6 +89,11 @@ class TaskProcess:
         return is_stopped and launch_note.FAILED in launch_note.words_of(self._note)
 
     @property
+    def _has_left_call(self) -> bool:
+        """Whether it ended in the middle of `fit` without an error, as `os._exit(0)` does."""
+        return self.exit_code == 0 and launch_note.is_in_call(self._note)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it waits for the other tasks of the cluster, or has met them."""
         return launch_note.WAITING in launch_note.words_of(self._note)
@@ -103,7 +108,7 @@ class TaskProcess:
         """Whether it ended by itself with an error or too early, or did not respond."""
         if self.is_running or self.was_stopped:
             return False
-        return self.exit_code != 0 or self._missed_by is not None
+        return self.exit_code != 0 or self._missed_by is not None or self._has_left_call
 
     @property
     def is_frozen(self) -> bool:
@@ -150,6 +155,8 @@ class TaskProcess:
                 f"{self.task} never called `kerasdist.make_strategy`, where {self._missed_by} "
                 f"waits for it, and exited with code {code}"
             )
+        if self._has_left_call:
+            return f"{self.task} ended in the middle of `fit` or `evaluate` with exit code {code}"
         if self._has_failed_slowly:
             return f"{self.task} failed with an error and was stopped while it was ending"
         if self._was_frozen:

@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 
-from kerasdist import terminal
+from kerasdist import launch_note, terminal
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices, peer_failure
 
@@ -112,6 +112,7 @@ class StepWatch:
         """Watches while what is inside runs: `fit` or `evaluate`, also one inside the other."""
         self._changed_at = self._clock()
         self._num_active += 1
+        launch_note.add(launch_note.BEGUN)
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._look_on, name="kerasdist_step_watch", daemon=True
@@ -125,6 +126,7 @@ class StepWatch:
                 peer_failure.end_in_thread(error, self._cluster, self._tell)
             raise
         finally:
+            launch_note.add(launch_note.ENDED)
             self._num_active -= 1
             self._changed_at = self._clock()
             self._forget_if_idle()

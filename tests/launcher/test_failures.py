@@ -90,6 +90,15 @@ def test_failed_peer_is_the_root_cause_if_nothing_else_failed():
     assert "(a peer failed)" in result.reason
 
 
+@pytest.mark.parametrize(("left", "code"), [("begun", 1), ("begun ended", 0)])
+def test_task_that_ends_in_the_middle_of_fit_has_failed(left, code):
+    result = kerasdist.launch(python(f"leave({left!r}); os._exit(0)"), num_workers=1)
+
+    assert result.exit_code == code
+    message = "worker 0 ended in the middle of `fit` or `evaluate` with exit code 0"
+    assert result.reason.startswith(message) == bool(code)
+
+
 HALT = """
 if task == "worker 1":
     open("halted", "w").close()
