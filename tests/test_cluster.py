@@ -181,6 +181,7 @@ def test_cluster_travels_to_other_processes_and_into_sets():
         ("worker", r"Not valid JSON at line 1 column 1"),
         ('["a:2222"]', r'JSON object with "cluster" and "task". Received: \[\'a:2222\'\]'),
         ("null", "Received: None"),
+        ("[" * 100_000, r"Too many brackets .* Received: '\[{20}'\.\.\. of 100,000 characters"),
     ],
 )
 def test_text_that_is_no_json_object_is_an_error_with_its_place(text, message):
@@ -255,6 +256,7 @@ def test_task_that_lost_its_cluster_is_an_error(job, index):
     [
         (["a:2222"], r"\"cluster\" must be a JSON object. Received: cluster=\['a:2222'\]"),
         (None, "Received: cluster=None"),
+        ({"ps_hosts": ["a:1"]}, 'Unknown job "ps_hosts".*chief, worker, ps. Did you mean "ps"?'),
         ({"workers": ["a:1"]}, 'Unknown job "workers".*chief, worker, ps. Did you mean "worker"?'),
         ({"master": ["a:1"], "chief": ["b:1"]}, 'no job "master". Use "chief"'),
         ({"Master": ["a:1"], "worker": ["b:1"]}, 'no job "Master". Use "chief"'),
@@ -289,6 +291,9 @@ def test_wrong_cluster_is_an_error_that_shows_it(cluster, message):
         ("", "needs a host name or IP.* Received: ''"),
         (":2222", "needs a host name or IP.* Received: ':2222'"),
         (" b:1", "needs a host name or IP.* Received: ' b:1'"),
+        ("b,c:1", r"An address is that of one task. Received: 'b,c:1' .* Separate them"),
+        ("b/c:1", r"A host name has letters.* Received: 'b/c:1'"),
+        ("me@b:1", r"A host name has letters.* Received: 'me@b:1'"),
         ("::1:2222", r"IPv6 address needs brackets.* Received: '::1:2222'"),
     ],
 )

@@ -241,6 +241,46 @@ def test_left_over_tf_config_is_an_error_that_names_both(monkeypatch):
         kerasdist.make_strategy(DeploymentConfig(num_clones=2, clone_on_cpu=True))
 
 
+FORKS = """
+    import os
+    import keras, numpy as np, tensorflow as tf
+    import kerasdist
+
+    def fit(model):
+        model.fit(np.ones((1, 1)), np.ones((1, 1)), verbose=0)
+
+    def make_and_fit():
+        with kerasdist.make_strategy().scope():
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        fit(model)
+        return model
+
+    def fork(function, *arguments):
+        if not os.fork():
+            try:
+                function(*arguments)
+            except RuntimeError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+"""
+
+
+@pytest.mark.processes
+def test_a_process_forked_after_tensorflow_started_is_told_and_does_not_wait():
+    result = run_python(
+        f"""{FORKS}
+    fork(make_and_fit)
+    tf.constant(1)
+    fork(make_and_fit)
+    fork(fit, make_and_fit())
+    """
+    )
+
+    assert result.count("This process was forked from one in which TensorFlow had started") == 2
+
+
 @pytest.mark.processes
 def test_tensorflow_that_has_started_is_an_error_with_the_remedy():
     result = run_python("""

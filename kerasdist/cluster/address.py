@@ -1,6 +1,10 @@
 """Addresses "host:port" of the tasks, and a message for every mistake in one."""
 
+import re
+
 from kerasdist.cluster.task import Task
+
+_HOST = re.compile(r"[\w.-]+|\[[\w:.%-]+\]")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -29,8 +33,14 @@ def check_address(task: Task, address: object) -> None:
 def _check_host(host: str, received: str) -> None:
     if not host or any(character.isspace() for character in host):
         raise ValueError(f'An address needs a host name or IP, as in "host:2222". {received}')
+    if "," in host:
+        raise ValueError(f'An address is that of one task. {received} Separate them: "a:1", "b:1".')
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(f'An IPv6 address needs brackets, as in "[::1]:2222". {received}')
+    if not _HOST.fullmatch(host):
+        raise ValueError(
+            f'A host name has letters, digits, "-", "_" and ".", as in "host:2222". {received}'
+        )
 
 
 def _check_port(port: str, received: str) -> None:

@@ -108,4 +108,5 @@ def _check_not_master(job: str) -> None:
 def _known_jobs(job: str, known: Iterable[str]) -> str:
     if job.startswith("workerpool"):  # Near to "worker", which the first and the third are not.
         return _POOLS_OF_VERTEX
-    return f"Jobs: {', '.join(known)}.{did_you_mean(job, known)}"
+    # As TF-Slim's flags are called: "ps_hosts".
+    return f"Jobs: {', '.join(known)}.{did_you_mean(job.removesuffix('_hosts'), known)}"

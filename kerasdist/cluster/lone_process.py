@@ -100,7 +100,7 @@ def _num_addresses(text: str) -> int:
 def _read_json(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:  # Somebody else's variable.
+    except (ValueError, RecursionError):  # Somebody else's variable.
         return None
 
 

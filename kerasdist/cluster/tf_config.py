@@ -70,6 +70,11 @@ def _read_json(text: str) -> dict[str, Any]:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(_describe_json_error(error)) from error
+    except RecursionError:
+        raise ValueError(
+            f"Too many brackets inside each other. Received: {text[:20]!r}... of {len(text):,} "
+            "characters. Write it with `json.dumps(...)`."
+        ) from None
     if not isinstance(config, dict):
         raise ValueError(f'Must be a JSON object with "cluster" and "task". Received: {config!r}.')
     return config

@@ -4,6 +4,7 @@ A function that cannot be imported, as in a notebook, is sent by value, in files
 folder. This file is the script that calls it, as well as the module that packs it.
 """
 
+import inspect
 import json
 import os
 import pickle
@@ -19,10 +20,12 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
     """Writes the function into the folder and returns the command that calls it.
 
     Raises:
-        TypeError: The function refers to something that cannot be sent to another process.
+        TypeError: The function needs arguments, or refers to something that cannot be sent to
+            another process.
     """
     import cloudpickle  # Here: only functions need it.
 
+    _check_arguments(function)
     # The script of a process that `multiprocessing` has started, which no other process can import.
     main = sys.modules.get("__mp_main__")
     if main is not None:
@@ -40,6 +43,24 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
     # Modules are imported there by name, from where they are found here.
     (folder / _PROGRAM).write_bytes(pickle.dumps({"path": sys.path, "function": carried}))
     return [sys.executable, "-P", __file__, str(folder)]
+
+
+def _check_arguments(function):
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Some of those that are written in C have none.
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise TypeError(
+            f"`program` is called without arguments. Received: program={function!r}, which needs "
+            f"some ({error}). Give them with `functools.partial({_name_of(function)}, ...)`."
+        ) from None
+
+
+def _name_of(function) -> str:
+    return getattr(function, "__name__", "function")
 
 
 def values_of(tasks: Sequence, folder: Path) -> list[Any]:

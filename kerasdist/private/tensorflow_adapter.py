@@ -10,11 +10,13 @@ TensorFlow 2.20 and 2.21.
 import contextlib
 import functools
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
+import psutil
 import tensorflow as tf
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
@@ -35,6 +37,7 @@ ShardedVariable = sharded_variable.ShardedVariable
 _READ_ONLY_INPUTS = auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR
 _collective_key_bases = itertools.count(1000, 1000)
 _adapted = weakref.WeakSet()
+_started_in: set[int] = set()  # The processes that had TensorFlow's threads when they were asked.
 
 
 def is_adapted(strategy) -> bool:
@@ -325,6 +328,26 @@ def check_not_started() -> None:
             "was made before. Call `make_strategy` first in the program, right after the imports; "
             "TF_CONFIG must be set by then."
         )
+
+
+def check_not_forked() -> None:
+    """Checks that this process has the threads of TensorFlow, if TensorFlow has started.
+
+    Raises:
+        RuntimeError: It is a copy of a process in which TensorFlow had started: its first step, or
+            already its first model, would wait for ever.
+    """
+    if not context.context()._initialized or os.getpid() in _started_in:
+        return
+    # Of a parent that nobody has asked, the copy has one thread, where TensorFlow starts several.
+    if _started_in or psutil.Process().num_threads() == 1:
+        raise RuntimeError(
+            "This process was forked from one in which TensorFlow had started, and has none of its "
+            "threads: `fit` would wait for ever. Start it with "
+            '`multiprocessing.get_context("spawn")`, or fork before the first tensor, model or '
+            "strategy is made."
+        )
+    _started_in.add(os.getpid())
 
 
 def global_seed() -> int | None:

@@ -79,9 +79,9 @@ def make_strategy(
             that do not exist; or there are parameter servers, but no chief or several clones on
             CPU.
         RuntimeError: Keras runs on another backend than TensorFlow; TensorFlow has already started,
-            with too few logical CPUs or without the cluster; several workers or parameter servers
-            are asked for, but there is no cluster; or this process has already joined a cluster,
-            with other arguments.
+            with too few logical CPUs, without the cluster, or before this process was forked;
+            several workers or parameter servers are asked for, but there is no cluster; or this
+            process has already joined a cluster, with other arguments.
         ClusterStartError: A task of the cluster never answered, or differs from the others; the
             message names it.
         SystemExit: This is a worker or ps task that has served: with code 0 if the job is done, and
@@ -109,6 +109,7 @@ def make_strategy(
         variable_partitioner=variable_partitioner,
     )
     _check_backend()
+    _check_process()
     cluster = Cluster.from_env() if cluster is None else cluster
     launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
     strategy = _join(config, cluster, options)
@@ -269,6 +270,12 @@ def _strategy_over(devices: tuple[str, ...]):
 
 def _num_cpus(choice) -> int:
     return sum("CPU" in device for device in choice.devices)
+
+
+def _check_process():
+    from kerasdist.private.tensorflow_adapter import check_not_forked
+
+    check_not_forked()
 
 
 def _check_keras():

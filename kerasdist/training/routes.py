@@ -178,6 +178,7 @@ def _outside_scopes(stock, model, *args, **kwargs):
         is_inside = tensorflow_adapter.is_adapted(tf.distribute.get_strategy())
         with tensorflow_adapter.outside_scopes() if is_inside else contextlib.nullcontext():
             return stock(model, *args, **kwargs)
+    tensorflow_adapter.check_not_forked()
     with tensorflow_adapter.outside_scopes(), own_functions.adapted(model):
         return stock(model, *args, **kwargs)
 

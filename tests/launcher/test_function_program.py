@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,17 @@ def test_function_that_takes_too_long_shows_what_each_task_did():
 
     with pytest.raises(TimeoutError, match=r"Not done within 2 s(.|\n)*for 0(.|\n)*for 1"):
         kerasdist.launch(hang, num_workers=2, timeout_secs=2)
+
+
+def test_function_with_an_argument_that_is_missing_says_how_to_give_it():
+    def train(epochs, *, seed=0):
+        return epochs + seed
+
+    remedy = r"missing a required argument: 'epochs'.*functools\.partial\(train, \.\.\.\)"
+    needy: Any = train
+    with pytest.raises(TypeError, match=remedy):
+        kerasdist.launch(needy, num_workers=1)
+    assert kerasdist.launch(functools.partial(train, 2), num_workers=1) == [2]
 
 
 def test_function_that_cannot_travel_says_what_to_do():
