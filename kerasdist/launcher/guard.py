@@ -88,6 +88,8 @@ class Guard:
             self._process.kill()
             self._process.communicate()
         if self._process.returncode:
+            line = "The guard of this launch was halted or killed: the launcher cleans up instead."
+            print(line, file=sys.stderr)
             _clean_up(self.run_id, self.folder)
 
     def network(self) -> str:

@@ -90,7 +90,7 @@ class Fault:
 
     Attributes:
         name: What happens.
-        deployment: "one device", "2 workers" or "2 workers, 2 ps".
+        deployment: "one device", "2 clones", "2 workers" or "2 workers, 2 ps".
         source: Python that defines `act()`, or happens before the start.
         actor: The task that calls `act()`.
         code: With what the launch is to end: 0 where the job is to go on.
@@ -110,8 +110,8 @@ class Fault:
         return f"{self.name}, {self.deployment}"
 
 
-def _of_one_device(name, source, **given):
-    return Fault(name=name, deployment="one device", source=source, actor="worker 0", **given)
+def _of_one_task(name, source, deployment="one device", **given):
+    return Fault(name=name, deployment=deployment, source=source, actor="worker 0", **given)
 
 
 def _of_workers(name, source, actor="worker 0", **given):
@@ -139,17 +139,68 @@ _STUCK_STEP = f"""
 keras.Sequential = Stuck
 """
 
+_IN_THREAD = """
+import threading
+
+class InThread(keras.Sequential):
+    def fit(self, *args, **given):
+        thread = threading.Thread(target=super().fit, args=args, kwargs=given)
+        thread.start()
+        thread.join()
+
+keras.Sequential = InThread
+
+def act():
+    raise ValueError("my own bug")
+"""
+_HALTED_FOR_SECS = """
+import threading
+
+def act():
+    send("worker 1", signal.SIGSTOP)
+    threading.Timer(4, send, ("worker 1", signal.SIGCONT)).start()
+"""
+_HALTED_GUARD = """
+import psutil
+
+def act():
+    for each in psutil.Process(os.getppid()).children():
+        if "guard.py" in " ".join(each.cmdline()):
+            each.suspend()
+"""
+_HALTED_BEFORE_RESULTS = """
+class Halt(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        if batch == NUM_STEPS - 1:
+            acts()
+            send("worker 1", signal.SIGSTOP)
+
+class Evaluates(keras.Sequential):
+    def fit(self, x, y, **given):
+        super().fit(x, y, **given)
+        self.evaluate(x, y, batch_size=BATCH_SIZE, verbose=0, callbacks=[Halt()])
+
+keras.Sequential = Evaluates
+"""
+
 FAULTS = [
-    _of_one_device(
-        "KILL", _sending("worker 0", "SIGKILL", _SAVES), culprit="worker 0", options=(RESTARTS,)
+    *(
+        _of_one_task(
+            name,
+            _sending("worker 0", f"SIG{name}", _SAVES),
+            deployment,
+            culprit=culprit,
+            options=(RESTARTS,),
+        )
+        for deployment in ("one device", "2 clones")
+        for name, culprit in {
+            "KILL": "worker 0",
+            "TERM": _TERM.format(""),
+            "INT": "worker 0",
+            "HUP": "worker 0",
+        }.items()
     ),
-    _of_one_device(
-        "TERM",
-        _sending("worker 0", "SIGTERM", _SAVES),
-        culprit=_TERM.format(""),
-        options=(RESTARTS,),
-    ),
-    _of_one_device("the disk of the checkpoints is full", _FULL, culprit="File too large"),
+    _of_one_task("the disk of the checkpoints is full", _FULL, culprit="File too large"),
     _of_workers("KILL of a worker", _sending("worker 1", "SIGKILL"), code=137, culprit="worker 1"),
     _of_workers(
         "KILL of a worker, with checkpoints",
@@ -165,6 +216,15 @@ FAULTS = [
     ),
     _of_workers(
         "a worker is halted", _sending("worker 1", "SIGSTOP"), code=137, culprit="worker 1"
+    ),
+    _of_workers("a worker is halted for 4 s", _HALTED_FOR_SECS, culprit="worker 1"),
+    _of_workers("the guard of the launch is halted", _HALTED_GUARD, culprit="The guard"),
+    _of_workers(
+        "an error on a worker that trains in a thread",
+        _IN_THREAD,
+        actor="worker 1",
+        code=1,
+        culprit="worker 1",
     ),
     _of_workers(
         "an error on a worker",
@@ -196,6 +256,9 @@ FAULTS = [
     _of_servers("TERM of a worker", _sending("worker 1", "SIGTERM"), culprit="worker 1"),
     _of_servers("a worker is halted", _sending("worker 1", "SIGSTOP"), culprit="worker 1"),
     _of_servers(
+        "a worker is halted before results are read", _HALTED_BEFORE_RESULTS, culprit="worker 1"
+    ),
+    _of_servers(
         "a worker is stuck in its step", _STUCK_STEP + "acts()", code=138, culprit=") is late: "
     ),
     _of_servers("KILL of a ps", _sending("ps 1", "SIGKILL"), code=137, culprit="ps 1"),
@@ -207,6 +270,7 @@ FAULTS = [
     ),
     _of_servers("a ps is halted", _sending("ps 1", "SIGSTOP"), code=137, culprit="ps 1"),
     _of_servers("KILL of the chief", _sending("chief 0", "SIGKILL"), code=137, culprit="chief 0"),
+    _of_servers("`os._exit(0)` of the chief", "def act(): os._exit(0)", code=1, culprit="chief 0"),
     _of_servers(
         "an error on the chief",
         "def act(): raise ValueError('my own bug')",
@@ -214,7 +278,12 @@ FAULTS = [
         culprit="chief 0",
     ),
 ]
-_OPTIONS = {"one device": ("--workers=1",), "2 workers": (), "2 workers, 2 ps": ("--ps=2",)}
+_OPTIONS = {
+    "one device": ("--workers=1",),
+    "2 clones": ("--workers=1", "--clones=2"),
+    "2 workers": (),
+    "2 workers, 2 ps": ("--ps=2",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
