@@ -276,8 +276,14 @@ def _optimizer(optimizer):
 
     if optimizer is None:
         return ""
-    optimizer = keras_optimizers.inner_of(optimizer)
-    return f"{type(optimizer).__name__}, {_learning_rate(optimizer)}"
+    named = [
+        f"{type(each).__name__}, {_learning_rate(each)}"
+        for each in keras_optimizers.updating(optimizer)
+    ]
+    inner = keras_optimizers.inner_of(optimizer)
+    if keras_optimizers.divides(inner):
+        return f"{type(inner).__name__} of {'; '.join(named) or 'those that it makes'}"
+    return named[0]
 
 
 def _learning_rate(optimizer):

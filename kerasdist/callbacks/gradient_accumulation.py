@@ -61,7 +61,7 @@ class GradientAccumulation(UpdateCallback):
                 "the same variables would apply what another has added only in part. Leave it out, "
                 "and use larger batches."
             )
-        for optimizer in keras_optimizers.optimizers_of(model):
+        for optimizer in keras_optimizers.updating_of(model):
             if optimizer.gradient_accumulation_steps:
                 raise ValueError(
                     "The optimizer accumulates gradients already: gradient_accumulation_steps="

@@ -49,7 +49,7 @@ class Summaries(StepCallback):
     |---|---|
     | `loss`, `loss (raw)` | mean since the last summary; of the last step; also of each output |
     | `regularization_loss` | what the regularizers of the weights add |
-    | `learning_rate` | of the optimizer |
+    | `learning_rate` | of the optimizer; of a `MultiOptimizer`, `learning_rate_adam` and so on |
     | `gradient_norm/<variable>`, `gradient_norm/global` | L2 norm of the global batch's gradient |
     | `gradient_norm_applied/...` | the same after clipping and other callbacks |
     | `update_ratio/<variable>` | L2 norm of the update over that of the weights |
@@ -292,8 +292,9 @@ a step was computed; also of each worker |
     def _of_optimizer(self) -> dict[str, float]:
         numbers = {}
         optimizer = keras_optimizers.inner_of(optimizer_of(self.model))
-        if optimizer is not None:
-            numbers["learning_rate"] = float(keras.ops.convert_to_tensor(optimizer.learning_rate))
+        for each in keras_optimizers.updating(optimizer) if optimizer is not None else ():
+            name = "learning_rate" if each is optimizer else f"learning_rate_{each.name}"
+            numbers[name] = float(keras.ops.convert_to_tensor(each.learning_rate))
         regularized = [each for each in self.model.trainable_variables if each.regularizer]
         if regularized:
             numbers["regularization_loss"] = float(

@@ -52,7 +52,7 @@ def lost_optimizers_of(model) -> list:
     if keras_stock.is_stock_step(model.train_step):
         return []
     held = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
-    held = {id(each) for each in [*held, *map(keras_optimizers.inner_of, held)]}
+    held = {id(each) for optimizer in held for each in keras_optimizers.nested(optimizer)}
     own = {id(each) for each in own_attributes.variables_of(model).values()}
     return [
         each

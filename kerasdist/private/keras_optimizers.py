@@ -16,20 +16,24 @@ from kerasdist.private import keras_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.unique import unique
 
+# Keras 3.15 has it: each variable is updated by one of the optimizers in it.
+_MultiOptimizer: Any = getattr(keras.optimizers, "MultiOptimizer", ())
+
 
 def adopt(optimizer, strategy) -> None:
     """Takes an optimizer into the scope of a strategy, with all that it holds from outside.
 
     Also what its `build` has made for itself, as that of Nadam does wherever it is called.
     """
-    held = [each for value in list(vars(optimizer).values()) for each in _values_in(value)]
+    inside = nested(optimizer)
+    held = [each for one in inside for value in vars(one).values() for each in _values_in(value)]
     variables = unique(
         each
         for each in [*optimizer.variables, *held]
         if isinstance(each, keras.Variable) and keras_adapter.owner_of(each) is None
     )
     keras_adapter.adopt_variables(variables, strategy)
-    for each in [optimizer, *optimizers_of(optimizer)]:
+    for each in inside:
         each._distribution_strategy = strategy
 
 
@@ -49,14 +53,44 @@ def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
 
 
 def inner_of(optimizer):
-    """Returns the optimizer that updates: a LossScaleOptimizer leaves that to its inner one."""
+    """Returns the optimizer that gets the gradients of a LossScaleOptimizer, or one as it is."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def divides(optimizer) -> bool:
+    """Whether an optimizer divides the gradients among others, as a MultiOptimizer does."""
+    return isinstance(optimizer, _MultiOptimizer)
+
+
+def nested(optimizer) -> list:
+    """Returns an optimizer and all that it holds, to any depth."""
+    found = [optimizer]
+    for each in found:  # It grows.
+        found += [inner for inner in optimizers_of(each) if not any(inner is one for one in found)]
+    return found
+
+
+def updating(optimizer) -> list:
+    """Returns those that update: what a LossScaleOptimizer or a MultiOptimizer hands over to."""
+    inner = inner_of(optimizer)
+    return list(inner.optimizers) if divides(inner) else [inner]
+
+
+def nested_of(model) -> list:
+    """Returns `nested` of all optimizers that `model` holds."""
+    return unique(each for optimizer in optimizers_of(model) for each in nested(optimizer))
+
+
+def updating_of(model) -> list:
+    """Returns `updating` of all optimizers that `model` holds."""
+    return [each for optimizer in optimizers_of(model) for each in updating(optimizer)]
 
 
 def learning_rates_of(model) -> list[keras.Variable]:
     """Returns the learning rates of all optimizers of `model`, without those of schedules."""
     optimizers = [*optimizers_of(model), *optimizers_inside(model)]
-    rates = [each._learning_rate for each in unique(map(inner_of, optimizers))]
+    found = unique(each for optimizer in optimizers for each in updating(optimizer))
+    rates = [each._learning_rate for each in found]
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
 
 
@@ -103,15 +137,13 @@ def _save(save_own_variables, value_of: Callable, store):
 
 def begin_average_with(optimizer, variable) -> None:
     """Sets the average that `use_ema` keeps of a variable to its value; nothing without one."""
-    optimizer = inner_of(optimizer)
-    if optimizer is None or not optimizer.built or not optimizer.use_ema:
-        return
-    pairs = zip(
-        optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True
-    )
-    for trained, average in pairs:
-        if trained is variable:
-            average.assign(trained)
+    for each in updating(optimizer) if optimizer is not None else ():
+        if not each.built or not each.use_ema:
+            continue
+        pairs = zip(each._trainable_variables, each._model_variables_moving_average, strict=True)
+        for trained, average in pairs:
+            if trained is variable:
+                average.assign(trained)
 
 
 def average_each(stock, optimizer, variables: list[keras.Variable]) -> None:

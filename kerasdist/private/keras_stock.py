@@ -139,8 +139,7 @@ def has_own_parts(model) -> bool:
     operations between layers.
     """
     return not all(
-        _is_stock(optimizer) and not _own_applies(optimizer)
-        for optimizer in keras_optimizers.optimizers_of(model)
+        _is_stock(each) and not _own_applies(each) for each in keras_optimizers.nested_of(model)
     ) or any(not _is_stock(layer) or _may_mix_examples(layer) for layer in model._flatten_layers())
 
 
@@ -155,7 +154,7 @@ def is_loss_all_own(model) -> bool:
     return (
         is_stock_step(model.train_step)
         and _calls_each_example_alone(model)
-        and all(_is_stock(optimizer) for optimizer in keras_optimizers.optimizers_of(model))
+        and all(_is_stock(optimizer) for optimizer in keras_optimizers.nested_of(model))
     )
 
 
@@ -185,16 +184,19 @@ def _calls_each_example_alone(model) -> bool:
 
 
 def own_applies_of(model) -> list[tuple[Any, str]]:
-    """Returns the methods by which optimizers of `model` apply gradients in a way of the user's.
+    """Returns the methods by which optimizers of `model` apply gradients in a way of their own.
 
-    Also those of optimizers that layers hold; of a class, or assigned to an optimizer.
+    Of the user's: also those of optimizers that layers hold; of a class, or assigned to an
+    optimizer. Of Keras': where an optimizer divides the gradients among others.
 
     Returns:
         Pairs of an optimizer and the name of its method.
     """
     outer = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
-    inner = map(keras_optimizers.inner_of, outer)
-    return [(each, name) for each in unique([*outer, *inner]) for name in _own_applies(each)]
+    every = unique(each for optimizer in outer for each in keras_optimizers.nested(optimizer))
+    dividing = [(each, "apply") for each in every if keras_optimizers.divides(each)]
+    own = [(each, name) for each in every for name in _own_applies(each)]
+    return [*own, *(pair for pair in dividing if pair not in own)]
 
 
 def _own_applies(optimizer) -> list[str]:

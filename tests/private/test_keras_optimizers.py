@@ -18,6 +18,23 @@ def test_numbers_of_an_optimizer_are_its_scalars_that_are_no_slots():
     assert found == [["iteration", "learning_rate"], ["iteration"]]
 
 
+def test_optimizers_inside_others_are_found_to_any_depth():
+    first, second = keras.optimizers.Adam(), keras.optimizers.SGD()
+    scaled = keras.optimizers.LossScaleOptimizer(first)
+
+    assert keras_optimizers.nested(scaled) == [scaled, first]
+    assert keras_optimizers.updating(scaled) == [first]
+    assert not keras_optimizers.divides(first)
+
+    if not hasattr(keras.optimizers, "MultiOptimizer"):  # Keras 3.15 has the first.
+        return
+    multi = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(first, {"a": second}))
+    scaled = keras.optimizers.LossScaleOptimizer(multi)
+    assert keras_optimizers.nested(scaled) == [scaled, multi, second, first]
+    assert keras_optimizers.updating(scaled) == keras_optimizers.updating(multi) == [second, first]
+    assert keras_optimizers.divides(multi)
+
+
 def test_what_an_optimizer_makes_is_placed_beside_the_weight_that_it_has_come_to():
     weights = [keras.Variable(tf.zeros([2, 3]), name=name) for name in ("one", "other")]
     beside = {}

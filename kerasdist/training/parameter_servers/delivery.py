@@ -33,7 +33,8 @@ class RemoteDelivery:
     ):
         self._copies, self._times, self._ledger = copies, times, ledger
         self._optimizer: Any = None
-        self._num_updates = 0
+        self._divided: Any = None  # The optimizer whose gradients others are applying.
+        self._num_updates = self._number = 0  # That were traced; of the one that is.
         self._is_due: dict = {}  # By device, in a call that is made again.
         self._forget()
 
@@ -63,25 +64,32 @@ class RemoteDelivery:
         self._written: dict = {}  # By device, what writes the note.
         self._sent: dict = {}  # By tensor and device, what it is there.
 
-    def carry_out(self, update: Callable) -> None:
-        """Traces an update, and in a call that is made again one of those that are missing."""
-        number, self._num_updates = self._num_updates, self._num_updates + 1
-        if self._ledger is None or not self._ledger.is_again:
-            update()
-            return
-        self._is_due = self._ledger.is_due(number)
+    def carry_out(self, update: Callable, *, is_divided: bool = False) -> None:
+        """Traces an update, and in a call that is made again one of those that are missing.
 
+        Of one that is divided, any part may be missing: each has a note of its own.
+        """
+        if not is_divided:
+            self._begin_noted()
         try:
-            tf.cond(
-                tf.reduce_any(list(self._is_due.values())),
-                lambda: _nothing(update()),
-                lambda: None,
-            )
+            if self._is_due:
+                is_due = tf.reduce_any(list(self._is_due.values()))
+                tf.cond(is_due, lambda: _nothing(update()), lambda: None)
+            else:
+                update()
         finally:
             self._is_due = {}
 
+    def _begin_noted(self):
+        """Begins what one note is for; notes are in the order of what they are for."""
+        self._number, self._num_updates = self._num_updates, self._num_updates + 1
+        if self._ledger is not None and self._ledger.is_again:
+            self._is_due = self._ledger.is_due(self._number)
+
     def apply(self, stock, optimizer, gradients: list, variables: list):
         """Sends the gradients first where nothing happens to them on the worker; see `clip`."""
+        if keras_optimizers.divides(optimizer):
+            return self._divide(stock, optimizer, gradients, variables)
         sharded_variables.check_optimizer(optimizer, variables)
         if self._times:
             self._times.end_step(optimizer, gradients, variables)
@@ -90,7 +98,7 @@ class RemoteDelivery:
             for limit in (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
         )
         self._forget()
-        note = self._note = self._ledger.note(self._num_updates - 1) if self._ledger else None
+        note = self._note = self._ledger.note(self._number) if self._ledger else None
         computed = [gradient for gradient in gradients if gradient is not None]
         if is_changed:
             pairs = zip(gradients, variables, strict=True)
@@ -113,6 +121,24 @@ class RemoteDelivery:
             for change, changed in overwriting:
                 self.change(change, changed)
             return result
+
+    def _divide(self, stock, optimizer, gradients: list, variables: list) -> None:
+        """Lets those inside an optimizer apply its gradients, and then counts the update.
+
+        Each of them is carried out by itself, and so is the count, with what callbacks do next.
+        """
+        if self._times:
+            self._times.end_step(optimizer, gradients, variables)
+        self._divided = optimizer
+        try:
+            stock(optimizer, gradients, variables)
+        finally:
+            self._divided = None
+        self._forget()
+        self._begin_noted()
+        self._note = self._ledger.note(self._number) if self._ledger else None
+        self._optimizer, self._is_updating = optimizer, True
+        self.add_in_place(optimizer.iterations, 1)
 
     def clip(self, stock, optimizer, gradients: list):
         """Sends gradients that the optimizer scales or clips on the worker, once it has."""
@@ -168,6 +194,8 @@ class RemoteDelivery:
 
     def add_in_place(self, variable: keras.Variable, value) -> None:
         """Adds to a variable where it lives; that of the updates together with them."""
+        if self._divided is not None and variable is self._divided.iterations:
+            return
         add = functools.partial(keras_adapter.add_in_place, variable, value)
         if self._note is None or variable is not self._optimizer.iterations:
             add()

@@ -227,7 +227,16 @@ class Ledger:
         return self._done is not None
 
     def note(self, update: int):
-        """Returns what `write` takes to note that an update of this step has arrived: int64 [2]."""
+        """Returns what `write` takes to note that an update of this step has arrived: int64 [2].
+
+        Raises:
+            ValueError: There is no number for it.
+        """
+        if update + 1 > _STEP:
+            raise ValueError(
+                f"A step makes more than {_STEP} updates, which parameter servers cannot note. "
+                "Update more variables at once: let a MultiOptimizer give several to one optimizer."
+            )
         before = self._call + self._step * [0, _STEP]
         return tf.add(before, [0, update + 1])
 

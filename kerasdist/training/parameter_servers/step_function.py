@@ -15,7 +15,12 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, keras_adapter, keras_stock
+from kerasdist.private import (
+    coordinator_adapter,
+    keras_adapter,
+    keras_optimizers,
+    keras_stock,
+)
 from kerasdist.training.data import batches
 from kerasdist.training.parameter_servers import abandonment, ledger, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
@@ -318,10 +323,11 @@ def _check(model):
             "with run_eagerly=False; to debug, run on one device: `make_strategy(cluster="
             "kerasdist.Cluster.local())`."
         )
-    if model.optimizer and model.optimizer.gradient_accumulation_steps:
-        raise ValueError(
-            "Workers that train the same variables cannot accumulate gradients in them: one would "
-            "apply what another has half added. Received: gradient_accumulation_steps="
-            f"{model.optimizer.gradient_accumulation_steps}. Use larger batches."
-        )
+    for optimizer in keras_optimizers.updating_of(model):
+        if steps := optimizer.gradient_accumulation_steps:
+            raise ValueError(
+                "Workers that train the same variables cannot accumulate gradients in them: one "
+                "would apply what another has half added. Received: gradient_accumulation_steps="
+                f"{steps}. Use larger batches."
+            )
     sharded_variables.check_placement(model)

@@ -119,7 +119,7 @@ def _numbers_of(model) -> _Numbers:
     norms = _norms([value for _, value in (*weights, *states)], strategy)
     rates = [
         float(each.learning_rate)
-        for each in keras_optimizers.optimizers_of(model)
+        for each in keras_optimizers.updating_of(model)
         if hasattr(each, "learning_rate")
     ]
     return _Numbers(

@@ -15,9 +15,17 @@ class LocalDelivery:
         """Returns a context in which `optimizer` updates the variables."""
         return contextlib.nullcontext()
 
-    def carry_out(self, update: Callable) -> None:
-        """Traces `update()`: what an optimizer and the callbacks do with the gradients."""
-        update()
+    def carry_out(self, update: Callable, *, is_divided: bool = False):
+        """Traces `update()`: what an optimizer and the callbacks do with the gradients.
+
+        Args:
+            update: Calls `apply`.
+            is_divided: Whether other optimizers carry out parts of it, within.
+
+        Returns:
+            What `update` does, where that is known.
+        """
+        return update()
 
     def apply(self, stock, optimizer, gradients: list, variables: list):
         """Calls `stock(optimizer, gradients, variables)`, which is Keras' own update."""

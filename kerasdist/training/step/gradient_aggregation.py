@@ -60,7 +60,9 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
             keras_optimizers.build(optimizer, list(trainable_variables or []))
     variables = list(trainable_variables or keras_optimizers.variables_trained_by(optimizer))
     if is_in_own_apply():
-        return stock(optimizer, _aggregate_anew(variables, gradients, step), variables)
+        gradients = _aggregate_anew(variables, gradients, step)
+        update = functools.partial(step.delivery.apply, stock, optimizer, gradients, variables)
+        return step.delivery.carry_out(update)
     if is_aggregated():
         return _update(stock, optimizer, gradients, variables, step)
     # Those of a LossScaleOptimizer may be infinite: it judges them itself.
@@ -242,12 +244,12 @@ def _division_of(optimizer, step) -> int:
 
     An optimizer around another one may scale the loss with that.
     """
-    optimizers = [optimizer, *keras_optimizers.optimizers_of(optimizer)]
+    optimizers = keras_optimizers.nested(optimizer)
     divided = [
         each
         for division in step.losses.divisions
         if not division.is_undone
-        for each in (division.optimizer, getattr(division.optimizer, "inner_optimizer", None))
+        for each in keras_optimizers.nested(division.optimizer)
     ]
     is_divided = any(each is one for each in divided for one in optimizers)
     return num_replicas() if is_divided else 1
@@ -303,7 +305,7 @@ def _update(stock, optimizer, gradients, variables, step):
     if not step.options.callbacks:
         delivery = step.delivery
         apply_all = functools.partial(delivery.apply, stock, optimizer, gradients, variables)
-        return delivery.carry_out(apply_all)
+        return delivery.carry_out(apply_all, is_divided=keras_optimizers.divides(optimizer))
     step.updates.optimizers.append(optimizer)
     pairs = list(zip(gradients, variables, strict=True))
     # Those that overwrite are no gradients, and none of the callbacks' business.
@@ -323,7 +325,8 @@ def _update(stock, optimizer, gradients, variables, step):
         for gradient, variable in pairs
         if not is_overwritten(variable)
     ]
-    _update_with_callbacks(unscaled, update, step)
+    is_divided = keras_optimizers.divides(optimizer)
+    _update_with_callbacks(unscaled, update, step, is_divided=is_divided)
     return None
 
 
@@ -331,14 +334,14 @@ def _scales(optimizer) -> bool:
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-def _update_with_callbacks(pairs: list, update: Callable, step) -> None:
+def _update_with_callbacks(pairs: list, update: Callable, step, *, is_divided: bool) -> None:
     """Lets the callbacks of a step see and change gradients before `update` gets them."""
     observers = update_callback.of_step(step.options.callbacks)
 
     def apply(pairs):
         for observer in observers:
             observer.observe_update(pairs)
-        step.delivery.carry_out(functools.partial(update, pairs))
+        step.delivery.carry_out(functools.partial(update, pairs), is_divided=is_divided)
 
     for observer in observers:
         observer.observe_gradients(pairs)

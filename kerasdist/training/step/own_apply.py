@@ -2,6 +2,7 @@
 
 Gradient centralization, adaptive clipping, hypergradients and the like override `apply` or
 `apply_gradients`, change the gradients or learn something from their norms, and call that of Keras.
+Keras' MultiOptimizer divides them among others.
 The replicas' gradients have met then, and the callbacks have had theirs: what is routed is the
 outermost call, and what it calls in turn passes.
 """
@@ -21,11 +22,13 @@ from kerasdist.training.step import gradient_aggregation, replica_step
 def routed(model) -> Generator[None]:
     """Lets those of the optimizers of `model` ask `gradient_aggregation` first, as Keras' does.
 
-    With parameter servers a worker has the gradient of its whole batch, and nothing is routed.
+    With parameter servers a worker has the gradient of its whole batch; only one that divides it
+    among other optimizers is routed, for the variables themselves and for the callbacks.
     """
+    keeps_own_pace = traits.keeps_own_pace(model.distribute_strategy)
     with contextlib.ExitStack() as stack:
-        if not traits.keeps_own_pace(model.distribute_strategy):
-            for optimizer, name in keras_stock.own_applies_of(model):
+        for optimizer, name in keras_stock.own_applies_of(model):
+            if not keeps_own_pace or keras_optimizers.divides(optimizer):
                 route = _ROUTES[name]
                 stack.enter_context(method_replaced(optimizer, name, route, optimizer))
         yield

@@ -262,7 +262,7 @@ def _own_parts_of(model) -> list:
         # Until the first step, those given to `compile` wait in a metric of Keras'.
         *_instances_in(metrics, keras.metrics.Metric),
         *_instances_in([model], keras.losses.Loss),
-        *keras_optimizers.optimizers_of(model),
+        *keras_optimizers.nested_of(model),
     ]
     return [part for part in unique(parts) if _is_own(part)]
 

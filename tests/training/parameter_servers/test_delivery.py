@@ -78,6 +78,59 @@ def test_what_is_made_again_is_only_what_is_missing():
     assert ledger.close(again) > done
 
 
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="from Keras 3.15 on")
+def test_of_an_update_that_is_divided_what_is_made_again_is_only_what_is_missing():
+    weights = [keras.Variable(np.zeros(2), dtype="float32") for _ in range(2)]
+    inner = [keras.optimizers.SGD(-1.0) for _ in range(2)]
+    by_path = dict(zip((each.path for each in weights), inner, strict=True))
+    optimizer = keras.optimizers.MultiOptimizer(lambda variable: by_path[variable.path])
+    optimizer.build(weights)
+    ledger = Ledger([weights[0].value.device], 1, sleep=lambda secs: None)
+
+    def add(part, gradient):
+        part.assign_add(gradient)
+
+    def update_one(optimizer, gradients, variables):
+        for gradient, variable in zip(gradients, variables, strict=True):
+            delivery.update(variable.value, add, [gradient])
+        delivery.add_in_place(optimizer.iterations, 1)
+
+    def carry_out(*arguments, **kwargs):
+        delivery.carry_out(lambda: delivery.apply(*arguments), **kwargs)
+
+    def update_both(optimizer, gradients, variables):
+        for each, gradient, variable in zip(inner, gradients, variables, strict=True):
+            carry_out(update_one, each, [gradient], [variable])
+        delivery.add_in_place(optimizer.iterations, 1)
+
+    def update():
+        carry_out(update_both, optimizer, [tf.ones([2])] * 2, weights, is_divided=True)
+
+    def update_first():
+        carry_out(update_one, inner[0], [tf.ones([2])], weights[:1])
+
+    def run(update, attempt, step, done=None):
+        @tf.function(autograph=False)
+        def make_step():
+            with ledger.tracing(done), ledger.at_step(step), delivery.updating(optimizer):
+                update()
+
+        tell(ledger, attempt)
+        make_step()
+
+    lost = begun(ledger)
+    for step, all_or_first in enumerate((update, update_first)):
+        delivery = RemoteDelivery(ledger=ledger)
+        run(all_or_first, lost, step)
+    done, again = tf.constant(ledger.close(lost)), begun(ledger)
+    for step in range(3):
+        delivery = RemoteDelivery(ledger=ledger)
+        run(update, again, step, done)
+
+    assert [weight.numpy().tolist() for weight in weights] == [[3, 3], [3, 3]]
+    assert [int(each.iterations) for each in (optimizer, *inner)] == [3, 3, 3]
+
+
 class Decaying(keras.optimizers.SGD):
     """Changes a number of its own in the update of each weight."""
 
