@@ -141,4 +141,5 @@ def run(command: list[str], *, cwd: Path, given: str = "") -> str:
         done = subprocess.run(command, cwd=cwd, env=environ, timeout=240, capture_output=True)
         code, output = done.returncode, (done.stdout + done.stderr).decode()
     assert code == 0, f"{shlex.join(command)}\n{output}"
+    assert "warning: No task called" not in output, "The tasks did not meet."
     return output
