@@ -6,6 +6,7 @@ the thread of a replica. Its reader knows none of those files.
     warn("The data holds no batch.")     # train.py:12: UserWarning: The data holds no batch.
 """
 
+import os
 import sys
 import threading
 import warnings
@@ -31,6 +32,12 @@ def warn(text: str) -> None:
         module=frame.f_globals.get("__name__"),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
     )
+
+
+def current() -> str:
+    """Returns the innermost line of the program that called Keras or kerasdist: "train.py:12"."""
+    frame = _users_frame()
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def is_of_kerasdist(warning: Warning | str) -> bool:

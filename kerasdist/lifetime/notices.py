@@ -24,11 +24,20 @@ def is_posted(
     notice: str, *, timeout_secs: float, clock: Callable[[], float] = time.monotonic
 ) -> bool:
     """Waits until a worker has posted a notice; returns whether one has."""
+    return first_posted(notice, timeout_secs=timeout_secs, clock=clock) is not None
+
+
+def first_posted(
+    *notices: str, timeout_secs: float, clock: Callable[[], float] = time.monotonic
+) -> str | None:
+    """Waits until one of several notices is posted; returns it, or None if none is."""
     deadline = clock() + timeout_secs
-    while not service_adapter.is_posted(f"kerasdist: {notice}", secs=_LOOK_SECS):
+    while True:
+        for notice in notices:
+            if service_adapter.is_posted(f"kerasdist: {notice}", secs=_LOOK_SECS):
+                return notice
         if clock() > deadline:
-            return False
-    return True
+            return None
 
 
 def wait_for_all(

@@ -6,6 +6,7 @@ import os
 import keras
 import tensorflow as tf
 
+from kerasdist import users_line
 from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
 from kerasdist.remote_path import is_remote
@@ -16,8 +17,6 @@ from kerasdist.users_line import warn
 
 # How long a worker waits for the chief to reach the same call, and to write.
 BEGIN_SECS = 60.0
-# After which a call of the chief's for another name, the same number in order, is taken for it.
-OTHER_NAME_SECS = 5.0
 END_SECS = 3600.0
 _WRITTEN = "written: "  # And the path.
 _num_written = collections.Counter()
@@ -79,11 +78,16 @@ def write(stock, model, *args, **kwargs):
         path = os.path.abspath(path)
     _num_written[name, place] += 1
     _num_written[place] += 1
+    line = users_line.current()
+    _num_written[line, place] += 1
     call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
-    in_order = f"call {_num_written[place]} that writes {place} ends"
+    others = [
+        f"call {_num_written[line, place]} that writes in {line}, {place}, ends",
+        f"call {_num_written[place]} that writes {place} ends",
+    ]
     if not peers.is_chief(strategy):
         try:
-            path_of_chief = _path_of_chief(strategy, call, in_order)
+            path_of_chief = _path_of_chief(strategy, call, *others)
         except tf.errors.UnavailableError:  # Its program has ended: it writes nothing any more.
             path_of_chief = ""
         if may_write and path_of_chief not in (path, None):
@@ -99,34 +103,43 @@ def write(stock, model, *args, **kwargs):
         notices.replace(f"{call} ends", carried_error.to_text(error, told))
         raise
     notices.replace(f"{call} ends", _WRITTEN + path)
-    notices.post(in_order)
+    for notice in others:
+        notices.post(notice)
     return None
 
 
-def _path_of_chief(strategy, call: str, in_order: str) -> str | None:
+def _path_of_chief(strategy, call: str, in_line: str, in_order: str) -> str | None:
     """Waits until the chief has written, and returns where; None if it does not get there.
+
+    A program may name other files on other workers. If the chief has written one in the same line,
+    it has done its part. If that was in another line, it may only be late: it may have written
+    files alone before.
 
     Args:
         strategy: A strategy of ours.
         call: By the name of the file.
-        in_order: What the chief posts at the end of its call with the same number.
+        in_line: What the chief posts at the end of its call in this line, with the same number.
+        in_order: The same of its call in any line.
 
     Returns:
         The path; "" for one of another name, of which the chief's program knows alone.
     """
-    begins = notices.is_posted(f"{call} begins", timeout_secs=OTHER_NAME_SECS)
-    if not begins and notices.is_posted(in_order, timeout_secs=BEGIN_SECS - OTHER_NAME_SECS):
-        begins = notices.is_posted(f"{call} begins", timeout_secs=0.0)
-        if not begins:
-            return ""
-    end = begins and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
+    begun = f"{call} begins"
+    found = notices.first_posted(begun, in_line, timeout_secs=BEGIN_SECS)
+    if found != begun and notices.is_posted(begun, timeout_secs=0.0):
+        found = begun
+    if found == in_line:
+        return ""
+    end = found and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
     if not end:
+        secs, what = (END_SECS, "ended") if found else (BEGIN_SECS, "called")
         warn(
-            f"{peers.cluster_of(strategy).task} waited for the chief, the only task that writes "
-            f"files. The chief has not {'ended' if begins else 'called'} {call}. Call it on all "
-            "workers, with the same file name, or on the chief alone."
+            f"{peers.cluster_of(strategy).task} waited {secs:g} s for the chief, the only task "
+            f"that writes files. The chief has not {what} {call}. Call it on all workers, with the "
+            "same file name or in the same line, or on the chief alone."
         )
-        return None
+        has_other = not found and notices.is_posted(in_order, timeout_secs=0.0)
+        return "" if has_other else None
     if not end.startswith(_WRITTEN):
         raise carried_error.from_text(end)
     return end.removeprefix(_WRITTEN)

@@ -2,6 +2,7 @@
 
 import collections
 import errno
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,7 +85,11 @@ def posted(monkeypatch):
     monkeypatch.setattr(chief, "_num_written", collections.Counter())
     monkeypatch.setattr(notices, "post", lambda notice: texts.setdefault(notice, "posted"))
     monkeypatch.setattr(notices, "replace", texts.__setitem__)
-    monkeypatch.setattr(notices, "is_posted", lambda notice, timeout_secs: notice in texts)
+    monkeypatch.setattr(
+        notices,
+        "first_posted",
+        lambda *names, **_: next((each for each in names if each in texts), None),
+    )
     monkeypatch.setattr(notices, "wait_for_text", lambda notice, timeout_secs: texts.get(notice))
     return texts
 
@@ -96,11 +101,21 @@ def write(index, path="folder/m.keras", write_one=save):
     return model.saved
 
 
+LINE_OF_WRITE = inspect.getsourcelines(write)[1] + 3
+
+
+def write_in_another_line(path):
+    """Does the same on the chief alone."""
+    model = SimpleNamespace(distribute_strategy=strategy_of_worker(0), saved=[])
+    chief.write(save, model, path)
+
+
 def test_the_chief_writes_and_the_others_return_afterwards(posted, monkeypatch):
     assert write(0) == ["folder/m.keras"]
     assert list(posted) == [
         "`save` for 'm.keras' (call 1, outside `fit`) begins",
         "`save` for 'm.keras' (call 1, outside `fit`) ends",
+        f"call 1 that writes in test_chief.py:{LINE_OF_WRITE}, outside `fit`, ends",
         "call 1 that writes outside `fit` ends",
     ]
 
@@ -130,11 +145,36 @@ def test_a_file_that_the_chief_writes_alone_is_not_taken_for_that_of_all(posted,
     assert write(1) == []
 
 
+def test_a_worker_waits_for_a_chief_that_has_written_alone_before_and_is_late(posted, monkeypatch):
+    write_in_another_line("best.keras")
+    look, counts = notices.first_posted, collections.Counter()
+
+    def written_meanwhile(*names, timeout_secs, **arguments):
+        assert timeout_secs == chief.BEGIN_SECS
+        with monkeypatch.context() as patched:
+            patched.setattr(chief, "_num_written", counts)
+            assert write(0) == ["folder/m.keras"]
+        return look(*names)
+
+    counts.update(chief._num_written)
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(notices, "first_posted", written_meanwhile)
+    assert write(1) == []
+
+
+def test_a_worker_that_has_a_line_of_its_own_writes_in_the_end(posted, monkeypatch):
+    write_in_another_line("saved")
+
+    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    with pytest.warns(UserWarning, match=r"waited 60 s for the chief.* in the same line"):
+        assert write(1, "saved/worker_1") == ["saved/worker_1"]
+
+
 def test_a_worker_writes_what_it_names_where_the_chief_has_gone(monkeypatch):
-    def is_posted(notice, timeout_secs):
+    def first_posted(*names, **arguments):
         raise tf.errors.UnavailableError(None, None, "Connection reset by peer")
 
-    monkeypatch.setattr(notices, "is_posted", is_posted)
+    monkeypatch.setattr(notices, "first_posted", first_posted)
     assert write(1, "saved/worker_1") == ["saved/worker_1"]
 
 
@@ -165,6 +205,6 @@ def test_a_worker_that_waits_in_vain_for_the_chief_warns_and_writes_nothing(
     posted, last_notice, what
 ):
     posted[f"`save` for 'm.keras' (call 1, outside `fit`) {last_notice}"] = "posted"
-    says = f"worker 1 waited for the chief.* The chief has not {what} `save` for 'm.keras'"
+    says = f"worker 1 waited .* s for the chief.* The chief has not {what} `save` for 'm.keras'"
     with pytest.warns(UserWarning, match=says):
         assert write(1) == []
