@@ -154,7 +154,7 @@ def test_a_worker_waits_for_a_chief_that_has_written_alone_before_and_is_late(po
         with monkeypatch.context() as patched:
             patched.setattr(chief, "_num_written", counts)
             assert write(0) == ["folder/m.keras"]
-        return look(*names)
+        return look(*names, timeout_secs=timeout_secs)
 
     counts.update(chief._num_written)
     monkeypatch.setattr(chief, "_num_written", collections.Counter())
