@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from types import FrameType
+from typing import Any
 
 _SENDER = "A warning of kerasdist."
 _BELOW_USERS = {"kerasdist", "keras", "tensorflow"} | sys.stdlib_module_names
@@ -46,11 +47,14 @@ def is_of_kerasdist(warning: Warning | str) -> bool:
 
 
 def _users_frame() -> FrameType:
-    """Returns the user's frame of this thread, or else of one that waits for it."""
+    """Returns the user's frame of this thread, or else of one that waits for it.
+
+    A command such as `python -m kerasdist plan` has none: what gives the warning stands for it.
+    """
     frames = sys._current_frames()
-    own = frames.pop(threading.get_ident())
+    own: Any = frames.pop(threading.get_ident())
     found = map(_caller_of_kerasdist, (own, *frames.values()))
-    return next(filter(None, found), own)
+    return next(filter(None, found), own.f_back.f_back)
 
 
 def _caller_of_kerasdist(frame: FrameType | None) -> FrameType | None:

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -71,6 +72,13 @@ def test_a_training_in_a_thread_is_pointed_at_as_well():
         executor.submit(fit_of(**arguments)).result()
 
     assert [(each.filename, each.lineno) for each in told] == [(__file__, LINE_OF_FIT)]
+
+
+def test_where_no_line_is_the_users_that_which_warns_is_named():
+    with pytest.warns(UserWarning, match="Nobody called") as told, ThreadPoolExecutor() as executor:
+        executor.submit(warn, "Nobody called kerasdist.").result()
+
+    assert [Path(each.filename).name for each in told] == ["thread.py"]
 
 
 def test_no_file_is_named_that_autograph_has_written():
