@@ -121,12 +121,13 @@ TRAINING_MAY_IMPORT = {
     "running_call": set(),
     "traits": set(),
     "agreement": {"description", "peers"},
+    "forgotten_scope": {"peers", "traits"},
     "data": {"announcements", "peers", "running_call", "traits"},
-    "step": {"data", "announcements", "peers", "running_call", "traits"},
+    "step": {"data", "announcements", "forgotten_scope", "peers", "running_call", "traits"},
     "report": {"step", "peers", "running_call", "traits"},
     "parameter_servers": {"data", "step", "announcements", "running_call"},
     "routes": {
-        *("data", "step", "report", "parameter_servers", "agreement"),
+        *("data", "step", "report", "parameter_servers", "agreement", "forgotten_scope"),
         *("peers", "running_call", "traits"),
     },
 }

@@ -114,7 +114,9 @@ def make_strategy(
     launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
     strategy = _join(config, cluster, options)
     _check_keras()
-    return tasks.joined(cluster, strategy)
+    from kerasdist.training import forgotten_scope
+
+    return tasks.joined(cluster, forgotten_scope.note_strategy(strategy))
 
 
 def count_gpus() -> int:

@@ -18,7 +18,7 @@ from kerasdist.private import (
     keras_stock,
     tensorflow_adapter,
 )
-from kerasdist.training import agreement, peers, running_call, traits
+from kerasdist.training import agreement, forgotten_scope, peers, running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.parameter_servers import delivery as remote_delivery
@@ -218,6 +218,8 @@ def _fit(stock, model, *args, **kwargs):
     callbacks = ()
     if not _is_ours(model):
         scope_checks.check_outsider(model, "trained")
+        if keras_adapter.strategy_of(model) is None:
+            forgotten_scope.warn_if_forgotten(model)
     else:
         given = None
         with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.

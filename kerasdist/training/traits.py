@@ -11,11 +11,14 @@ def has_remote_variables(strategy) -> bool:
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
 
+def is_one_device(strategy) -> bool:
+    """Whether a strategy has one replica, in this process, and no other task."""
+    return strategy.num_replicas_in_sync == 1 and not has_remote_variables(strategy)
+
+
 def is_compiled_by_xla(model) -> bool:
     """Whether XLA compiles the steps of a model: of one device, with `jit_compile=True`."""
-    strategy = model.distribute_strategy
-    is_one_device = strategy.num_replicas_in_sync == 1 and not has_remote_variables(strategy)
-    return bool(model.jit_compile) and is_one_device
+    return bool(model.jit_compile) and is_one_device(model.distribute_strategy)
 
 
 def keeps_own_pace(strategy) -> bool:

@@ -106,13 +106,9 @@ def _inside_of(model, what: str) -> str:
         # What it was compiled for would change it on one of the replicas alone.
         if tensorflow_adapter.is_adapted(
             owner := keras_adapter.owner_of(variable)
-        ) and not _is_alone(owner):
+        ) and not traits.is_one_device(owner):
             return f"another one, created inside, trains its weight '{variable.path}'"
     return ""
-
-
-def _is_alone(strategy) -> bool:
-    return strategy.num_replicas_in_sync == 1 and not traits.has_remote_variables(strategy)
 
 
 def check_loop_scope(optimizer, variables: list) -> None:
@@ -152,7 +148,7 @@ def _way_into(strategy, owners: list) -> str:
     ]
     if owners and strategy not in owners:
         sentences.insert(0, "Create the model inside the same `with strategy.scope():` block.")
-    elif _is_alone(strategy):
+    elif traits.is_one_device(strategy):
         sentences.append("Or put the loop inside `with strategy.scope():`.")
     if running_call.is_fit():
         # It is left for them: what they make belongs to no step.

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kerasdist.lifetime.peer_failure import LOST_TASK_ERRORS
 from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.training import forgotten_scope
 
 _differences: list["WorkersDifferError"] = []
 
@@ -60,6 +61,7 @@ def note_scope(stock, made, *args, **kwargs):
     strategy = tf.distribute.get_strategy()
     if tensorflow_adapter.is_adapted(strategy):
         keras_adapter.note_strategy(made, strategy)
+        forgotten_scope.note_use(strategy)
     return stock(made, *args, **kwargs)
 
 
