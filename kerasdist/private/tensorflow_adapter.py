@@ -481,6 +481,41 @@ def uses_of(variable: Any) -> list[tf.Operation]:
     return graph.capture(variable.handle).consumers()
 
 
+def addend_of(variable: Any, value):
+    """Returns x where a value that is traced is `variable + x`; None where it is something else."""
+    operation = _maker_of(value)
+    if operation.type != "AddV2":
+        return None
+    first, second = operation.inputs
+    is_first, is_second = (_maker_of(each) in _reads_of(variable) for each in (first, second))
+    if is_first == is_second:
+        return None
+    return second if is_first else first
+
+
+def is_read_for(variable: Any, value) -> bool:
+    """Whether a value that is traced is computed with what a variable was."""
+    reads, seen, found = _reads_of(variable), set(), [value.op]
+    while found:
+        operation = found.pop()
+        if operation in reads:
+            return True
+        if operation not in seen:
+            seen.add(operation)
+            found.extend(each.op for each in operation.inputs)
+    return False
+
+
+def _maker_of(tensor) -> tf.Operation:
+    while tensor.op.type == "Identity":
+        (tensor,) = tensor.op.inputs
+    return tensor.op
+
+
+def _reads_of(variable: Any) -> list[tf.Operation]:
+    return [each for each in uses_of(variable) if each.type == "ReadVariableOp"]
+
+
 def only_read_in(graph: Any) -> list:
     """Returns the variables that a function reads and never sets, when it has been traced.
 

@@ -30,7 +30,6 @@ from kerasdist.training.parameter_servers.step_function import WorkerStepFunctio
 from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
-    aggregated_states,
     batch_statistics,
     delivered_updates,
     global_loss,
@@ -420,7 +419,7 @@ _FUNCTIONS = {
     "make_metric": variable_creation.note_scope,
     "make_variable": variable_creation.make_variable,
     "make_slot": variable_creation.make_slot,
-    "assign": aggregated_states.assign,
+    "assign": delivered_updates.assign,
     "assign_add": delivered_updates.assign_add,
     "gradient": _gradient,
     "call_function": inner_functions.call,

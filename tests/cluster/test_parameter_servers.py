@@ -461,12 +461,26 @@ def logs_on_the_way(strategy):
     return {"seen": seen, "history": history}
 
 
+class Largest(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y):
+        self.value.assign(tf.maximum(self.value, tf.reduce_max(y)))
+
+    def result(self):
+        return self.value
+
+
 @on_two_workers
 def loop_of_its_own(strategy):
     model = make_model(strategy)
     x, y = (tf.constant(each) for each in data(8))
     with strategy.scope():
         mean = keras.metrics.MeanSquaredError()
+        above = keras.metrics.TruePositives()
+        largest = Largest()
 
     def update():
         with tf.GradientTape() as tape:
@@ -474,17 +488,21 @@ def loop_of_its_own(strategy):
         gradients = tape.gradient(loss, model.trainable_variables)
         model.optimizer.apply(gradients, model.trainable_variables)
         mean.update_state(y, model(x))
+        above.update_state(tf.ones([8]), tf.ones([8]))
         # A scope of Keras' own has what is added in it, and the variable stays as it is.
         states = [tf.identity(variable.value) for variable in mean.variables]
         total, count = mean.stateless_update_state(states, y, model(x))
         return total, count - states[1]
 
     step = tf.function(lambda: strategy.run(update))
+    keep_largest = tf.function(lambda: strategy.run(largest.update_state, args=(y,)))
     results = [strategy.coordinator.schedule(step) for _ in range(100)]
     strategy.coordinator.join()
     return {
         "iterations": int(model.optimizer.iterations.numpy()),
         "examples": int(mean.count.numpy()),
+        "above": int(above.result()),
+        "largest": error_of(keep_largest.get_concrete_function),
         "stateless": {int(result.fetch()[1]) for result in results},
     }
 
@@ -735,7 +753,10 @@ def test_interrupted_training_goes_on_from_a_backup():
 def test_loop_of_its_own_counts_each_update_and_each_example():
     result = result_of(loop_of_its_own)
 
-    assert result == {"iterations": 100, "examples": 800, "stateless": {8}}
+    message = result.pop("largest")
+    assert "The state 'largest/value' of a metric" in message
+    assert "2 workers that do so at the same time lose counts" in message
+    assert result == {"iterations": 100, "examples": 800, "above": 800, "stateless": {8}}
 
 
 def test_weight_that_a_layer_assigns_is_assigned_on_the_parameter_server():

@@ -27,6 +27,25 @@ def test_a_function_of_tensorflow_can_be_made_again_of_another_python():
     assert int(triple(tf.constant(2))) == 6
 
 
+def test_what_is_added_to_a_variable_is_found_in_the_graph():
+    variable: Any = tf.Variable([1.0, 2.0])
+    other: Any = tf.Variable(3.0)
+
+    @tf.function
+    def trace(added):
+        sums = [variable + added, added + tf.identity(variable), tf.identity(added + variable)]
+        others = [variable * 2.0, tf.maximum(variable, added), variable + variable, other + added]
+        found = [tensorflow_adapter.addend_of(variable, each) for each in (*sums, *others)]
+        reads = [tensorflow_adapter.is_read_for(variable, each) for each in others]
+        assert found[0] is added
+        return [each is not None for each in found], reads
+
+    found, reads = trace(tf.constant([1.0, 1.0]))
+
+    assert [bool(each) for each in found] == [True] * 3 + [False] * 4
+    assert [bool(each) for each in reads] == [True, True, True, False]
+
+
 @pytest.mark.parametrize(
     "name",
     ["_variable_partitioner", "_variable_count", "_num_ps", "_replica_ctx_update", "_update"],

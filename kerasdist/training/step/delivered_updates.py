@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers
-from kerasdist.training import traits
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.training import peers, traits
 from kerasdist.training.step import aggregated_states, replica_step
 
 
@@ -48,6 +48,40 @@ def decay(stock, optimizer, variables):
     return delivery.change(stock, variables)
 
 
+def assign(stock, variable, value):
+    """Stands before `assign` of a variable.
+
+    Raises:
+        RuntimeError: In a loop of the user's own, several workers compute the state of a metric
+            from what it was, and not by adding to it.
+    """
+    is_number = not isinstance(value, tf.Tensor)  # It is not computed.
+    if is_number or keras_adapter.is_stateless() or not _is_of_several_workers(variable):
+        return aggregated_states.assign(stock, variable, value)
+    added = tensorflow_adapter.addend_of(variable.value, value)
+    if added is not None:
+        keras_adapter.add_in_place(variable, tf.broadcast_to(added, variable.shape))
+        return value
+    if _is_of_metric(variable) and tensorflow_adapter.is_read_for(variable.value, value):
+        _check_one_worker(variable)
+    return stock(variable, value)
+
+
+def _is_of_metric(variable) -> bool:
+    return variable.aggregation == "sum" and variable.synchronization == "on_read"
+
+
+def _check_one_worker(variable) -> None:
+    number = peers.num_workers(tf.distribute.get_strategy())
+    if number > 1:
+        raise RuntimeError(
+            f"The state '{variable.path}' of a metric is computed from what it was, and {number} "
+            "workers that do so at the same time lose counts. Add to it, as in "
+            "`state.assign_add(count)`, or let the step return the value, and compute the state on "
+            "the chief."
+        )
+
+
 def assign_add(stock, variable, value):
     """Stands before `assign_add` of a variable."""
     if keras_adapter.is_stateless():
@@ -68,6 +102,7 @@ def _is_of_several_workers(variable) -> bool:
     Keras reads a variable and assigns the sum, which takes back what came between.
     """
     is_step = not tf.executing_eagerly() and traits.keeps_own_pace(tf.distribute.get_strategy())
+    is_step = is_step and replica_step.current() is None
     return is_step and isinstance(variable.value, tf.Variable)
 
 
