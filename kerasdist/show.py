@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ _PANELS = (
     ("learning rate", ("learning_rate", "epoch_learning_rate")),
     ("examples/s", ("examples_per_second",)),
 )
+# Of several optimizers, each by its name.
+_RATE_OF_ONE = re.compile("(epoch_)?learning_rate_.+")
 _FEW_POINTS = 30
 # Of the curves of a run in one panel.
 _STYLES = ("-", "--", ":", "-.")
@@ -33,12 +36,11 @@ def show(runs: Sequence[Path], output: Path) -> str:
         output: The PNG; without a suffix it gets ".png", and a folder gets "run.png".
 
     Raises:
-        UsageError: A folder has no numbers in it, no run has any that are drawn, or matplotlib is
-            missing.
+        UsageError: No run has numbers in it, or any that are drawn, or matplotlib is missing.
     """
     unreadable: list[Path] = []
     runs = list(dict.fromkeys(run for folder in runs for run in _runs_in(folder)))
-    curves = {_name_of(run, runs): read(run, unreadable) for run in runs}
+    curves, empty = _read_all(runs, unreadable)
     panels = _panels(curves)
     if not panels:
         folders = ", ".join(map(os.path.abspath, runs))
@@ -49,7 +51,22 @@ def show(runs: Sequence[Path], output: Path) -> str:
     output = _file_of(output)
     _draw(panels, list(curves), output)
     told = [sentence_on(name, each) for name, each in curves.items()]
-    return "\n".join([*told, *_note_on(unreadable), f"Written: {output}"])
+    notes = [f"No numbers yet: {short_list(empty, 3)}."] if empty else []
+    return "\n".join([*told, *notes, *_note_on(unreadable), f"Written: {output}"])
+
+
+def _read_all(runs: list[Path], unreadable: list[Path]) -> tuple[dict[str, Curves], list[str]]:
+    """Returns the numbers of runs by their names, and the names of those that have none."""
+    curves, errors = {}, {}
+    for run in runs:
+        name = _name_of(run, runs)
+        try:
+            curves[name] = read(run, unreadable)
+        except UsageError as error:  # Such as one that has just begun.
+            errors[name] = error
+    if not curves:
+        raise next(iter(errors.values()))
+    return curves, list(errors)
 
 
 def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
@@ -190,7 +207,7 @@ def _draw(panels: list[tuple[str, dict]], runs: list[str], output: Path):
         axis.xaxis.get_major_locator().set_params(integer=True)
         # Beside the panel: inside, that of several runs would cover their curves.
         axis.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    axes[-1].set_xlabel("step, as in TensorBoard")
+        axis.set_xlabel(_unit_of(lines))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with arguments_checked():  # The suffix names the format.
@@ -200,6 +217,21 @@ def _draw(panels: list[tuple[str, dict]], runs: list[str], output: Path):
             f"`output` cannot be written. Received: output='{output}' ({error.strerror}). Name "
             "another file."
         ) from error
+
+
+def _unit_of(lines: dict) -> str:
+    """Returns what the numbers of a panel are drawn over."""
+    count_epochs = {_counts_epochs(tag, line) for (_, tag), line in lines.items()}
+    return " or ".join(
+        name for name, each in (("step", False), ("epoch", True)) if each in count_epochs
+    )
+
+
+def _counts_epochs(tag: str, line: dict[int, float]) -> bool:
+    """Whether the points of a curve are epochs, as in Keras' TensorBoard; in Summaries steps."""
+    steps = sorted(line)
+    is_each = steps == list(range(steps[0], steps[0] + len(steps)))
+    return _without_role(tag).startswith("epoch_") and is_each and (len(steps) > 1 or not steps[0])
 
 
 def _look_of(run: str, tag: str, *, runs: list[str], tags: list[str]) -> dict[str, str]:
@@ -220,8 +252,12 @@ def _of_panel(curves, tags) -> dict:
         (run, title): line
         for run, each in curves.items()
         for title, line in sorted(each.items())
-        if _without_role(title) in tags
+        if _is_one_of(_without_role(title), tags)
     }
+
+
+def _is_one_of(name: str, tags) -> bool:
+    return name in tags or ("learning_rate" in tags and _RATE_OF_ONE.fullmatch(name) is not None)
 
 
 def _metrics(curves) -> list:
@@ -235,7 +271,8 @@ def _metrics(curves) -> list:
     }
     return [
         (name.removeprefix("epoch_"), _of_panel(curves, (name,)))
-        for name in sorted(names - known - {"epoch_examples_per_second"})
+        for name in sorted(names - {"epoch_examples_per_second"})
+        if not _is_one_of(name, known)
     ]
 
 

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# What the example and the check of the types need beside kerasdist.
-OTHERS = ("scikit-learn", "mypy")
+# What the check of the types needs beside kerasdist.
+OTHERS = ("mypy",)
 # The second line of it is wrong, which only a checker that sees our types can tell.
 TYPED = """
 import kerasdist

@@ -5,12 +5,14 @@ Every ```python block of a page runs, in one process from top to bottom, and eve
 `train.py`, which is what the README calls its first script.
 """
 
+import ast
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,16 @@ def test_python_blocks_run(page, tmp_path):
 
 def test_the_documentation_begins_with_the_example_of_the_readme():
     assert blocks("docs/index.md", "python") == blocks("README.md", "python")[:1]
+
+
+def test_the_first_script_imports_nothing_that_the_package_does_not_bring():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    brought = {re.split("[><=]", each)[0] for each in project["dependencies"]}
+
+    parsed = ast.walk(ast.parse(blocks("README.md", "python")[0]))
+    imports = {each.names[0].name for each in parsed if isinstance(each, ast.Import)}
+    assert imports <= {"kerasdist", *brought}
+    assert "\nfrom " not in blocks("README.md", "python")[0]
 
 
 def test_every_public_name_has_a_page():

@@ -125,6 +125,41 @@ def test_a_folder_of_runs_is_each_of_them(tmp_path, capsys, monkeypatch):
     assert [line.split(":")[0] for line in said[:-1]] == ["lr 0.01", "lr 0.1", "plain"]
 
 
+def test_a_run_without_numbers_yet_is_named_and_the_others_are_drawn(tmp_path, capsys):
+    for name in ("first", "second"):
+        write_scalars(tmp_path / name)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "events.out.tfevents.1").touch()
+
+    assert main(["show", str(tmp_path), f"--output={tmp_path / 'run.png'}"]) == 0
+
+    *told, empty, _ = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in told] == ["first", "second"]
+    assert empty == "No numbers yet: begun."
+
+
+@pytest.mark.parametrize(
+    ("lines", "unit"),
+    [
+        ({"train/loss": {0: 1.0, 1: 1.0}}, "step"),
+        ({"train/epoch_loss": {7: 1.0, 14: 1.0}}, "step"),
+        ({"train/epoch_loss": {3: 1.0, 4: 1.0}}, "epoch"),
+        ({"train/epoch_loss": {0: 1.0}}, "epoch"),
+        ({"train/loss": {5: 1.0}, "validation/epoch_loss": {0: 1.0, 1: 1.0}}, "step or epoch"),
+    ],
+)
+def test_the_axis_says_what_the_points_are(lines, unit):
+    assert show._unit_of({("run", tag): line for tag, line in lines.items()}) == unit
+
+
+def test_the_rates_of_several_optimizers_are_in_one_panel():
+    tags = ("train/learning_rate_adam", "train/epoch_learning_rate_sgd")
+
+    panels = show._panels({"run": {tag: {0: 0.1} for tag in tags}})
+
+    assert [(title, len(lines)) for title, lines in panels] == [("learning rate", 2)]
+
+
 def test_a_run_has_the_same_colour_in_all_panels():
     runs, tags = ["first", "second"], ["train/loss", "validation/epoch_loss"]
 

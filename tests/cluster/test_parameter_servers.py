@@ -474,6 +474,15 @@ class Largest(keras.metrics.Metric):
 
 
 @on_two_workers
+def progress_with_a_checkpoint(strategy):
+    model, output = make_model(strategy), io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(output):
+        checkpoint = callbacks.Checkpoint(folder, every_steps=10)
+        model.fit(dataset(), epochs=3, verbose=2, callbacks=[checkpoint])
+    return re.findall(r"^(\d+)/(\d+) - ", output.getvalue(), re.MULTILINE)
+
+
+@on_two_workers
 def loop_of_its_own(strategy):
     model = make_model(strategy)
     x, y = (tf.constant(each) for each in data(8))
@@ -572,6 +581,13 @@ def result_of(check):
 
 def test_all_tasks_end_well():
     assert [output.exit_code for output in outputs()] == [0] * 5
+
+
+def test_the_line_of_an_epoch_counts_the_steps_that_a_checkpoint_has_waited_for():
+    lines = result_of(progress_with_a_checkpoint)
+
+    assert len(lines) == 3
+    assert all(made == there for made, there in lines)
 
 
 @pytest.mark.parametrize("check", [shuffled_dataset, unknown_length, generator, py_dataset])

@@ -5,6 +5,7 @@ step. A callback that overrides a batch hook gets logs that turn into numbers wh
 """
 
 import contextlib
+import importlib.util
 import weakref
 from collections.abc import Generator
 
@@ -27,11 +28,13 @@ class CallbackList(keras.callbacks.CallbackList):
 
     Raises:
         TypeError: A callback is a class.
+        ImportError: Keras' TensorBoard is to write without the package that it needs.
     """
 
     def __init__(self, callbacks=None, add_history=False, add_progbar=False, model=None, **params):
         callbacks = keras.tree.flatten(callbacks) if callbacks else []
         _check_are_made(callbacks)
+        _check_can_write(callbacks)
         if add_progbar and not any(
             isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks
         ):
@@ -209,6 +212,17 @@ def _check_are_made(callbacks: list) -> None:
             raise TypeError(
                 f"`callbacks` must hold instances. Received: the class {name}. Write {name}(...)."
             )
+
+
+def _check_can_write(callbacks: list) -> None:
+    """Raises what TensorFlow would say at the end of the first epoch."""
+    inner = (each.innermost if isinstance(each, Wrapper) else each for each in callbacks)
+    uses_it = any(isinstance(each, keras.callbacks.TensorBoard) for each in inner)
+    if uses_it and importlib.util.find_spec("tensorboard") is None:
+        raise ImportError(
+            "The callback TensorBoard needs the package tensorboard, which is not installed: "
+            "pip install tensorboard. Or use kerasdist.callbacks.Summaries, which writes without."
+        )
 
 
 def _may_drift(model, strategy) -> bool:

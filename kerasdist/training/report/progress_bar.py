@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from kerasdist import terminal
+from kerasdist.training import running_call
 from kerasdist.training.step.lazy_logs import LazyLogs
 
 # What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
@@ -58,10 +59,10 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._train_function = self.model.train_function or self._train_function
         if self._first_step is None:
             self._first_step = time.perf_counter(), self._num_examples()
-        self.seen = batch + 1
+        self._count_steps(batch)
         if self._is_due(logs):
             self._show_rate()
-            super().on_train_batch_end(batch, logs)
+            super().on_train_batch_end(self.seen - 1, logs)
             self._note_line(is_open=True)
 
     def on_train_begin(self, logs=None):
@@ -88,6 +89,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
     def on_epoch_end(self, epoch, logs=None):
         self._end_rate()
+        self._count_steps(self.seen - 1)
         target = self.target
         if target is not None:
             # An epoch that was stopped shows how far it got.
@@ -98,6 +100,11 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._note_line(is_open=False)
         if target is not None:
             self.target = target
+
+    def _count_steps(self, batch: int):
+        # A Checkpoint waits for all steps that asynchronous workers make: those end together, and
+        # have no hook each.
+        self.seen = running_call.num_steps_of_epoch(self.model, batch)
 
     def _is_due(self, logs) -> bool:
         """Whether to redraw with the logs of a step; if not, keeps what the last line may show."""

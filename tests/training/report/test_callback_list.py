@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import Every, OnChief, Throughput
+from kerasdist.training.report import callback_list
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step.step_logs import StepLogs
 from tests import strategies
@@ -379,3 +380,20 @@ def test_a_tensorboard_of_the_users_own_reads_the_logs(tmp_path):
     fit(make_model(strategies.get("one device")), OwnTensorBoard(tmp_path))
 
     assert len(seen) == NUM_STEPS
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda callback: callback, lambda callback: OnChief(Every(callback, steps=2))],
+    ids=["itself", "in wrappers"],
+)
+def test_a_tensorboard_without_its_package_is_refused_before_the_first_step(
+    wrap, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(callback_list.importlib.util, "find_spec", lambda name: None)
+    model = make_model(strategies.get("one device"))
+
+    with pytest.raises(ImportError, match=r"needs the package tensorboard, .* Or use .*Summaries"):
+        fit(model, wrap(keras.callbacks.TensorBoard(tmp_path)))
+
+    assert int(model.optimizer.iterations) == 0
