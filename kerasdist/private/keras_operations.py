@@ -14,6 +14,8 @@ import numpy as np
 _AXES = ("axis", "axes", "_attention_axes")
 # With two axes, [examples, features], they attend to the other examples.
 _ATTENTION = (keras.layers.Attention, keras.layers.AdditiveAttention)
+# While they train they mix each example with another one, drawn at random.
+_PAIRING = (keras.layers.MixUp, keras.layers.CutMix)
 # These take each number by itself, or those at the same place of several tensors.
 _ELEMENTWISE = (
     "Abs Absolute Add Arctan Arctan2 Cast Ceil Celu Clip ConvertToTensor Cos Cosh Divide "
@@ -49,6 +51,8 @@ def may_mix_examples(layer: keras.layers.Layer) -> bool:
 def _layer_may_mix(layer) -> bool:
     if isinstance(layer, keras.layers.BatchNormalization):  # See `batch_statistics`.
         return False
+    if isinstance(layer, _PAIRING):
+        return True
     nodes = [node for node in layer._inbound_nodes if not node.is_input]
     if not nodes:  # Inside of another one, or not built.
         return _has_first_axis(layer, None)

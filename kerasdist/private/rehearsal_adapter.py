@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 from tensorflow.python.ops import (
     cond,
+    gen_nn_ops,
     gen_resource_variable_ops,
     gen_state_ops,
     gen_stateful_random_ops,
@@ -41,9 +42,10 @@ def alike_draws() -> Generator[Callable[[], None]]:
     """Makes random numbers the same for every example and on every replica; for eager operations.
 
     The numbers of a draw differ along all axes but the first, and but the first of what says how
-    they are distributed: both may be examples. TensorFlow's generator is put back at the end;
-    Python's and numpy's are for the caller to keep. For what is traced there is
-    `kerasdist.training.step.draws`.
+    they are distributed: both may be examples. What is shuffled, or sorted by such numbers, is
+    turned round: then an example meets others, and in a share not the same ones as in the whole
+    batch. TensorFlow's generator is put back at the end; Python's and numpy's are for the caller to
+    keep. For what is traced there is `kerasdist.training.step.draws`.
 
     Yields:
         A function that each replica calls first.
@@ -64,22 +66,37 @@ def alike_draws() -> Generator[Callable[[], None]]:
         row = _numbers(stock.__name__, fractions, drawn.dtype, given)
         return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
 
-    def in_order(stock, value, *args, **kwargs):
-        return tf.identity(value)
-
     replaced = {
         (module, name): functools.partial(
-            in_order if name.endswith("shuffle") else draw, getattr(module, name)
+            _reversed if name.endswith("shuffle") else draw, getattr(module, name)
         )
         for module, name in call_adapter.draws()
         if name != "rng_read_and_skip"  # It returns a state, and no numbers.
     }
+    # Behind each sort and top_k.
+    replaced[gen_nn_ops, "top_kv2"] = functools.partial(_sorted, gen_nn_ops.top_kv2)
     try:
         with names.replaced(replaced):
             yield start
     finally:
         if generator:
             generator.setstate(state)
+
+
+def _reversed(stock, value, *args, **kwargs):
+    """Stands before a shuffle along the first axis."""
+    return tf.reverse(value, [0])
+
+
+def _sorted(stock, input, *args, **kwargs):
+    """Stands before a sort along the last axis: what is all the same comes in reverse order.
+
+    As random numbers that are alike for all examples, by which their order would stay.
+    """
+    found = stock(input, *args, **kwargs)
+    is_same = tf.reduce_all(tf.equal(input, input[..., :1]), axis=-1, keepdims=True)
+    last = tf.cast(tf.shape(input)[-1] - 1, found.indices.dtype)
+    return found._replace(indices=tf.where(is_same, last - found.indices, found.indices))
 
 
 def _fractions(shape, seed: int) -> np.ndarray:

@@ -19,6 +19,8 @@ MIXING = {
     "Concatenate": lambda x: layers.Concatenate(axis=0)([x, x]),
     "MultiHeadAttention": lambda x: layers.MultiHeadAttention(2, 2, attention_axes=0)(x, x),
     "AdditiveAttention": lambda x: layers.AdditiveAttention()([x[:, 0], x[:, 0]]),
+    "MixUp": lambda x: layers.MixUp()(ops.expand_dims(x, -1)),
+    "CutMix": lambda x: layers.CutMix()(ops.expand_dims(x, -1)),
     "nested": lambda x: keras.Sequential([layers.Softmax(axis=0)])(x),
     "mean": lambda x: x - ops.mean(x, axis=0, keepdims=True),
     "mean from the end": lambda x: x - ops.mean(x, axis=-3, keepdims=True),

@@ -5,11 +5,13 @@ replica therefore adds its rows, padded with zeros where the rows of the others 
 the others, and has the rows of the whole batch:
 
     arguments = all_examples.of_all(arguments, step)
-    with replica_step.entered(all_examples.one_device(step)):
+    with all_examples.as_one_device(step):
         ...                                 # Every replica computes the same.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Generator
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +19,7 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import replica_step
+from kerasdist.training.step import randomness, replica_step
 
 # What replicas show each other: a variable is the same on all of them.
 _SHOWN = (tf.Tensor, tf.RaggedTensor)
@@ -53,16 +55,20 @@ def reason_to_stay_apart(arguments, step) -> str | None:
     return None
 
 
-def one_device(step: replica_step.ReplicaStep) -> replica_step.ReplicaStep:
-    """Returns what a replica that has all examples knows: it is the only one, for `global_mean`."""
-    return dataclasses.replace(
+@contextlib.contextmanager
+def as_one_device(step: replica_step.ReplicaStep) -> Generator[None]:
+    """Lets a replica that has all examples be the only one inside: all draw the same numbers."""
+    alone = dataclasses.replace(
         step,
+        replica_id=0,
         has_whole_batch=True,
         is_alone=True,
         num_examples=step.global_num_examples,
         share=1.0,
         may_be_empty=False,
     )
+    with replica_step.entered(alone), randomness.graph_seed_of_all():
+        yield
 
 
 def of_all(arguments, step: replica_step.ReplicaStep, *, have_gradients: bool = False):

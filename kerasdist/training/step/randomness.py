@@ -26,6 +26,8 @@ from kerasdist.users_line import warn
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
 _STRIDE = 0x9E3779B1
+# Of graphs that are traced for one of several workers.
+_seeds_of_all: dict[tf.Graph, int] = {}
 
 
 def next_seed(stock, generator, ordered=True):
@@ -60,12 +62,29 @@ def graph_seed_of_worker(first_replica: int) -> Generator[None]:
     if tf.executing_eagerly() or not first_replica or graph.seed is None or draws.are_alike():
         yield
         return
-    seed = graph.seed
-    graph.seed = (seed + _STRIDE * first_replica) & 0x7FFFFFFF  # Functions inside inherit it.
+    _seeds_of_all[graph] = graph.seed
+    try:
+        with _seeded(graph, (graph.seed + _STRIDE * first_replica) & 0x7FFFFFFF):
+            yield
+    finally:
+        del _seeds_of_all[graph]
+
+
+@contextlib.contextmanager
+def graph_seed_of_all() -> Generator[None]:
+    """Lets `tf.random` draw the same numbers on all workers, inside of `graph_seed_of_worker`."""
+    graph = tf.compat.v1.get_default_graph()
+    with _seeded(graph, _seeds_of_all.get(graph, graph.seed)):
+        yield
+
+
+@contextlib.contextmanager
+def _seeded(graph, seed: int | None) -> Generator[None]:
+    before, graph.seed = graph.seed, seed  # Functions inside inherit it.
     try:
         yield
     finally:
-        graph.seed = seed
+        graph.seed = before
 
 
 def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:

@@ -76,6 +76,8 @@ def _draw(stock, *args, **kwargs):
     step = replica_step.current()
     if step is None or gradient_aggregation.is_aggregated():
         return stock(*args, **kwargs)
+    if step.rehearsal is not None:  # All draw alike, some for fewer examples than the first.
+        return stock(*args, **kwargs)
     if step.has_whole_batch:
         return _of_first(step, stock, args, kwargs)
     if not step.draws_alone or not _is_for_one_number(args, kwargs):

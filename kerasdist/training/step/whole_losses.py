@@ -74,7 +74,7 @@ def compute(stock: Callable, loss, *args, **kwargs):
         return stock(loss, *args, **kwargs)
     given = (args, kwargs)
     args, kwargs = all_examples.of_all(given, step, have_gradients=True)
-    with replica_step.entered(all_examples.one_device(step)):
+    with all_examples.as_one_device(step):
         value = keras.ops.convert_to_tensor(stock(loss, *args, **kwargs))
     return value if value.shape.rank == 0 else _own_part(value, given, step)
 

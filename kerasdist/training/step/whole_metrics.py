@@ -113,7 +113,7 @@ def _update(update_state: Callable, metric, *args, **kwargs):
     # Of what a metric holds in Python, lists as a rule, there is one for all replicas here.
     first, *_ = peers.local_replicas(tf.distribute.get_strategy())
     others = [] if peers.replica_id() == first else [metric]
-    with replica_step.entered(all_examples.one_device(step)), own_attributes.each_kept(others):
+    with all_examples.as_one_device(step), own_attributes.each_kept(others):
         return update_state(*args, **kwargs)
 
 

@@ -194,6 +194,37 @@ def test_random_numbers_are_alike_for_all_examples(name):
     np.testing.assert_array_equal(drawn, again)
 
 
+ORDERS = {
+    "shuffle": lambda: tf.random.shuffle(tf.range(5)),
+    "stateless": lambda: tf.random.experimental.stateless_shuffle(tf.range(5), [1, 2]),
+    "Keras": lambda: keras.random.shuffle(keras.ops.arange(5)),
+    "argsort": lambda: tf.argsort(tf.random.normal([5]), direction="DESCENDING"),
+    "argsort of columns": lambda: tf.argsort(tf.random.uniform([5, 2]), axis=0)[:, 1],
+    "argsort of whole numbers": lambda: tf.argsort(tf.random.uniform([5], 0, 9, tf.int32)),
+    "argsort of Keras": lambda: keras.ops.argsort(keras.random.uniform((5,))),
+    "top_k": lambda: tf.math.top_k(tf.random.uniform([5]), 5).indices,
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_examples_in_a_random_order_are_turned_round(name):
+    with randomness.generators_kept(), rehearsal_adapter.alike_draws() as start:
+        start()
+        order = ORDERS[name]()
+
+    assert list(order) == [4, 3, 2, 1, 0]
+
+
+def test_what_is_not_the_same_is_sorted_as_ever():
+    rows = tf.constant([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])
+
+    with rehearsal_adapter.alike_draws():
+        values, indices = tf.math.top_k(rows, 2)
+
+    np.testing.assert_array_equal(values, [[3.0, 2.0], [5.0, 5.0]])
+    np.testing.assert_array_equal(indices, [[1, 2], [2, 1]])
+
+
 def test_several_numbers_for_each_example_are_alike_for_all_examples():
     with rehearsal_adapter.alike_draws() as start:
         start()

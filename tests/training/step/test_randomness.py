@@ -75,6 +75,22 @@ def test_the_operations_of_tensorflow_draw_other_numbers_on_other_workers(first_
         assert np.array_equal(ours, theirs) == (first_replica == 0)
 
 
+def test_what_all_examples_are_given_is_drawn_alike_on_every_worker():
+    keras.utils.set_random_seed(5)
+
+    def draw_on_worker(first_replica):
+        with randomness.graph_seed_of_worker(first_replica):
+            with randomness.graph_seed_of_all():
+                of_all = tf.random.normal([3])
+            return of_all, tf.random.normal([3])
+
+    (of_all, own), (of_all_too, of_other) = (
+        tf.function(draw_on_worker)(first_replica) for first_replica in (0, 2)
+    )
+    np.testing.assert_array_equal(of_all, of_all_too)
+    assert not np.array_equal(own, of_other)
+
+
 def test_workers_that_run_one_graph_are_told_of_what_they_draw_alike():
     def graph_of(draw):
         return tf.function(draw).get_concrete_function().graph

@@ -44,6 +44,10 @@ class OwnStep(keras.Model):
             outputs += 0.1 * tf.random.gamma(tf.shape(y), 2.0)
             outputs += 0.1 * tf.random.poisson(tf.shape(y), 3.0)
             outputs += 0.1 * tf.cast(tf.random.categorical(tf.zeros_like(y), 2), tf.float32)
+            # Columns, and rows that are put back.
+            outputs += keras.random.shuffle(outputs, axis=1)
+            order = tf.random.shuffle(tf.range(tf.shape(y)[0]))
+            outputs = tf.gather(tf.gather(outputs, order), tf.argsort(order))
             loss = self.reduce(tf.reduce_mean(tf.square(outputs - y), axis=-1), outputs, x)
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))

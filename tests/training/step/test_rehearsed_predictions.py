@@ -51,6 +51,7 @@ OF_THE_BATCH = {
     "how many": lambda dense, y: {"y": y, "size": ops.shape(y)[0]},
     "ranks": lambda dense, y: ops.argsort(ops.argsort(y[:, 0])),
     "mixed": lambda dense, y: Spread()(y),
+    "random pairs": lambda dense, y: y + keras.random.shuffle(y, seed=3),
     "with gaps": lambda dense, y: ops.log(ops.relu(y - ops.mean(y))),
 }
 # One more shape, or one more number.

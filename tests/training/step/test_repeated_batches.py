@@ -184,6 +184,26 @@ class Attention(layers.Layer):
         return tf.matmul(tf.nn.softmax(tf.matmul(x, x, transpose_b=True)), x)
 
 
+class RandomPairs(layers.Layer):
+    """Adds to each example what random others of the batch are."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(7)
+
+    def call(self, x):
+        positions = tf.range(tf.shape(x)[0])
+        for order in (
+            keras.random.shuffle(positions, seed=self.seeds),
+            tf.random.shuffle(positions),
+            tf.random.experimental.index_shuffle(
+                positions, tf.cast(self.seeds.next(), tf.int32), positions[-1]
+            ),
+        ):
+            x += 0.5 * tf.gather(x, order)
+        return x
+
+
 def compiled(model_class, **arguments):
     def make():
         model = model_class()
@@ -193,8 +213,8 @@ def compiled(model_class, **arguments):
     return make
 
 
-def attentive(**arguments):
-    model = encoder(1, Attention())
+def attentive(layer=Attention, **arguments):
+    model = encoder(1, layer())
     model.compile("adam", "mse", metrics=["mae", keras.metrics.AUC(from_logits=True)], **arguments)
     return model
 
@@ -243,6 +263,7 @@ PROGRAMS = {
     "gradient of a gradient": (compiled(Reweighted), fit),
     "attention between examples": (attentive, fit_and_evaluate),
     "attention, several steps": (lambda: attentive(steps_per_execution=4), fit_and_evaluate),
+    "random pairs": (lambda: attentive(RandomPairs), fit_and_evaluate),
     "stateful": (stateful, fit_sequences),
 }
 
@@ -281,7 +302,7 @@ def fit_all(strategy):
         fit_on(strategy, name)
         for name in (
             *("MoCo", "size of the batch", "mean over a mask", "attention between examples"),
-            "update under a condition",
+            *("update under a condition", "random pairs"),
         )
     ]
 

@@ -155,6 +155,7 @@ def fit_on_workers(strategy):
     programs = (
         (compiled_with(classes), lambda model: fit_and_evaluate(model, WEIGHTS)),
         (small_net(contrast), evaluate_around_fit),
+        (small_net(random_pairs), lambda model: model.fit(X, X, **FIT).history),
     )
     return [outcome_of(strategy.scope(), make, run) for make, run in programs]
 
@@ -235,6 +236,18 @@ def masked_mean(y, predictions):
     return keras.ops.sum(mask * (y - predictions) ** 2) / (keras.ops.sum(mask) + 1.0)
 
 
+def random_pairs(y, predictions):
+    """How near each prediction is to random others of the batch."""
+    positions = tf.range(tf.shape(predictions)[0])
+    seed = keras.random.randint((2,), 0, 99)
+    orders = (
+        keras.random.shuffle(positions),
+        tf.random.shuffle(positions),
+        tf.random.experimental.index_shuffle(positions, seed, positions[-1]),
+    )
+    return sum(squares(tf.gather(predictions, order), predictions) for order in orders)
+
+
 class CallsByName(keras.losses.Dice):
     """Calls Keras' loss with arguments that have names."""
 
@@ -279,7 +292,8 @@ def evaluate_around_fit(model):
 
 @on_three_replicas
 @pytest.mark.parametrize(
-    "loss", [contrast, *exhaustive(masked_mean, CallsByName(name="named"), OnlyCalls())]
+    "loss",
+    [contrast, random_pairs, *exhaustive(masked_mean, CallsByName(name="named"), OnlyCalls())],
 )
 def test_the_users_own_are_those_of_all_examples(loss, strategy, recwarn, capsys):
     name = f"net_of_{strategy.num_replicas_in_sync}"  # A line is said once.
