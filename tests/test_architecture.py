@@ -60,8 +60,9 @@ MAY_IMPORT = {
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},
     "strategies": {
-        *("checks", "config", "cluster", "cluster_resolver", "environment", "launch_note"),
-        *("lifetime", "preflight", "private", "tasks", "training", "users_line", "version"),
+        *("checks", "config", "cluster", "cluster_resolver", "counted", "environment"),
+        *("launch_note", "lifetime", "preflight", "private", "tasks", "training", "users_line"),
+        *("version",),
     },
     "trace": {"columns", "counted", "private", "usage_error"},
     "checkpoints": {

@@ -46,6 +46,15 @@ def without_strategy():
     return tf.distribute.get_strategy().scope()
 
 
+def test_what_is_chosen_is_said_once_and_why(caplog):
+    importlib.import_module("kerasdist.strategies.make_strategy")._say_choice.cache_clear()
+    for _ in range(2):
+        make_strategy(num_clones=2, clone_on_cpu=True)
+
+    said = "MirroredStrategy, 2 replicas on CPU:0, CPU:1 (num_clones=2: 2 logical CPUs of one "
+    assert [each.message for each in caplog.records] == [f"{said}machine)."]
+
+
 def test_one_clone_is_one_device():
     strategy = make_strategy(clone_on_cpu=True)
 

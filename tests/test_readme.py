@@ -80,6 +80,7 @@ def test_python_blocks_run(page, tmp_path):
     output = run([sys.executable, "-c", "\n".join(blocks(page, "python"))], cwd=tmp_path)
 
     assert "0.0000e+00" not in output, "This is a metric that nobody updates."
+    assert "warning: No task called" not in output
 
 
 def test_the_documentation_begins_with_the_example_of_the_readme():
@@ -135,7 +136,9 @@ def test_commands_work(block, tmp_path):
             case ["python", "-m", "pytest", *_]:
                 run([sys.executable, *command[1:], "--collect-only", "--quiet"], cwd=ROOT)
             case ["python", *arguments]:
-                run([sys.executable, *arguments], cwd=tmp_path)
+                assert "warning: No task called" not in run(
+                    [sys.executable, *arguments], cwd=tmp_path
+                )
             case ["mkdir", *_]:
                 run(command, cwd=tmp_path)
             case _:

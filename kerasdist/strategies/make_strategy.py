@@ -2,13 +2,14 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kerasdist import launch_note, tasks
 from kerasdist.checks import check_kind
-from kerasdist.cluster import Cluster, proxies
+from kerasdist.cluster import Cluster, Task, proxies
 from kerasdist.config import DeploymentConfig
+from kerasdist.counted import counted
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose, config_or_launched, what_counts_for_task
@@ -38,6 +39,9 @@ def make_strategy(
     Call it first in the program: TensorFlow fixes its devices with the first tensor. With several
     workers, all of them call it and continue together. With parameter servers, only the chief
     continues: on the workers and ps tasks, this call serves the chief and then ends the process.
+
+    A line says what was chosen and why, once on each task: on stderr, or where the program sends
+    the lines of the logger "kerasdist", of which `setLevel("WARNING")` keeps it quiet.
 
     The same call may be made on every deployment: what has no effect there is told in a warning.
 
@@ -110,9 +114,10 @@ def make_strategy(
     )
     _check_backend()
     _check_process()
+    source = "`cluster`" if cluster else _source_of(os.environ)
     cluster = Cluster.from_env() if cluster is None else cluster
     launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
-    strategy = _join(config, cluster, options)
+    strategy = _join(config, cluster, options, source)
     _check_keras()
     from kerasdist.training import forgotten_scope
 
@@ -126,7 +131,7 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions):
+def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOptions, source: str):
     """Returns the strategy of this task, once its cluster is there."""
     is_evaluator = cluster.task.job == "evaluator"
     config, cluster = what_counts_for_task(config, cluster)
@@ -136,7 +141,9 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
     if not is_evaluator:  # Which is given what the others need.
         _warn_of_no_effect(options, choice)
     if not choice.needs_cluster:
-        return _construct(choice)
+        strategy = _construct(choice)
+        _say_choice(f"on {', '.join(choice.devices)}", choice)
+        return strategy
     if cluster.is_local:
         raise RuntimeError(_describe_missing_cluster(choice))
     known = {"cluster": cluster, "devices": choice.devices, **vars(options)}
@@ -145,11 +152,31 @@ def _join(config: DeploymentConfig | None, cluster: Cluster, options: ClusterOpt
         return strategy
     launch_note.add(launch_note.WAITING)
     if choice.strategy == "MultiWorkerMirroredStrategy":
-        strategy = _join_workers(choice, cluster, options)
+        strategy = _join_workers(choice, cluster, options, source)
     else:
         num_clones = "as found" if config is None else str(config.num_clones)
-        strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones))
+        strategy = _join_parameter_servers(choice, cluster, options, _facts(num_clones), source)
     return membership.note(strategy, known)
+
+
+def _source_of(environ: Mapping[str, str]) -> str:
+    """Returns from where `Cluster.from_env` knows the cluster, if there is one."""
+    return "TF_CONFIG" if environ.get("TF_CONFIG", "").strip() else "Slurm"
+
+
+def _place_in(cluster: Cluster, source: str) -> str:
+    workers = counted(cluster.num_workers, "worker")
+    servers = f" and {counted(cluster.num_ps, 'ps task')}" if cluster.num_ps else ""
+    return f"as {cluster.task} of {workers}{servers}, from {source}"
+
+
+@functools.cache  # A loop, or the cell of a notebook, may make it again.
+def _say_choice(place: str, choice: Choice, task: Task | None = None) -> None:
+    """Says what was chosen and why, on each task, unless the logger "kerasdist" is quiet."""
+    from kerasdist.training.report import log_lines
+
+    num_replicas = counted(choice.num_replicas, "replica")
+    log_lines.say_as(task, f"{choice.strategy}, {num_replicas} {place} ({choice.reason}).")
 
 
 def _warn_of_no_effect(options: ClusterOptions, choice: Choice) -> None:
@@ -195,7 +222,7 @@ def _meet(cluster: Cluster, facts: dict[str, str], options: ClusterOptions) -> N
     )
 
 
-def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
+def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions, source: str):
     from kerasdist.private import tensorflow_adapter
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
@@ -205,11 +232,16 @@ def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions):
     facts = _facts(str(len(choice.devices)))
     proxies.bypass(cluster.addresses.values())
     _meet(cluster, facts, options)
+    _say_choice(_place_in(cluster, source), choice, cluster.task)
     return MultiWorkerMirroredStrategy(cluster, list(choice.devices), options, reason=choice.reason)
 
 
 def _join_parameter_servers(
-    choice: Choice, cluster: Cluster, options: ClusterOptions, facts: dict[str, str]
+    choice: Choice,
+    cluster: Cluster,
+    options: ClusterOptions,
+    facts: dict[str, str],
+    source: str,
 ):
     proxies.bypass(cluster.addresses.values())
     # As TensorFlow's guide has it: the loss of a task is reported and not waited out.
@@ -224,6 +256,7 @@ def _join_parameter_servers(
 
     tensorflow_adapter.check_not_started()
     _meet(cluster, facts, options)
+    _say_choice(_place_in(cluster, source), choice, cluster.task)
     if not cluster.is_chief:
         serve(
             cluster,

@@ -103,6 +103,11 @@ def test_training_goes_on_without_a_killed_worker(outcome):
     chief = outcome.outputs[0]
 
     assert outcome.codes == [0, 0, 137, 0]
+    place = "ParameterServerStrategy, 2 replicas as {} of 2 workers and 1 ps task, from TF_CONFIG "
+    for task, output in zip(
+        ("chief 0", "worker 0", "worker 1", "ps 0"), outcome.outputs, strict=True
+    ):
+        assert place.format(task) in output
     [line] = [each for each in chief.splitlines() if "worker 1" in each or "task:1" in each]
     assert re.fullmatch(LOST, line)
     assert_all_steps_ran(chief)

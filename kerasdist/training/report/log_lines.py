@@ -14,7 +14,11 @@ def say(strategy, line: str) -> None:
     A program that has not set up logging sees it on stderr. One that wants no such lines sets the
     level of the logger "kerasdist"; that of the root is not asked.
     """
-    task = peers.task_of(strategy)
+    say_as(peers.task_of(strategy), line)
+
+
+def say_as(task: object | None, line: str) -> None:
+    """Does the same for a task of a cluster, or without one for None."""
     text = launch_note.line_of(task, line) if task else line
     # At the root, any library that warns sets up logging at level WARNING, as absl does for Keras.
     # The lines, which the user has asked for with a callback, must not end in the middle of a run.

@@ -14,7 +14,9 @@ from kerasdist.training.report import log_lines
 
 
 def test_one_process_says_the_line_alone(caplog):
-    log_lines.say(kerasdist.make_strategy(), "step 3")
+    strategy = kerasdist.make_strategy()
+    caplog.clear()
+    log_lines.say(strategy, "step 3")
 
     assert [(each.name, each.message) for each in caplog.records] == [("kerasdist", "step 3")]
 
