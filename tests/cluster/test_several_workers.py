@@ -362,6 +362,7 @@ def test_different_data_is_an_error_on_every_worker(workers):
     for outcome in outcomes(workers):
         assert "read different first batches" in outcome[fit_differently]
         assert "keras.utils.set_random_seed" in outcome[fit_differently]
+        assert "`fit(lambda context: dataset)`" in outcome[fit_differently]
 
 
 @each_worker_deployment

@@ -99,11 +99,11 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
     if not np.allclose(digests, digests[0], rtol=1e-9, atol=0, equal_nan=True):
         raise ValueError(
             "The workers read different first batches in an epoch. Every worker reads the whole "
-            "data in the same order and takes its part of each batch, so shuffling must be the "
-            "same on all: give `shuffle` a seed, or call `keras.utils.set_random_seed` before the "
-            "data is made. If each worker reads a part of its own, as with Ray's "
-            "`get_dataset_shard(...).to_tf(...)`, give a function that returns the part: "
-            "`fit(lambda context: dataset)`."
+            "data in the same order and takes its part of each batch, so what is random must be "
+            "the same on all: give `shuffle`, or a generator of your own, a seed, or call "
+            "`keras.utils.set_random_seed` before the data is made. If each worker reads a part of "
+            "its own, as with Ray's `get_dataset_shard(...).to_tf(...)`, give a function that "
+            "returns the part: `fit(lambda context: dataset)`."
         )
 
 

@@ -1,0 +1,63 @@
+"""Ray starts the workers, and starts them again; each may read a shard of its own."""
+
+import ast
+
+import keras
+import numpy as np
+import pytest
+
+from tests.libraries.examples import example, needs, run_alone
+
+pytestmark = [needs("ray"), pytest.mark.thorough]
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+KILLED_ONCE = """
+import kerasdist
+from pathlib import Path
+
+
+def kill_once(epoch, folder):
+    if epoch == 2 and not kerasdist.is_chief() and not Path(folder, "killed").exists():
+        Path(folder, "killed").touch()
+        os.kill(os.getpid(), 9)
+"""
+
+
+def losses_of_one_device(learning_rate=0.01, **settings):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(learning_rate), "mse")
+    losses = model.fit(X, X.sum(axis=1), shuffle=False, verbose=0, **settings).history["loss"]
+    return losses, model.get_weights()
+
+
+def check_saved(weights):
+    saved = keras.saving.load_model("model.keras").get_weights()
+    for ours, theirs in zip(saved, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_ray_goes_on_after_a_worker_was_killed(folder):
+    program = KILLED_ONCE + example("Ray Train").replace(
+        "callbacks=[checkpoint]",
+        "callbacks=[checkpoint, keras.callbacks.LambdaCallback("
+        "on_epoch_begin=lambda epoch, logs: kill_once(epoch, config['folder']))]",
+    )
+    run_alone("import os\n" + program)
+
+    assert (folder / "killed").exists()
+    check_saved(losses_of_one_device(batch_size=16, epochs=4)[1])
+
+
+def test_each_worker_reads_its_shard_of_ray_data():
+    run_alone(example("Ray Data"))
+
+    check_saved(losses_of_one_device(batch_size=64, epochs=3)[1])
+
+
+def test_ray_tune_finds_what_one_device_finds():
+    output = run_alone(example("Ray Tune"))
+
+    config, loss = output.strip().splitlines()[-1].rsplit(" ", 1)
+    assert ast.literal_eval(config) == {"learning_rate": 0.1}
+    assert float(loss) == pytest.approx(losses_of_one_device(0.1, epochs=2)[0][-1], rel=1e-5)
