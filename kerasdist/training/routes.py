@@ -16,6 +16,7 @@ from kerasdist.private import (
     keras_adapter,
     keras_routes,
     keras_stock,
+    legacy_keras,
     tensorflow_adapter,
 )
 from kerasdist.training import agreement, forgotten_scope, peers, running_call, traits
@@ -72,12 +73,22 @@ def adapt(strategy) -> None:
             is_local_update=is_local_update,
             update=remote_delivery.update_in_place,
             update_outside=sharded_variables.update_outside,
-            create=ByteBalance(num_servers).create,
+            create=_refusing_legacy_keras(ByteBalance(num_servers).create),
         )
     else:
-        create = variable_creation.creator_for(strategy)
+        create = _refusing_legacy_keras(variable_creation.creator_for(strategy))
         run = functools.partial(replica_run.run_own, strategy)
         tensorflow_adapter.adapt(strategy, is_local_update=is_local_update, create=create, run=run)
+
+
+def _refusing_legacy_keras(create):
+    """Returns `create`, which looks for tf_keras first: its models make variables to begin with."""
+
+    def look_and_create(*args, **kwargs):
+        legacy_keras.refuse(tensorflow_adapter.is_adapted)
+        return create(*args, **kwargs)
+
+    return look_and_create
 
 
 @functools.cache

@@ -1,0 +1,55 @@
+"""tf_keras, which is Keras 2: what `tf.keras` is where TF_USE_LEGACY_KERAS is set, as Ray sets it.
+
+It is another library, often imported after the strategy is made, and none of our functions stands
+before its own. Importing this file does not import it.
+
+tests/libraries/test_legacy_keras.py trains with the real one.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+
+VARIABLE = "TF_USE_LEGACY_KERAS"
+_METHODS = ("compile", "fit")
+
+
+def refuse(is_ours: Callable) -> None:
+    """Lets models of tf_keras raise an error where they are compiled or trained in our scopes.
+
+    Nothing happens while nobody has imported it, and nothing more at a second call.
+
+    Args:
+        is_ours: Called with the strategy of a model.
+    """
+    kind = getattr(sys.modules.get("tf_keras"), "Model", None)
+    for name in _METHODS if kind else ():
+        stock = getattr(kind, name)
+        if not hasattr(stock, "_is_refused_in"):
+            setattr(kind, name, _refused(stock, is_ours))
+
+
+def _refused(stock: Callable, is_ours: Callable) -> Callable:
+    @functools.wraps(stock)
+    def refused(model, *args, **kwargs):
+        if is_ours(model.distribute_strategy):
+            raise RuntimeError(_describe(model))
+        return stock(model, *args, **kwargs)
+
+    refused._is_refused_in = is_ours  # ty: ignore[missing-attribute]
+    return refused
+
+
+def _describe(model) -> str:
+    remedy = "Make it with `import keras`, which is Keras 3."
+    if os.environ.get(VARIABLE) in ("true", "True", "1"):  # As TensorFlow asks.
+        remedy = (
+            f"{VARIABLE}={os.environ[VARIABLE]} makes it what `tf.keras` is (Ray sets this): take "
+            f'it out before TensorFlow is imported, `os.environ.pop("{VARIABLE}", None)`, or make '
+            "the model with `import keras`, which is Keras 3 all the same."
+        )
+    return (
+        f"Model '{model.name}' is one of tf_keras (Keras 2), and kerasdist knows Keras 3 alone: it "
+        f"would train in `strategy.scope()` with none of the promises. {remedy}"
+    )
