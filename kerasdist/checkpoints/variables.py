@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, keras_stock
+from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
 from kerasdist.training import peers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 from kerasdist.training.step import called_optimizers, own_attributes
@@ -187,7 +187,9 @@ def read(strategy, named: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     """Returns the values of variables; all workers must call it."""
     arrays = {}
     for name, variable in named.items():
-        if is_of_replicas(variable) or _has_copies(name, variable):
+        if _is_of_whole_batches(name, variable):
+            arrays[name] = np.asarray(variable.read_value())
+        elif is_of_replicas(variable) or _has_copies(name, variable):
             values = _gathered(strategy, variable)
             if name.startswith("own/") and (values == values[:1]).all():
                 arrays[name] = values[0]
@@ -213,7 +215,10 @@ def write(strategy, named: Mapping[str, tf.Variable], arrays: Mapping[str, np.nd
             values = values[np.newaxis] if is_of_one else values
             _write_copies(strategy, name, variable, values)
         elif is_of_replicas(variable):
-            _scatter(strategy, variable, values[np.newaxis] if is_of_one else values)
+            values = values[np.newaxis] if is_of_one else values
+            if _is_of_whole_batches(name, variable):
+                values = values.sum(axis=0, keepdims=True, dtype=values.dtype)
+            _scatter(strategy, variable, values)
         else:
             variable.assign(values if is_of_one else _joined(variable, values))
 
@@ -224,6 +229,14 @@ def is_of_replicas(variable) -> bool:
         isinstance(variable, tf.distribute.DistributedValues)
         and getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
     )
+
+
+def _is_of_whole_batches(name: str, variable) -> bool:
+    """Whether each replica has counted all examples in a metric: the first one's number is it.
+
+    Before the first step it may be so of a metric that the replicas will be found to share.
+    """
+    return name.startswith("metric/") and tensorflow_adapter.reads_first_replica(variable)
 
 
 def _has_copies(name: str, variable) -> bool:
@@ -270,7 +283,7 @@ def _scatter(strategy, variable, values: np.ndarray):
     num_replicas = strategy.num_replicas_in_sync
     if len(values) != num_replicas:
         whole = _joined(variable, values)
-        if _is_mean(variable):
+        if _is_mean(variable) or tensorflow_adapter.reads_first_replica(variable):
             values = np.stack([whole] * num_replicas)
         else:
             values = np.stack([whole, *[np.zeros_like(whole)] * (num_replicas - 1)])
@@ -280,6 +293,8 @@ def _scatter(strategy, variable, values: np.ndarray):
 
 
 def _joined(variable, values: np.ndarray) -> np.ndarray:
+    if tensorflow_adapter.reads_first_replica(variable):
+        return values[0]
     # A variable of one value does not say how to join several: those of metrics are added up.
     whole = values.mean(axis=0) if _is_mean(variable) else values.sum(axis=0)
     return whole.astype(values.dtype)

@@ -54,6 +54,8 @@ def note_others(model, *, are_whole: bool) -> None:
         return
     for metric in _prepared(model):
         if metric not in _updated:
+            # What a checkpoint has given to each replica counts once.
+            _keep_first(metric, model.distribute_strategy)
             _read_sum(metric)
 
 
@@ -120,6 +122,19 @@ def _update(update_state: Callable, metric, *args, **kwargs):
 def _read_first(metric) -> None:
     for variable in metric.variables:
         tensorflow_adapter.read_first_replica(variable.value)
+
+
+def _keep_first(metric, strategy) -> None:
+    """Lets the first replica alone hold what all do; in a trace, before the step that it is of."""
+    if tf.executing_eagerly():  # The step has run, and they hold their shares.
+        return
+    with tf.init_scope():
+        for variable in metric.variables:
+            if tensorflow_adapter.reads_first_replica(variable.value):
+                copies = strategy.experimental_local_results(variable.value)
+                has_first = peers.local_replicas(strategy).start == 0
+                for copy in copies[has_first:]:
+                    copy.assign(tf.zeros_like(copy))
 
 
 def _read_sum(metric) -> None:
