@@ -97,19 +97,8 @@ class TrainDir:
         Raises:
             UsageError: Not a directory, not writable, or in use.
         """
-        existing = self.path
-        while not existing.exists():
-            existing = existing.parent
-        if not existing.is_dir():
-            raise UsageError(
-                f"--train_dir {str(self.path)!r} cannot be created: {existing} is not a directory. "
-                "Choose another one."
-            )
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise UsageError(
-                f"--train_dir {str(self.path)!r} cannot be written: no permission for {existing}. "
-                "Choose another one."
-            )
+        for path in (self.path, self.checkpoints):
+            _check_writable(path)
         if self.model.exists() and not self.is_begun and not overwrite:
             raise UsageError(
                 f"--train_dir {str(self.path)!r} holds the model of an earlier run, but no "
@@ -209,3 +198,19 @@ class TrainDir:
             ) from error
         print(f"\n{told}", file=sys.stderr)
         return other
+
+
+def _check_writable(path: Path) -> None:
+    existing = path
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not existing.is_dir():
+        raise UsageError(
+            f"--train_dir {str(path)!r} cannot be created: {existing} is not a directory. Choose "
+            "another one."
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"--train_dir {str(path)!r} cannot be written: no permission for {existing}. Choose "
+            "another one."
+        )

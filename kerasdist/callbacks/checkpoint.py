@@ -93,9 +93,10 @@ class Checkpoint(UpdateCallback):
         save_on_term: Whether SIGTERM, as sent by a scheduler that takes the machine back, is
             answered with a checkpoint after the running step, or at the end of `fit` after the
             last one, the same on all workers, and exit code 143.
-        on_error: What to do if a checkpoint cannot be written: "warn" goes on training, and tries
-            again with the next one; on a full disk, the oldest makes room for it; the end of `fit`
-            says which is the newest if the last one could not be written. "raise" stops.
+        on_error: What to do if a checkpoint cannot be written, which is tried out before the first
+            step: "warn" goes on training, and tries again with the next one; on a full disk, the
+            oldest makes room for it; the end of `fit` says which is the newest if the last one
+            could not be written. "raise" stops.
 
     Attributes:
         resumed_from: The checkpoint that the last `fit` went on from; None for a fresh start.
@@ -198,6 +199,9 @@ class Checkpoint(UpdateCallback):
         # Until the epoch in which `fit` goes on is over.
         self._resumption = self._begin(call, fit, saved)
         self._writer = self._make_writer()
+        is_over = self._resumption is not None and self._resumption.is_over
+        if not is_over and peers.is_chief(self.model.distribute_strategy):
+            self._writer.begin()
         self._saving = Saving(
             *(call, self._folder, self._writer),
             fit=fit,

@@ -22,14 +22,17 @@ import os
 import re
 import shutil
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import h5py
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.checkpoints import process_name
+from kerasdist.files import h5_file
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
 from kerasdist.remote_path import is_remote
@@ -44,7 +47,8 @@ _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
 # What reading raises if a checkpoint is damaged, or is being removed by another process.
 _DAMAGE = (
-    *(ValueError, KeyError, TypeError, FileNotFoundError),
+    *(ValueError, KeyError, TypeError, EOFError, FileNotFoundError),
+    *(zipfile.BadZipFile, zlib.error),
     *(tf.errors.NotFoundError, tf.errors.DataLossError),
 )
 
@@ -75,15 +79,40 @@ class Saved:
 
     @contextlib.contextmanager
     def weights(self):
-        """Yields the path of a local file for Keras' `load_weights`."""
+        """Yields the path of a local file for Keras' `load_weights`.
+
+        Raises:
+            CorruptCheckpointError: Its arrays are not those that were written.
+            ValueError: It would read other files of the machine.
+        """
         remote = os.path.join(self.path, WEIGHTS)
         if not is_remote(self.path):
+            self._check_weights(remote)
             yield remote
             return
         with tempfile.TemporaryDirectory(prefix="kerasdist_") as folder:
             local = os.path.join(folder, WEIGHTS)
             tf.io.gfile.copy(remote, local)
+            self._check_weights(local)
             yield local
+
+    def _check_weights(self, local: str):
+        try:
+            with h5_file.opened(local, local) as file:
+                found = h5_file.contents(file)
+        except OSError as error:
+            raise CorruptCheckpointError(
+                f"{self.path}: {WEIGHTS} cannot be read: {error}"
+            ) from error
+        expected = self.record.get("contents", {}).get(WEIGHTS, found)
+        if reason := _difference(expected, found):
+            raise self._corrupt(reason)
+
+    def _corrupt(self, reason: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{self.path}: {WEIGHTS} {reason}. Remove this checkpoint: training goes "
+            "on from the one before."
+        )
 
 
 class Folder:
@@ -108,6 +137,18 @@ class Folder:
             return steps
         records = {step: os.path.join(self.path_of(step), RECORD) for step in steps}
         return [step for step, record in records.items() if tf.io.gfile.exists(record)]
+
+    def try_out(self) -> None:
+        """Makes the folder if it is not there, and an empty file in it for a moment.
+
+        Raises:
+            OSError, tf.errors.OpError: This process may not.
+        """
+        tf.io.gfile.makedirs(self.path)
+        path = os.path.join(self.path, _unfinished("trial"))
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write("")  # Makes it.
+        tf.io.gfile.remove(path)
 
     def write(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
@@ -138,7 +179,8 @@ class Folder:
             with open(os.path.join(local, STATE), "wb") as file:
                 np.savez(file, **arrays)
             sums = {name: _sum_of(os.path.join(local, name)) for name in (WEIGHTS, STATE)}
-            about = {"files": sums, "dtypes": _foreign_dtypes(arrays)}
+            contents = {WEIGHTS: _contents_of(local), STATE: _shapes(arrays)}
+            about = {"files": sums, "contents": contents}
             # As it is read: with text for the keys of all dicts.
             record = json.loads(json.dumps({**record, **about}))
             with open(os.path.join(local, RECORD), "w") as file:
@@ -153,10 +195,13 @@ class Folder:
         """Returns the checkpoint of a step; see `read`."""
         return read(self.path_of(step))
 
-    def newest(self) -> Saved | None:
+    def newest(self, check: Callable[[Saved], None] = lambda saved: None) -> Saved | None:
         """Returns the newest checkpoint that is whole; None if there is none.
 
         It warns of each one that is damaged.
+
+        Args:
+            check: Called with each that is; it may raise CorruptCheckpointError.
 
         Raises:
             OSError: One that may be whole cannot be read. If it were skipped, the training would
@@ -164,7 +209,8 @@ class Folder:
         """
         for step in reversed(self.steps()):
             try:
-                return self.read(step)
+                check(saved := self.read(step))
+                return saved
             except CorruptCheckpointError as error:
                 warn(f"The checkpoint of step {step} cannot be read: {error}")
         return None
@@ -267,14 +313,17 @@ def read(path: str) -> Saved:
     """
     try:
         record = _record_at(path)
-        for name, expected in record["files"].items():
+        for name, expected in _listed(record, "files").items():
             _check(os.path.join(path, name), expected)
         with (
             tf.io.gfile.GFile(os.path.join(path, STATE), "rb") as file,
             np.load(file, allow_pickle=False) as arrays,
         ):
-            arrays = {**arrays, **_viewed(arrays, record.get("dtypes", {}))}
-            return Saved(path=path, record=record, arrays=arrays)
+            contents = _listed(record, "contents")[STATE]
+            arrays = _viewed(arrays, contents)
+        if reason := _difference(contents, _shapes(arrays)):
+            raise ValueError(f"{STATE} {reason}")
+        return Saved(path=path, record=record, arrays=arrays)
     except _DAMAGE as error:
         raise CorruptCheckpointError(f"{path}: {getattr(error, 'message', error)}") from error
     except (OSError, tf.errors.OpError) as error:
@@ -284,6 +333,15 @@ def read(path: str) -> Saved:
             f"{path} cannot be read, but may be whole: {getattr(error, 'message', error)}. Let "
             "this process read it, use another folder, or remove this checkpoint."
         ) from error
+
+
+def _listed(record: Mapping, entry: str) -> dict[str, Any]:
+    """Returns what a record says of each file of a checkpoint."""
+    found = record.get(entry)
+    is_whole = isinstance(found, Mapping) and found.keys() == {WEIGHTS, STATE}
+    if not is_whole or not all(isinstance(each, Mapping) for each in found.values()):
+        raise ValueError(f"{entry!r} in {RECORD} cannot be {str(found)[:50]!r}")
+    return dict(found)
 
 
 def _record_at(path: str) -> dict[str, Any]:
@@ -311,16 +369,44 @@ class _InMemory(io.BytesIO):
         return WEIGHTS  # Keras looks at the suffix.
 
 
-def _foreign_dtypes(arrays: Mapping) -> dict[str, str]:
-    """Returns by name the dtypes, such as bfloat16, of which NumPy's files keep only the size."""
-    return {name: each.dtype.name for name, each in arrays.items() if each.dtype.kind == "V"}
+def _contents_of(local: str) -> dict[str, list]:
+    path = os.path.join(local, WEIGHTS)
+    if not h5py.is_hdf5(path):
+        return {}
+    with h5py.File(path, "r") as file:
+        return h5_file.contents(file)
 
 
-def _viewed(arrays: Mapping, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Returns arrays that were read, with what `_foreign_dtypes` has returned."""
-    return {
-        name: arrays[name].view(tf.as_dtype(dtype).as_numpy_dtype) for name, dtype in dtypes.items()
-    }
+def _shapes(arrays: Mapping) -> dict[str, list]:
+    """Returns [dtype, shape] of arrays by name."""
+    return {name: [each.dtype.name, list(each.shape)] for name, each in arrays.items()}
+
+
+def _viewed(arrays: Mapping, contents: Mapping[str, list]) -> dict[str, np.ndarray]:
+    """Returns arrays that were read, with dtypes such as bfloat16, of which NumPy keeps the size.
+
+    Args:
+        arrays: As NumPy reads them.
+        contents: `_shapes` of those that were written.
+    """
+    found = {}
+    for name, array in arrays.items():
+        is_foreign = array.dtype.kind == "V" and name in contents
+        found[name] = array.view(_dtype(contents[name][0])) if is_foreign else array
+    return found
+
+
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(tf.as_dtype(name).as_numpy_dtype)
+
+
+def _difference(expected: Mapping[str, list], found: Mapping[str, list]) -> str:
+    """Returns in words how the contents of a file are not those that were written; "" if not."""
+    for name in dict.fromkeys([*expected, *found]):
+        if expected.get(name) != found.get(name):
+            was, now = (each.get(name, "nothing") for each in (expected, found))
+            return f"is not what was written: {name!r} is {now} instead of {was}"
+    return ""
 
 
 def _names_of(step: int) -> tuple[str, str]:

@@ -4,7 +4,6 @@ import numpy as np
 
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
-from kerasdist.files import h5_file
 from kerasdist.private import keras_adapter, keras_optimizers
 
 
@@ -47,11 +46,7 @@ def learning_rates_of(model) -> list[float]:
 
 
 def _load_weights(model, saved: Saved):
-    with (
-        saved.weights() as path,
-        h5_file.opened(path, path),  # Keras looks at it, too, but not every version of it.
-        keras_adapter.taken_as_built(model),
-    ):
+    with saved.weights() as path, keras_adapter.taken_as_built(model):
         model.load_weights(path)
     both = saved.record["variables"], variables.signature_of(model)
     if not variables.differences(*map(variables.weights_in, both)):

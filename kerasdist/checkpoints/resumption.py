@@ -8,7 +8,9 @@ import contextlib
 import os
 import zlib
 from collections.abc import Callable
+from typing import Any
 
+import keras
 import numpy as np
 
 from kerasdist.checkpoints import (
@@ -16,10 +18,11 @@ from kerasdist.checkpoints import (
     earlier_fits,
     histories,
     model_state,
+    record_entries,
     resume,
     variables,
 )
-from kerasdist.checkpoints.folder import CorruptCheckpointError, Folder, Saved
+from kerasdist.checkpoints.folder import STATE, CorruptCheckpointError, Folder, Saved
 from kerasdist.private import keras_adapter, keras_optimizers
 from kerasdist.training import peers, running_call
 
@@ -36,7 +39,7 @@ def agreed_newest(folder: Folder, strategy) -> Saved | None:
     """
     saved = error = None
     try:
-        saved = folder.newest()
+        saved = folder.newest(record_entries.check)
     except OSError as caught:  # Others may be able to read it.
         error = caught
     step = resume.UNREADABLE if error else saved.step if saved else resume.MISSING
@@ -67,7 +70,7 @@ def agreed_end(folder: Folder, newest: Saved, training: resume.Training, strateg
     if step is None:
         return None
     with contextlib.suppress(CorruptCheckpointError, OSError):
-        saved = folder.read(step)
+        record_entries.check(saved := folder.read(step))
     is_there = saved is not None and saved.record["is_finished"]
     is_there = is_there and saved.record["fit"] == training.fit
     return None if peers.any_of(strategy, not is_there) else saved
@@ -104,10 +107,10 @@ class Resumption:
         self._is_passed_over = is_passed_over
         self.is_over = is_passed_over or resume.is_over(saved.record, training)
         self.num_steps: int = saved.record["step"]
-        self.first_epoch: int = saved.record.get("first_epoch", 0)
+        self.first_epoch: int = saved.record["first_epoch"] or 0
         rates = model_state.learning_rates_of(call.model)
         self.first_rates: list[float] = saved.record.get("learning_rates", rates)
-        self._logs: dict[str, float] = {}  # Of the steps that were trained before.
+        self._logs: dict[str, Any] = {}  # Of the steps that were trained before.
         self._training, self._call, self._say = training, call, say
         self._model = call.model
 
@@ -188,8 +191,11 @@ class Resumption:
         record = self.saved.record
         callback_states.write(self._call.callbacks, record["callbacks"], self.saved.arrays)
         if self.num_steps:  # It may turn out to be the last one of its epoch.
-            results = self._model.get_metrics_result().items()
-            self._logs = {name: float(each) for name, each in results if np.ndim(each) == 0}
+            self._logs = {
+                name: keras.tree.map_structure(float, each)
+                for name, each in self._model.get_metrics_result().items()
+                if not any(map(np.ndim, keras.tree.flatten(each)))  # One may have several.
+            }
 
     def _place_data(self):
         record, state = self.saved.record, _data_state_in(self.saved)
@@ -225,4 +231,10 @@ def _data_state_in(saved: Saved) -> tuple[int, bytes] | None:
     """Returns the state of `DataPlace` that a checkpoint holds."""
     if _DATA_STATE not in saved.arrays:
         return None
-    return saved.record["num_iterators"], zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
+    try:
+        state = zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
+    except zlib.error as error:
+        raise CorruptCheckpointError(
+            f"{saved.path}: {_DATA_STATE!r} in {STATE} is not what was written: {error}"
+        ) from error
+    return saved.record["num_iterators"], state

@@ -54,6 +54,10 @@ class Writer:
         self._has_told_of_room = False
         self.has_failed = False
 
+    def begin(self) -> None:
+        """Finds out before the first step whether this process may write into the folder."""
+        self._try("Checkpoints", self._folder.try_out)
+
     def write(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
     ) -> None:
@@ -63,7 +67,7 @@ class Writer:
         what it had between them when it is started again.
         """
         self.wait()
-        self._try(step, lambda: self._write(step, record, arrays, save_weights))
+        self._try(_named(step), lambda: self._write(step, record, arrays, save_weights))
 
     def write_beside(
         self, step: int, record: Mapping, arrays: Mapping, save_weights: Callable[[Any], None]
@@ -81,7 +85,7 @@ class Writer:
         if self._writing is None:
             return
         (step, writing), self._writing = self._writing, None
-        self._try(step, writing.result)
+        self._try(_named(step), writing.result)
 
     def describe_newest(self) -> str:
         """Returns which checkpoint there is if the last one could not be written."""
@@ -147,7 +151,7 @@ class Writer:
             "one of the two, or give each a folder of its own."
         )
 
-    def _try(self, step: int, write: Callable[[], None]):
+    def _try(self, what: str, write: Callable[[], None]):
         try:
             write()
         except (OSError, tf.errors.OpError) as error:
@@ -155,13 +159,17 @@ class Writer:
                 raise
             if not self.has_failed:
                 warn(
-                    f"The checkpoint of step {step} cannot be written to {self._folder.path!r}: "
-                    f"{getattr(error, 'message', error)}. Training goes on without it; later ones "
-                    "are tried, and the end of `fit` says if the last one fails, too."
+                    f"{what} cannot be written to {self._folder.path!r}: "
+                    f"{getattr(error, 'message', error)}. Training goes on all the same; later "
+                    "ones are tried, and the end of `fit` says if the last one fails, too."
                 )
             self.has_failed = True
         else:
             self.has_failed = False
+
+
+def _named(step: int) -> str:
+    return f"The checkpoint of step {step}"
 
 
 def _is_of_full_disk(error: Exception) -> bool:

@@ -27,6 +27,18 @@ def opened(file: Any, name: str) -> h5py.File:
     return found
 
 
+def contents(file: h5py.File) -> dict[str, list]:
+    """Returns [dtype, shape] of each dataset in a file, by its place."""
+    found = {}
+
+    def visit(place, item):
+        if isinstance(item, h5py.Dataset):
+            found[place] = [str(item.dtype), list(item.shape)]
+
+    file.visititems(visit)
+    return found
+
+
 def _reasons_to_refuse(file: h5py.File) -> Iterator[str]:
     groups, datasets = [file], []
     # It follows no links to elsewhere.

@@ -16,6 +16,9 @@ from tensorflow.python.data.experimental.ops import distribute as tf_distribute
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 
+# The operations behind `tf.random` that keep a state, in the process or in a Generator.
+_DRAW = re.compile("Random(?!.*(Dataset|Seed))|TruncatedNormal|Multinomial|Stateful|Rng")
+
 
 def batch_size_of(dataset) -> int | None:
     """Returns the number that a dataset batches by, its last one where there are several.
@@ -40,6 +43,14 @@ def num_shuffled(dataset) -> int:
 def calls_python(dataset) -> bool:
     """Whether Python makes elements of a dataset: a generator, a `py_function`."""
     return any("PyFunc" in operation.type for operation in _operations_of(dataset))
+
+
+def draws(dataset) -> bool:
+    """Whether a function of a dataset draws numbers whose state lies outside of its iterators."""
+    return any(
+        operation.op_def.is_stateful and _DRAW.match(operation.type)
+        for operation in _operations_of(dataset)
+    )
 
 
 def may_be_unordered(dataset) -> bool:

@@ -12,7 +12,14 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checkpoints import CorruptCheckpointError, Folder, Saved, callback_states, folder
+from kerasdist.checkpoints import (
+    CorruptCheckpointError,
+    Folder,
+    Saved,
+    callback_states,
+    folder,
+    record_entries,
+)
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
 from kerasdist.files import h5_file
 from kerasdist.private import tensorflow_adapter
@@ -94,8 +101,9 @@ def read(source: Any, *, averages: bool = False) -> Source:
 def _checkpoint_at(path: str) -> Saved | None:
     """Returns the checkpoint of `callbacks.Checkpoint` at a path: itself, or the newest in it."""
     if tf.io.gfile.exists(os.path.join(path, RECORD)):
-        return folder.read(path)
-    newest = Folder(path).newest()
+        record_entries.check(saved := folder.read(path))
+        return saved
+    newest = Folder(path).newest(record_entries.check)
     if newest is None and Folder(path).steps():
         raise CorruptCheckpointError("none of its checkpoints is whole")
     return newest

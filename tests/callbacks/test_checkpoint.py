@@ -764,13 +764,14 @@ def test_training_goes_on_where_it_cannot_be_written(tmp_path, capsys):
     expected = uninterrupted(strategy, arrays)
     (tmp_path / "file").write_text("in the way")
 
-    with pytest.warns(UserWarning, match=r"The checkpoint of step \d+ cannot be written"):
+    with pytest.warns(UserWarning, match=r"Checkpoints cannot be written to .*file/run"):
         found = train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run")])
 
     assert f"No checkpoint could be written to {tmp_path}/file/run." in capsys.readouterr().err
     assert_equal(found, expected, strategy)
+    raises = Checkpoint(tmp_path / "file" / "run", on_error="raise")
     with pytest.raises((OSError, tf.errors.OpError), match="file"):
-        train(strategy, arrays, [Checkpoint(tmp_path / "file" / "run", on_error="raise")])
+        train(strategy, arrays, [raises, Interrupt(1)])  # Before the first step.
 
 
 @pytest.mark.exhaustive
@@ -783,7 +784,7 @@ def test_training_goes_on_where_the_folder_is_read_only(tmp_path):
 
     with (
         permissions.respected(),
-        pytest.warns(UserWarning, match=r"The checkpoint of step \d+ cannot be written"),
+        pytest.warns(UserWarning, match="Checkpoints cannot be written"),
     ):
         found = train(strategy, arrays, [Checkpoint(tmp_path)])
 
@@ -1059,6 +1060,14 @@ def test_summaries_have_no_gap_and_no_step_twice(tmp_path):
     whole, found = (event_files.numbers(tmp_path / name) for name in ("whole", "parts"))
     assert list(found["loss"]) == list(whole["loss"]) == list(range(2, 21, 2))
     assert list(found["epoch_loss"]) == [7, 14, 21]
+
+
+@pytest.mark.parametrize("data", [arrays, augmented, generator])
+def test_tensorflow_is_not_asked_for_a_state_that_it_does_not_have(data, capfd, tmp_path):
+    arguments = {"steps_per_epoch": 7} if data is generator else {"shuffle": True}
+    train(strategies.get("one device"), data, [Checkpoint(tmp_path)], epochs=1, **arguments)
+
+    assert "OP_REQUIRES" not in capfd.readouterr().err
 
 
 def test_a_model_that_is_saved_into_the_same_folder_is_left_alone(tmp_path):

@@ -26,16 +26,13 @@ def trained_and_saved(directory, **changes):
     model = make_model()
     model.fit(np.ones((4, 2)), np.ones((4, 1)), epochs=2, verbose=0)
     record = {
-        "epoch": 1,
-        "step": 2,
-        "is_finished": False,
-        "epochs": 3,
-        "fit": 0,
-        "updates": 2,
+        **{"epoch": 1, "step": 2, "is_finished": False, "num_logged": None, "monitored": {}},
+        **{"run": "1", "fit": 0, "first_epoch": 0, "updates": 2, "epochs": 3, "batch_size": None},
         "history": {"epoch": [0], "history": {"loss": [7.0]}},
-        "learning_rates": [0.5],
+        **{"earlier_histories": [], "ends": [], "metrics": variables.metrics_of(model)},
+        **{"other_optimizers": [], "learning_rates": [0.5], "callbacks": [], "num_iterators": None},
         "variables": variables.signature_of(model),
-        "callbacks": {},
+        **{"time": 0.0, "writer": "1@here", "written": "", "versions": {}},
     }
     folder = Folder(str(directory))
     save = functools.partial(model_state.save_weights, model)

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import os
 from pathlib import Path
 
 import keras
@@ -45,6 +46,19 @@ def test_a_path_below_a_file_is_refused(tmp_path):
 
     with pytest.raises(UsageError, match=r"cannot be created: .*file is not a directory"):
         TrainDir(tmp_path / "file/run").check(overwrite=False)
+
+
+def test_checkpoints_that_cannot_be_written_are_refused(monkeypatch, tmp_path):
+    train_dir = TrainDir(tmp_path)
+    train_dir.checkpoints.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"checkpoints' cannot be created: .*not a directory"):
+        train_dir.check(overwrite=True)
+
+    train_dir.checkpoints.unlink()
+    train_dir.checkpoints.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != train_dir.checkpoints)
+    with pytest.raises(UsageError, match=r"checkpoints' cannot be written: no permission"):
+        train_dir.check(overwrite=True)
 
 
 def test_a_file_system_that_refuses_is_a_message():

@@ -113,6 +113,8 @@ class EpochIterator(keras_epochs.EpochIterator):
         self._calls_python = dataset_adapter.calls_python(self._dataset)
         num_shuffled = dataset_adapter.num_shuffled(self._dataset)
         self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
+        # TensorFlow, if asked for a state, logs that there is none.
+        self._has_small_state &= not (self._calls_python or dataset_adapter.draws(self._dataset))
         # Of a file that may have been completed since.
         self._has_small_state &= not dataset_adapter.cache_files(self._dataset)
         is_read_by_all = peers.count(self._strategy) > 1 and self._own_data is None
