@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
+from kerasdist.short_list import short_list
 from kerasdist.training.report.progress_bar import MOST_EPOCHS
 
 # Instead of the step of a checkpoint.
@@ -196,6 +197,14 @@ def describe_rates(first: list[float], restored: list[float], now: list[float]) 
     return (
         f"The training goes on with the learning rate {_listed(restored)} of the checkpoint. "
         f"`compile` sets {_listed(now)} now, and set {_listed(first)} when the training began."
+    )
+
+
+def describe_configuration(saved: Saved, differences: list[str]) -> str:
+    """Returns the line for a model that fits the weights, and is another one all the same."""
+    return (
+        f"The training goes on with another configuration than that of {saved.path}: "
+        f"{short_list(differences, 6, separator='; ')}."
     )
 
 

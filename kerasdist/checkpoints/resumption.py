@@ -5,6 +5,7 @@ done so before the checkpoint was written. So it is restored in the midst of the
 """
 
 import contextlib
+import json
 import os
 import zlib
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 
 from kerasdist.checkpoints import (
     callback_states,
+    configuration,
     earlier_fits,
     histories,
     model_state,
@@ -26,8 +28,9 @@ from kerasdist.checkpoints.folder import STATE, CorruptCheckpointError, Folder, 
 from kerasdist.private import keras_adapter, keras_optimizers
 from kerasdist.training import peers, running_call
 
-# The name of the array that holds tf.data's state of an iterator: compressed, uint8.
-_DATA_STATE = "data/iterator"
+# The names of arrays that hold, compressed and as uint8, tf.data's state of an iterator, and what
+# the model is beyond its weights.
+_DATA_STATE, _CONFIGURATION = "data/iterator", "configuration"
 
 
 def agreed_newest(folder: Folder, strategy) -> Saved | None:
@@ -52,7 +55,12 @@ def agreed_newest(folder: Folder, strategy) -> Saved | None:
 
 def array_of_data_state(state: bytes) -> dict[str, np.ndarray]:
     """Returns the state of an iterator as an array to save, by its name."""
-    return {_DATA_STATE: np.frombuffer(zlib.compress(state, level=1), np.uint8)}
+    return {_DATA_STATE: _packed(state)}
+
+
+def array_of_configuration(model) -> dict[str, np.ndarray]:
+    """Returns what a model is beyond its weights as an array to save, by its name."""
+    return {_CONFIGURATION: _packed(json.dumps(configuration.of(model)).encode())}
 
 
 def agreed_end(folder: Folder, newest: Saved, training: resume.Training, strategy) -> Saved | None:
@@ -123,6 +131,8 @@ class Resumption:
             self._say_end()
             return
         self._place_data()
+        if found := _other_configuration(self.saved, self._model):
+            self._say(resume.describe_configuration(self.saved, found))
         # In a later `fit` it is what the callbacks of an earlier one have left.
         if not self._training.fit and resume.are_other_rates(self.first_rates, rates):
             restored = model_state.learning_rates_of(self._model)
@@ -231,10 +241,25 @@ def _data_state_in(saved: Saved) -> tuple[int, bytes] | None:
     """Returns the state of `DataPlace` that a checkpoint holds."""
     if _DATA_STATE not in saved.arrays:
         return None
+    return saved.record["num_iterators"], _unpacked(saved, _DATA_STATE)
+
+
+def _other_configuration(saved: Saved, model) -> list[str]:
+    """Returns in words how a model is another one than that of a checkpoint, with such weights."""
+    if _CONFIGURATION not in saved.arrays:
+        return []
+    now = json.loads(json.dumps(configuration.of(model)))
+    return configuration.differences(json.loads(_unpacked(saved, _CONFIGURATION)), now)
+
+
+def _packed(content: bytes) -> np.ndarray:
+    return np.frombuffer(zlib.compress(content, level=1), np.uint8)
+
+
+def _unpacked(saved: Saved, name: str) -> bytes:
     try:
-        state = zlib.decompress(saved.arrays[_DATA_STATE].tobytes())
+        return zlib.decompress(saved.arrays[name].tobytes())
     except zlib.error as error:
         raise CorruptCheckpointError(
-            f"{saved.path}: {_DATA_STATE!r} in {STATE} is not what was written: {error}"
+            f"{saved.path}: {name!r} in {STATE} is not what was written: {error}"
         ) from error
-    return saved.record["num_iterators"], state

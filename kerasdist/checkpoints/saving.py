@@ -77,6 +77,8 @@ class Saving:
         for optimizer in keras_optimizers.optimizers_of(self._model):
             self._lost_before[optimizer.name] = math.inf
         self._has_warned = False
+        # Callbacks may change it later.
+        self._configuration = resumption.array_of_configuration(self._model)
         self._num_updates = updates_of(self._model)
         self._num_before = self._num_left_behind(resumed)
         # The step of the checkpoint that ended the `fit` before, if this one begins after it.
@@ -181,6 +183,7 @@ class Saving:
         # Started again, the program makes what it did between the two `fit` once more.
         if is_of_end_before and not has_begun and self._folder.is_finished(self.last_step):
             return
+        arrays |= self._configuration
         if state:
             arrays |= resumption.array_of_data_state(state[1])
         self._warn_of_lost_optimizers()
