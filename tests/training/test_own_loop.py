@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training import announcements
 from tests.plain import check_numbers, check_workers
 from tests.strategies import on_three_replicas, on_workers
 
-# Over three replicas an even batch, an uneven one, and one that leaves a replica empty.
-SIZES = (12, 10, 12, 2)
+# Over three replicas: uneven batches, and some that leave a replica empty.
+SIZES = (10, 2, 10, 2)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(sum(SIZES), 4)).astype("float32")
 Y = RNG.normal(size=(sum(SIZES), 1)).astype("float32")
@@ -163,8 +164,17 @@ def test_gradients_of_few_rows_are_clipped_after_the_sum(strategy):
 
 
 @on_three_replicas
+def test_an_optimizer_may_be_made_outside_of_the_scope(strategy):
+    outside = [clipped(), clipped()]
+    outcomes = [
+        train(each, dense, outside.pop) for each in (strategy, tf.distribute.get_strategy())
+    ]
+    check_numbers(*outcomes)
+
+
+@on_three_replicas
 def test_an_eager_loop_gives_the_same(strategy):
-    check(strategy, dense, OPTIMIZERS["accumulation"], is_eager=True)
+    check(strategy, dense, OPTIMIZERS["loss_scale"], is_eager=True)
 
 
 def gradients_of(model, loss_of, *batch):
@@ -184,11 +194,17 @@ def apply_all_reduced(model, optimizer, loss_of, *batch):
 
 @on_three_replicas
 @pytest.mark.parametrize("is_eager", [False, True])
-def test_gradients_that_the_loop_has_summed_are_not_summed_again(strategy, is_eager):
+def test_gradients_that_the_loop_has_summed_are_not_summed_again(
+    strategy, is_eager, monkeypatch, capsys
+):
+    monkeypatch.setattr(announcements, "_said", set())
+
     def momentum():
         return keras.optimizers.SGD(0.1, momentum=0.9)
 
     check(strategy, dense, momentum, step=apply_all_reduced, is_eager=is_eager)
+
+    assert "Gradients: the loop has all-reduced them" in "".join(capsys.readouterr())
 
 
 def apply_in_tf_function(model, optimizer, loss_of, *batch):
@@ -249,7 +265,8 @@ def test_two_optimizers_take_turns(strategy):
 def test_each_replica_drops_units_of_its_own(strategy, is_eager):
     def drop():
         keras.utils.set_random_seed(3)
-        dropout = keras.layers.Dropout(0.5)
+        with strategy.scope():
+            dropout = keras.layers.Dropout(0.5)
         run = functools.partial(strategy.run, lambda: dropout(tf.ones([64]), training=True))
         return strategy.experimental_local_results((run if is_eager else tf.function(run))())
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training import peers
+from kerasdist.training.announcements import announce
 from kerasdist.training.step import (
     called_optimizers,
     draws,
@@ -30,6 +31,10 @@ from kerasdist.training.step.dependence import Dependence
 from kerasdist.training.step.sliced_gradients import Parcel, map_values, values_of
 
 _local = threading.local()
+_OF_LOOP = (
+    "Gradients: the loop has all-reduced them, so `optimizer.apply` takes them as they are. Keras "
+    "alone would add up those of all replicas once more; leave out a division that makes up for it."
+)
 
 
 def apply(stock, optimizer, gradients, trainable_variables=None):
@@ -54,6 +59,9 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     called_optimizers.note(optimizer)
     if step.rehearsal is not None:
         return _rehearse_update(optimizer, gradients, trainable_variables, step)
+    if step.is_of_loop and not tensorflow_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+        with tf.init_scope():
+            keras_optimizers.adopt(optimizer, tf.distribute.get_strategy())
     if not optimizer.built:
         # For the variables themselves, not for what stands in for them in the step.
         with _local_updates(False), tf.init_scope(), step.delivery.updating(optimizer):
@@ -202,7 +210,10 @@ def _is_common(gradient, step) -> bool:
     if not step.whole_gradients or gradient is None or step.dependence is None:
         return False
     if step.is_of_loop:
-        return step.dependence.is_common_by_now(gradient) and _is_made_of_whole(gradient, step)
+        is_common = step.dependence.is_common_by_now(gradient) and _is_made_of_whole(gradient, step)
+        if is_common and peers.is_chief(tf.distribute.get_strategy()):
+            announce(_OF_LOOP)
+        return is_common
     # Where replicas can meet, a variable may have on each what it has seen of its own examples:
     # the mean of gradients that are the same is the same again.
     cannot_meet = tf.compat.v1.get_default_graph() is not step.graph
