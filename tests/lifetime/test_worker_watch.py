@@ -144,7 +144,13 @@ def test_without_workers_it_waits_says_so_and_gives_up(make_watch, clock, halted
 def test_a_new_function_waits_until_a_halted_worker_is_given_up_or_goes_on(
     make_watch, reports, clock, halted
 ):
-    watch = make_watch(sleep=clock.sleep)
+    main = threading.current_thread()
+
+    def sleep(secs):
+        is_guard = threading.current_thread() is not main
+        threading.Event().wait() if is_guard else clock.sleep(secs)
+
+    watch = make_watch(sleep=sleep)
     halted.add(WORKERS[1])
     reports["new"]()
 
