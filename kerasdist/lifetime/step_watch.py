@@ -26,6 +26,7 @@ _LEAST_SECS = 10.0  # Before which no step is late.
 _FIRST_SECS = 120.0  # The same for the first call of a step function, which traces it.
 _TIMES_LONGER = 5.0  # Than the longest of the last steps.
 _SETTLE_SECS = 3.0  # Until the others have noted their places.
+_POLL_SECS = 0.2
 _NUM_STEPS = 1000
 
 BETWEEN = "between two steps, in a callback or elsewhere in its program"
@@ -99,7 +100,7 @@ class StepWatch:
         self._clock = clock
         self._num_active = self._num_calls = self._num_batches = self._num_epochs = 0
         self._count_batches: Callable[[], int] = int
-        self._is_in_call = self._is_tracing = self._has_ended = False
+        self._is_in_call = self._is_tracing = self._has_ended = self._has_failed = False
         self._changed_at = clock()
         self._lasted: deque[float] = deque(maxlen=_NUM_STEPS)
         self._is_noted = self._has_shown_stacks = False
@@ -111,6 +112,8 @@ class StepWatch:
     def active(self) -> Generator[None]:
         """Watches while what is inside runs: `fit` or `evaluate`, also one inside the other."""
         self._changed_at = self._clock()
+        if not self._num_active:
+            self._has_ended = self._has_failed = False  # Those of a `fit` that has failed.
         self._num_active += 1
         launch_note.add(launch_note.BEGUN)
         if self._thread is None:
@@ -155,12 +158,25 @@ class StepWatch:
     def end_of_epoch(self) -> Generator[None]:
         """Watches what all workers do together when the data of their epoch has ended."""
         self._has_ended = True
-        try:
-            yield
-        finally:
-            self._has_ended = False
-            self._num_epochs += 1
-            self._go_on(is_step=False)
+        yield  # After an error it stays there, for `describe_early_end`.
+        self._has_ended = False
+        self._num_epochs += 1
+        self._go_on(is_step=False)
+
+    def describe_early_end(self) -> str:
+        """Returns whose data has ended before that of others, after an error; "" if nobody's.
+
+        Waits until the others have noted their places: one that waits for this worker soon does.
+        """
+        self._has_failed, self._is_noted = True, False
+        self._num_batches = self._count_batches()
+        places = {self._cluster.task: self._noted_place()}
+        for _ in range(round((_NOTE_SECS + _SETTLE_SECS) / _POLL_SECS)):
+            places |= self._places_of_others()
+            if len(places) == len(self._cluster.addresses):
+                break
+            time.sleep(_POLL_SECS)
+        return _describe_early(places, self._cluster) if ended_early(places) else ""
 
     def expect_trace(self) -> None:
         """Notes that the call that runs traces a function, which takes longer than a step."""
@@ -183,6 +199,8 @@ class StepWatch:
 
     def look(self) -> None:
         """Says who is late when it is time to; ends the process after the limit."""
+        if self._has_failed:  # What it has noted is for the others to read.
+            return
         num_batches = self._count_batches()
         if num_batches != self._num_batches:  # In a call of several steps.
             self._num_batches = num_batches
@@ -215,7 +233,7 @@ class StepWatch:
             is_short = self._cluster.task in short
             # The one whose data ended ends first, and tells the others.
             if is_short or secs >= self._late_secs() + 3 * _SETTLE_SECS:
-                self._end(self._describe_early(short), is_short)
+                self._end(_describe_early(places, self._cluster), is_short)
             return
         late, description = self._judge(places)
         is_late = self._cluster.task in late
@@ -282,17 +300,6 @@ class StepWatch:
             for task in sorted(late, key=str)
         )
 
-    def _describe_early(self, places: Mapping[Task, Place]) -> str:
-        told = " and ".join(
-            f"on {self._cluster.describe(task)} after {place.num_batches} batches in all"
-            for task, place in sorted(places.items(), key=str)
-        )
-        return (
-            f"the data of an epoch has ended {told}, and other workers have more of it. All must "
-            "read the same number of batches: look at what differs between the workers, such as "
-            "files, filters, and random numbers without a seed."
-        )
-
     def _end_process(self, cause: str, is_late: bool) -> None:
         if is_late:
             peer_failure.end_by_itself(cause, self._cluster, self._tell)
@@ -320,6 +327,24 @@ def ended_early(places: Mapping[Task, Place]) -> dict[Task, Place]:
             if not other.has_ended
         )
     }
+
+
+def _describe_early(places: Mapping[Task, Place], cluster: Cluster) -> str:
+    short = ended_early(places)
+    told = " and ".join(
+        f"on {cluster.describe(task)} after {place.num_batches} batches in all"
+        for task, place in sorted(short.items(), key=str)
+    )
+    others = " and ".join(
+        f"{cluster.describe(task)} has read {place.num_batches}"
+        for task, place in sorted(places.items(), key=str)
+        if task not in short
+    )
+    return (
+        f"the data of an epoch has ended {told}, and other workers have more of it: {others}. All "
+        "must read the same number of batches: look at what differs between the workers, such as "
+        "files, filters, and random numbers without a seed."
+    )
 
 
 def _doing(task: Task, places: Mapping[Task, Place]) -> str:

@@ -113,13 +113,20 @@ def watched(strategy) -> Generator[None]:
         RuntimeError: Another worker does something else.
     """
     watch = step_watch(strategy)
+    with watch.active() if watch else contextlib.nullcontext(), _met_another_told(watch):
+        yield
+
+
+@contextlib.contextmanager
+def _met_another_told(watch) -> Generator[None]:
     try:
-        with watch.active() if watch else contextlib.nullcontext():
-            yield
+        yield
     except tf.errors.OpError as error:
         met = _MET_ANOTHER.search(error.message)
         if not met:
             raise
+        if watch and (told := watch.describe_early_end()):
+            raise RuntimeError(f"{told[0].upper()}{told[1:]}") from None
         raise RuntimeError(
             "Another worker does something else at this place of the program, or adds up a tensor "
             "of another shape. All workers must call `fit` and `evaluate`, with the same arguments "

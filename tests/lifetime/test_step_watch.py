@@ -230,7 +230,25 @@ def test_job_whose_data_has_ended_on_one_worker_ends(job):
     assert (is_late, is_also_late) == (True, False)
     assert cause == same
     told = "ended on worker 1 (b:1) after 3 batches in all, and other workers have more of it"
-    assert told in cause
+    assert f"{told}: worker 0 (a:1) has read 4. All must read" in cause
+
+
+def test_after_an_error_at_the_end_of_its_data_a_worker_says_whose_has_ended(job):
+    job.take_steps(3)
+    watch = job.watches[ONE]
+    with pytest.raises(KeyError), watch.active(), watch.end_of_epoch():
+        raise KeyError  # Of the two that meet there, only one may fail.
+    with job.call(ZERO):
+        job.num_batches[ZERO] += 1
+        job.watches[ZERO].look()
+        job.clock.sleep(6)
+        job.watches[ZERO].look()  # It waits for the other one, and has noted its place.
+
+        told = watch.describe_early_end()
+        watch.look()
+
+    assert "worker 1 (b:1) after 3 batches in all, and other workers have more of it: w" in told
+    assert job.places[ONE]  # For the others.
 
 
 def test_places_of_the_others_are_read_once_in_a_look(job):

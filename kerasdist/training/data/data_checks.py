@@ -107,6 +107,34 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
         )
 
 
+def check_equal_num_batches(strategy, num_batches: int | None) -> None:
+    """Checks that the data of all workers has the same length; all of them must call it.
+
+    Args:
+        strategy: A strategy of ours.
+        num_batches: That this worker has; None where nobody knows, or not all are read.
+
+    Raises:
+        ValueError: They differ.
+    """
+    if peers.count(strategy) == 1:
+        return
+    known = -1 if num_batches is None else num_batches
+    numbers = peers.gather(strategy, np.array([known]))[:, 0].astype(int)
+    if len(set(numbers)) > 1:
+        raise ValueError(
+            "The workers have data of different length, in batches: "
+            f"{_of_each(strategy, numbers)}. Every worker reads the whole data and takes its part "
+            "of each batch, so give the same data to all of them, or each its own part: "
+            "`fit(lambda context: dataset)`."
+        )
+
+
+def _of_each(strategy, numbers) -> str:
+    pairs = zip(numbers, peers.tasks(strategy), strict=True)
+    return ", ".join(f"{number if number >= 0 else 'unknown'} on {task}" for number, task in pairs)
+
+
 def check_equal_lengths(strategy, num_examples: int) -> None:
     """Checks that all workers evaluated the same data; all of them must call it.
 
@@ -121,14 +149,10 @@ def check_equal_lengths(strategy, num_examples: int) -> None:
         return
     numbers = peers.gather(strategy, np.array([num_examples]))[:, 0].astype(int)
     if len(set(numbers)) > 1:
-        told = ", ".join(
-            f"{number} on {task}"
-            for number, task in zip(numbers, peers.tasks(strategy), strict=True)
-        )
         raise ValueError(
-            f"The workers evaluate data of different length: {told}. Every worker reads the whole "
-            "data and takes its part of each batch, so give the same examples to all of them, and "
-            "let a callback that stops the evaluation stop it on all."
+            f"The workers evaluate data of different length: {_of_each(strategy, numbers)}. Every "
+            "worker reads the whole data and takes its part of each batch, so give the same "
+            "examples to all of them, and let a callback that stops the evaluation stop it on all."
         )
 
 

@@ -9,7 +9,13 @@ import tensorflow as tf
 
 from kerasdist.private import dataset_adapter, keras_adapter, keras_epochs
 from kerasdist.training import peers, running_call
-from kerasdist.training.data import element_order, file_caches, file_shards, input_functions
+from kerasdist.training.data import (
+    data_checks,
+    element_order,
+    file_caches,
+    file_shards,
+    input_functions,
+)
 from kerasdist.training.data.data_source import DataSource
 from kerasdist.users_line import warn
 
@@ -87,6 +93,9 @@ class EpochIterator(keras_epochs.EpochIterator):
 
     Args: those of `keras.Model.fit`, by the same names; `distribute_strategy` is one of ours. `x`
         can be a function of `tf.distribute.InputContext` (see `input_functions`).
+
+    Raises:
+        ValueError: The workers have different numbers of batches.
     """
 
     def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
@@ -117,6 +126,10 @@ class EpochIterator(keras_epochs.EpochIterator):
         self._has_small_state &= not (self._calls_python or dataset_adapter.draws(self._dataset))
         # Of a file that may have been completed since.
         self._has_small_state &= not dataset_adapter.cache_files(self._dataset)
+        if not running_call.reads_whole_data():  # One worker alone may predict.
+            has_end = not self.steps_per_epoch and self._is_counted
+            length = self.data_adapter.num_batches if has_end else None
+            data_checks.check_equal_num_batches(self._strategy, length)
         is_read_by_all = peers.count(self._strategy) > 1 and self._own_data is None
         if is_read_by_all and isinstance(self._dataset, tf.data.Dataset):
             self._dataset = element_order.in_order(self._dataset)
