@@ -86,6 +86,25 @@ def test_random_operations_and_python_have_no_state():
         assert dataset_adapter.portable_state(iterator) is None
 
 
+def test_what_draws_from_a_state_of_its_own_is_found():
+    generator = tf.random.Generator.from_seed(1)
+    data = tf.data.Dataset.range(4)
+    drawing = [
+        data.map(lambda x: tf.random.uniform([]) + tf.cast(x, tf.float32)),
+        data.batch(2).map(tf.random.shuffle).prefetch(1),
+        data.map(lambda x: generator.normal([])),
+    ]
+    others = [
+        data.shuffle(4),
+        data.flat_map(lambda x: tf.data.Dataset.range(x).shuffle(2)),
+        data.map(lambda x: tf.random.stateless_uniform([], [1, x])),
+    ]
+
+    assert list(map(dataset_adapter.draws, drawing)) == [True] * 3
+    assert list(map(dataset_adapter.draws, others)) == [False] * 3
+    assert [dataset_adapter.portable_state(iter(each)) for each in drawing] == [None] * 3
+
+
 def test_shuffles_are_found_in_all_inputs():
     one = tf.data.Dataset.range(9).shuffle(5)
     other = tf.data.Dataset.range(9).shuffle(7).map(lambda x: x).prefetch(tf.data.AUTOTUNE)
