@@ -270,7 +270,10 @@ def held_by_first_replica(variable, strategy) -> Generator[None]:
         if not held:
             return next_creator(**kwargs)
         value = kwargs["initial_value"]  # On several workers a function, which gets the chief's.
-        held[0].assign(value() if callable(value) else value)
+        variable.assign(value() if callable(value) else value)
+        # A variable of replicas says of both what its first one does.
+        for name in ("synchronization", "aggregation"):
+            names.overwrite(variable, f"_{name}", kwargs[name])
         return held.pop()
 
     with tf.variable_creator_scope(create):

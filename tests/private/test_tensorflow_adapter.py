@@ -60,10 +60,15 @@ def test_a_variable_of_replicas_holds_one_from_outside():
     outside, strategy = tf.Variable(1.0), strategies.get("3 replicas")
 
     with tensorflow_adapter.held_by_first_replica(outside, strategy), strategy.scope():
-        made = tf.Variable(2.0)
+        made = tf.Variable(
+            2.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+        )
 
     first, *others = strategy.experimental_local_results(made)
     assert first is outside
+    assert made.synchronization == tf.VariableSynchronization.ON_READ
     assert [float(each) for each in (first, *others)] == [2.0] * 3
 
 

@@ -158,6 +158,31 @@ def test_on_workers_too_what_nobody_trains_may_be_from_outside(workers):
         assert_close(found, read_from_outside(contextlib.nullcontext()))
 
 
+@on_two_replicas
+def test_a_model_reads_what_is_from_outside(strategy):
+    base = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+    with strategy.scope():
+        model = keras.Sequential([base, keras.layers.Rescaling(2.0)])
+
+    np.testing.assert_allclose(model.predict(DATA, verbose=0), 2 * base(DATA), atol=1e-5)
+
+
+@on_two_replicas
+def test_a_model_that_shares_statistics_reads_those_of_all_replicas(strategy):
+    base = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(momentum=0.5)])
+    before = base.predict(DATA, verbose=0)
+    with strategy.scope():
+        model = keras.Sequential([base, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    with pytest.warns(UserWarning, match="uses the statistics of each of 2 replicas"):
+        model.fit(DATA, DATA[:, :1], verbose=0)
+    model.predict(DATA, verbose=0)
+
+    np.testing.assert_allclose(base.predict(DATA, verbose=0), base(DATA), atol=1e-5)
+    assert not np.allclose(before, base(DATA))
+
+
 def make_late(scope):
     """Makes all variables after the scope."""
     keras.utils.set_random_seed(1)
