@@ -49,12 +49,8 @@ def handed_to(draw: Callable, read: Callable) -> Generator[None]:
         draw: Called as draw(stock, *args, **kwargs) where a number is drawn.
         read: Called in the same way where the next element of an iterator is read.
     """
-    replaced = {
-        (module, name): functools.partial(draw, getattr(module, name)) for module, name in draws()
-    }
-    for name in NEXT:
-        replaced[gen_dataset_ops, name] = functools.partial(read, getattr(gen_dataset_ops, name))
-    with names.replaced(replaced):
+    reads = ((gen_dataset_ops, name) for name in NEXT)
+    with names.replaced(dict.fromkeys(draws(), draw) | dict.fromkeys(reads, read)):
         yield
 
 

@@ -286,18 +286,16 @@ def layer_being_built() -> keras.layers.Layer | None:
 @contextlib.contextmanager
 def around_initializers(context: Callable[[], Any]) -> Generator[None]:
     """Enters `context()` wherever Keras computes the first value of a variable."""
-    # Of TensorFlow's backend, which all variables of layers go through.
-    owner, name = keras.Variable, "_initialize_with_initializer"
-    stock = names.find(owner, name)
 
-    def initialize(variable, initializer):
+    # Of TensorFlow's backend, which all variables of layers go through.
+    def initialize(stock, variable, initializer):
         def within(*args, **kwargs):
             with context():
                 return initializer(*args, **kwargs)
 
         stock(variable, within)
 
-    with names.replaced({(owner, name): initialize}):
+    with names.replaced({(keras.Variable, "_initialize_with_initializer"): initialize}):
         yield
 
 
@@ -314,7 +312,7 @@ def is_stateless() -> bool:
 
 def thread_state() -> dict:
     """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
-    return vars(global_state.GLOBAL_STATE_TRACKER)
+    return names.thread_state()
 
 
 def inherit(state: dict) -> None:

@@ -4,16 +4,26 @@ Each may move with any release. The error then says which name, which version, a
 """
 
 import contextlib
+import functools
 import inspect
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 # As in pyproject.toml.
 REQUIREMENTS = {"Keras": "keras>=3.12,<3.16", "TensorFlow": "tensorflow>=2.20,<2.22"}
 # (major, minor) of the installed one, for what differs between those.
 KERAS = tuple(int(number) for number in keras.__version__.split(".")[:2])
+
+# Where a thread keeps the functions that it has replaced: among what Keras keeps for it, which the
+# threads of its replicas inherit.
+_REPLACED = "kerasdist_replaced_functions"
+# For each (owner, name) that some thread replaces: what it is, and how often it is replaced.
+_stock: dict[tuple, tuple] = {}
+_lock = threading.Lock()
 
 
 def find(owner, name: str):
@@ -81,16 +91,59 @@ def overwrite(owner, name: str, value) -> None:
 
 @contextlib.contextmanager
 def replaced(functions: dict) -> Generator[None]:
-    """Puts other functions in the place of theirs, for what is inside.
+    """Puts other functions in the place of theirs, for what this thread runs inside.
+
+    So do the threads of replicas that inherit from it (`keras_adapter.inherit`). Others call what
+    they would have called, whatever the order in which threads enter and leave.
 
     Args:
-        functions: The function for each (owner, name).
+        functions: The function for each (owner, name). It is called with what it stands for, and
+            with what that is called with.
     """
-    stock = {(owner, name): find(owner, name) for owner, name in functions}
-    for (owner, name), function in functions.items():
-        setattr(owner, name, function)
+    thread = thread_state()
+    before = thread.get(_REPLACED, {})
+    with contextlib.ExitStack() as stack:
+        now = dict(before)
+        for key, function in functions.items():
+            stock = stack.enter_context(_told_apart_by_thread(*key))
+            now[key] = functools.partial(function, before.get(key, stock))
+        thread[_REPLACED] = now
+        try:
+            yield
+        finally:
+            thread[_REPLACED] = before
+
+
+def thread_state() -> dict:
+    """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
+    return vars(global_state.GLOBAL_STATE_TRACKER)
+
+
+@contextlib.contextmanager
+def _told_apart_by_thread(owner, name: str) -> Generator[Callable]:
+    """Lets each thread call the function that it has; yields that of the others."""
+    key = owner, name
+    with _lock:
+        stock, count = _stock.get(key) or (find(owner, name), 0)
+        _stock[key] = stock, count + 1
+        if not count:
+            setattr(owner, name, _of_thread(key, stock))
     try:
-        yield
+        yield stock.fget if isinstance(stock, property) else stock
     finally:
-        for (owner, name), function in stock.items():
-            setattr(owner, name, function)
+        with _lock:
+            count = _stock[key][1] - 1
+            _stock[key] = stock, count
+            if not count:
+                del _stock[key]
+                setattr(owner, name, stock)
+
+
+def _of_thread(key: tuple, stock):
+    function = stock.fget if isinstance(stock, property) else stock
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return thread_state().get(_REPLACED, {}).get(key, function)(*args, **kwargs)
+
+    return property(call) if isinstance(stock, property) else call

@@ -36,36 +36,34 @@ def seen(
     questions: list = []
     strategy, replica = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
     gatherer = distribute_lib.ReplicaContext
-    stock_number, stock_reduce = strategy.num_replicas_in_sync.fget, replica.all_reduce
-    stock_id, stock_gather = replica.replica_id_in_sync_group.fget, gatherer.all_gather
 
-    def number(owner):
+    def number(stock, owner):
         if not is_seen():
-            return stock_number(owner)
+            return stock(owner)
         questions.append(owner)
         return 1
 
-    def reduce(owner, reduce_op, value, options=None):
-        def stock(value):
+    def reduce(stock, owner, reduce_op, value, options=None):
+        def reduce_own(value):
             own = _on_device(value)
-            return own if is_seen() else stock_reduce(owner, reduce_op, own, options)
+            return own if is_seen() else stock(owner, reduce_op, own, options)
 
-        return all_reduce(stock, reduce_op, value)
+        return all_reduce(reduce_own, reduce_op, value)
 
-    def all_gather(owner, value, axis, options=None):
+    def all_gather(stock, owner, value, axis, options=None):
         if not is_seen():
-            return stock_gather(owner, _on_device(value), axis, options)
+            return stock(owner, _on_device(value), axis, options)
         return tf.nest.map_structure(tf.identity, value)
 
-    def replica_id(owner):
+    def replica_id(stock, owner):
         # Programs find their own part of what is gathered by it.
-        return tf.constant(0) if is_seen() else stock_id(owner)
+        return tf.constant(0) if is_seen() else stock(owner)
 
     replaced = {
-        (strategy, "num_replicas_in_sync"): property(number),
+        (strategy, "num_replicas_in_sync"): number,
         (replica, "all_reduce"): reduce,
         (gatherer, "all_gather"): all_gather,
-        (replica, "replica_id_in_sync_group"): property(replica_id),
+        (replica, "replica_id_in_sync_group"): replica_id,
     }
     with names.replaced(replaced):
         yield questions

@@ -8,7 +8,6 @@ these names moves. Written against TensorFlow 2.20 and 2.21.
 """
 
 import contextlib
-import functools
 import inspect
 import itertools
 import random
@@ -18,7 +17,8 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import context, def_function, record
+from tensorflow.python.eager.polymorphic_function import eager_function_run, polymorphic_function
 from tensorflow.python.ops import (
     cond,
     gen_nn_ops,
@@ -67,14 +67,12 @@ def alike_draws() -> Generator[Callable[[], None]]:
         return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
 
     replaced = {
-        (module, name): functools.partial(
-            _reversed if name.endswith("shuffle") else draw, getattr(module, name)
-        )
+        (module, name): _reversed if name.endswith("shuffle") else draw
         for module, name in call_adapter.draws()
         if name != "rng_read_and_skip"  # It returns a state, and no numbers.
     }
     # Behind each sort and top_k.
-    replaced[gen_nn_ops, "top_kv2"] = functools.partial(_sorted, gen_nn_ops.top_kv2)
+    replaced[gen_nn_ops, "top_kv2"] = _sorted
     try:
         with names.replaced(replaced):
             yield start
@@ -155,7 +153,7 @@ def assignments_undone() -> Generator[None]:
         if ASSIGNMENTS.fullmatch(name) and not name.endswith("_eager_fallback")
     ]
     try:
-        with names.replaced({key: functools.partial(assign, getattr(*key)) for key in keys}):
+        with names.replaced(dict.fromkeys(keys, assign)):
             yield
     finally:
         for handle, value in before.values():
@@ -188,9 +186,28 @@ def inner_graphs_entered(
         with enter():
             return stock(*args, **kwargs)
 
-    replaced = {
-        (cond, "cond"): functools.partial(run, cond.cond),
-        (while_loop, "while_loop"): functools.partial(run, while_loop.while_loop),
-    }
+    with names.replaced({(cond, "cond"): run, (while_loop, "while_loop"): run}):
+        yield
+
+
+@contextlib.contextmanager
+def functions_run_eagerly() -> Generator[None]:
+    """Runs every `tf.function` operation by operation, in this thread and those of its replicas.
+
+    `tf.config.run_functions_eagerly` would do so to a training in another thread, too.
+    """
+    is_on = True
+
+    def get(*_):
+        return is_on
+
+    def put(stock, run_eagerly):  # `tf.vectorized_map` does, as it needs a graph.
+        nonlocal is_on
+        is_on = bool(run_eagerly)
+
+    replaced: dict = {(polymorphic_function.Function, "_run_functions_eagerly"): get}
+    for module in (eager_function_run, def_function):
+        replaced[module, "functions_run_eagerly"] = get
+        replaced[module, "run_functions_eagerly"] = put
     with names.replaced(replaced):
         yield

@@ -118,13 +118,12 @@ def wide_broadcasts() -> Generator[None]:
     TensorFlow sends the first value from the chief, and cannot send bfloat16 or int8, for example:
     these are sent as a wider one, which keeps every value.
     """
-    send, receive = collective_ops.broadcast_send, collective_ops.broadcast_recv
 
-    def send_wide(value, shape, dtype, *args):
+    def send_wide(send, value, shape, dtype, *args):
         wide = _sendable(dtype)
         return send(value if wide == dtype else tf.cast(value, wide), shape, wide, *args)
 
-    def receive_wide(shape, dtype, *args):
+    def receive_wide(receive, shape, dtype, *args):
         wide = _sendable(dtype)
         value = receive(shape, wide, *args)
         return value if wide == dtype else tf.cast(value, dtype)
@@ -311,7 +310,8 @@ def devices_of_worker(devices) -> Generator[None]:
     """
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
 
-    def local_devices(self, cluster_resolver, worker_device):
+    def local_devices(stock, self, cluster_resolver, worker_device):
+        del stock, cluster_resolver
         own = tuple(f"{worker_device}/device:{device}" for device in devices)
         return own, devices[0].partition(":")[0]
 

@@ -1,7 +1,9 @@
 """A private name that has moved is an error that says which one, which version, and what to do."""
 
 import re
+import threading
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -63,8 +65,46 @@ def test_what_to_install_is_what_kerasdist_depends_on():
 
 
 def test_what_is_replaced_is_put_back_after_an_error():
-    with pytest.raises(KeyError), names.replaced({(Renamed, "extended"): None}):
-        assert Renamed.extended is None
+    stock = tomllib.loads
+    with (
+        pytest.raises(KeyError),
+        names.replaced({(tomllib, "loads"): lambda stock, text: stock(text) | {"b": 2}}),
+    ):
+        assert tomllib.loads("a = 1") == {"a": 1, "b": 2}
         raise KeyError
 
-    assert Renamed.extended is not None
+    assert tomllib.loads is stock
+
+
+def test_each_thread_replaces_for_itself_whatever_the_order_in_which_they_leave():
+    stock, others_turn, own_turn = tomllib.loads, threading.Event(), threading.Event()
+    seen = []
+
+    def replace(name, enter, leave):
+        assert enter.wait(30)
+        enter.clear()
+        with names.replaced({(tomllib, "loads"): lambda stock, text: {name: stock(text)}}):
+            leave.set()
+            assert enter.wait(30)
+            seen.append(tomllib.loads("a = 1"))
+        leave.set()
+
+    other = threading.Thread(target=replace, args=("other", others_turn, own_turn))
+    other.start()
+    own_turn.set()
+    replace("own", own_turn, others_turn)
+    other.join(30)
+
+    assert seen == [{"own": {"a": 1}}, {"other": {"a": 1}}]
+    assert tomllib.loads is stock
+
+
+def test_the_threads_of_replicas_inherit_what_is_replaced():
+    state = keras_adapter.thread_state()
+
+    def load():
+        keras_adapter.inherit(state)
+        return tomllib.loads("a = 1")
+
+    with ThreadPoolExecutor(1) as pool, names.replaced({(tomllib, "loads"): lambda *_: "replaced"}):
+        assert pool.submit(load).result() == "replaced"

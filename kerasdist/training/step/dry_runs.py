@@ -3,19 +3,24 @@
 import contextlib
 import dataclasses
 import functools
-import io
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Generator
+from typing import Any
 
 import tensorflow as tf
 
+from kerasdist.private import keras_adapter, rehearsal_adapter
+from kerasdist.shared_context import SharedContext
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import own_attributes, randomness, rehearsed_run
 
 # Of the norm: above what rounding makes of most nets. More is looked at twice, up to `ROUGH`.
 _TOLERANCE, ROUGH, _TOLERANCE_OF_16_BITS = 2e-5, 1e-3, 5e-2
+# Among what Keras keeps for a thread, which those of its replicas inherit.
+_QUIET = "kerasdist_is_quiet"
 
 
 def tolerance_of(model) -> float:
@@ -37,24 +42,72 @@ def tolerance_of_results(model) -> float:
 @contextlib.contextmanager
 def without_traces(model) -> Generator[None]:
     """Runs what is inside operation by operation, and leaves no trace of it."""
+    with (
+        _quiet(),
+        # What is traced here would be found again in the steps that count.
+        rehearsal_adapter.functions_run_eagerly(),
+        tf.summary.record_if(False),
+        own_attributes.kept(model),
+        randomness.generators_kept(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Swallows what this thread, and those of its replicas, print and warn of."""
+    thread = keras_adapter.thread_state()
+    with _some_are_quiet:
+        before, thread[_QUIET] = _is_quiet(), True
+        try:
+            yield
+        finally:
+            thread[_QUIET] = before
+
+
+def _is_quiet() -> bool:
+    return keras_adapter.thread_state().get(_QUIET, False)
+
+
+@contextlib.contextmanager
+def _quiet_threads_unheard() -> Generator[None]:
     logger = tf.get_logger()
-    level, runs_eagerly = logger.level, tf.config.functions_run_eagerly()
+    level, ignored = logger.level, ("ignore", _WordsOfQuietThreads(), Warning, None, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, ignored)
+    stdout: Any = _Stdout(sys.stdout)
     logger.setLevel(logging.ERROR)  # "Using MirroredStrategy eagerly has significant overhead".
-    # What is traced here would be found again in the steps that count.
-    tf.config.run_functions_eagerly(True)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            tf.summary.record_if(False),
-            own_attributes.kept(model),
-            randomness.generators_kept(),
-        ):
-            warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(stdout):
             yield
     finally:
-        tf.config.run_functions_eagerly(runs_eagerly)
         logger.setLevel(level)
+        with contextlib.suppress(ValueError):  # Where others stand since a `catch_warnings`.
+            filters.remove(ignored)
+
+
+_some_are_quiet = SharedContext(_quiet_threads_unheard)
+
+
+class _WordsOfQuietThreads:
+    """Stands for the regular expression in a filter of warnings, which is asked with each."""
+
+    def match(self, text: str) -> bool:
+        """Whether the thread that warns is quiet, whatever it says."""
+        return _is_quiet()
+
+
+class _Stdout:
+    """The standard output, to which quiet threads write nothing."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if _is_quiet() else self._stream.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
 
 
 def rehearse_whole(model, step, batch, touched) -> rehearsed_run.Rehearsed:

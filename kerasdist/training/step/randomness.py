@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.shared_context import SharedContext
 from kerasdist.short_list import short_list
 from kerasdist.training.step import draws, gradient_aggregation, replica_step
 from kerasdist.users_line import warn
@@ -135,12 +136,23 @@ def generators_kept() -> Generator[None]:
     """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
     keras_state = keras_adapter.thread_state()
     of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
-    of_python = PythonGenerators()
+    try:
+        with _python_is_kept:
+            yield
+    finally:
+        keras_adapter.set_global_seed_generator(keras_state, of_keras)
+
+
+@contextlib.contextmanager
+def _python_generators_kept() -> Generator[None]:
+    generators = PythonGenerators()
     try:
         yield
     finally:
-        of_python.put_back()
-        keras_adapter.set_global_seed_generator(keras_state, of_keras)
+        generators.put_back()
+
+
+_python_is_kept = SharedContext(_python_generators_kept)  # All threads draw from them.
 
 
 class PythonGenerators:

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import rehearsal_adapter
+from kerasdist.private import keras_adapter, rehearsal_adapter
 from kerasdist.training import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import (
@@ -86,12 +86,14 @@ def _predict_whole(model, step, batch) -> tuple:
 
 
 def _predict_divided(step, predict_parts, batch):
+    keras_state = keras_adapter.thread_state()
     with (
         rehearsal_adapter.assignments_undone(),
         rehearsal_adapter.alike_draws() as start,
     ):
 
         def run(share):
+            keras_adapter.inherit(keras_state)
             start()
             return step(share)
 

@@ -1,6 +1,10 @@
 """A rehearsal leaves no trace, and ends on all workers where it does on one."""
 
+import contextlib
 import random
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -8,11 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from tensorflow.python.ops import gen_random_ops
 
 from kerasdist.private import rehearsal_adapter
-from kerasdist.training.step import randomness
+from kerasdist.training.step import dry_runs, randomness
 from tests.cases import exhaustive
-from tests.plain import check_as_plain
+from tests.plain import check_as_plain, check_numbers
 from tests.strategies import on_three_replicas, on_two_replicas, on_workers, run_on_workers
 from tests.training.step.reductions import X, Y, warnings_of_fit
 
@@ -159,6 +164,59 @@ def test_it_leaves_no_trace_in_python(strategy, is_built):
         return history, sum(model.sizes)
 
     check_as_plain(strategy, make, run)
+
+
+class Speaks(keras.Model):
+    """A model with a step of its own, which prints and warns in each call."""
+
+    def train_step(self, data):
+        print("in the step")
+        warnings.warn("in the step", stacklevel=2)
+        return super().train_step(data)
+
+
+def trained_by(seed: int, scope):
+    """Returns what a training comes to that is checked twice."""
+    initializer = keras.initializers.RandomNormal(seed=seed)
+    with scope:
+        inputs = keras.Input((3,))
+        model = Speaks(inputs, layers.Dense(2, kernel_initializer=initializer)(inputs))
+    losses = []
+    for _ in range(2):
+        model.compile("adam", "mse")
+        losses += model.fit(X, Y, batch_size=10, shuffle=False, verbose=0).history["loss"]
+    return losses, model.get_weights()
+
+
+@pytest.mark.filterwarnings("ignore:in the step")
+@on_two_replicas
+def test_trainings_in_two_threads_leave_each_other_and_the_process_alone(strategy):
+    def of_the_process():
+        return gen_random_ops.random_uniform, sys.stdout, tf.get_logger().level, random.getstate()
+
+    seeds = (1, 2)
+    truths = [trained_by(seed, contextlib.nullcontext()) for seed in seeds]
+    before = of_the_process()
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda seed: trained_by(seed, strategy.scope()), seeds))
+
+    check_numbers(outcomes, truths)
+    assert of_the_process() == before
+
+
+def test_what_is_quiet_in_one_thread_is_heard_in_another(capsys, recwarn):
+    def speak():
+        print("heard")
+        warnings.warn("heard", stacklevel=1)
+
+    with dry_runs.without_traces(keras.Sequential()):
+        speak()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(speak).result()
+
+    assert capsys.readouterr().out == "heard\n"
+    assert [str(each.message) for each in recwarn] == ["heard"]
 
 
 DRAWS = {

@@ -1,0 +1,39 @@
+"""A context of the whole process that several threads may be in at once.
+
+What one of them puts back, another one may just have changed. So the first one to enter changes it,
+and the last one to leave puts it back:
+
+    quiet = SharedContext(lambda: contextlib.redirect_stdout(io.StringIO()))
+    with quiet:                             # In each thread.
+        ...
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+
+class SharedContext:
+    """Enters a context with the first thread, and leaves it with the last one.
+
+    Args:
+        make: Returns the context.
+    """
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager]):
+        self._make = make
+        self._lock = threading.Lock()
+        self._num_inside = 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self):
+        with self._lock:
+            if not self._num_inside:
+                self._stack.enter_context(self._make())
+            self._num_inside += 1
+
+    def __exit__(self, *error):
+        with self._lock:
+            self._num_inside -= 1
+            if not self._num_inside:
+                self._stack.close()
