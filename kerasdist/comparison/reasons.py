@@ -140,7 +140,8 @@ def _rounding(found):
             "Rounding: the replicas add the same numbers in another order. Such differences grow "
             "from step to step, and where ReLU, max pooling or an optimizer such as Adam turns the "
             "smallest difference into a large one. In float64 "
-            "(`keras.config.set_floatx('float64')`) they vanish."
+            "(`keras.config.set_floatx('float64')`) they vanish, or are below 1e-7 where the "
+            "replicas' shares of the batch, which are float32, differ."
         )
     has_slots = len(found.step.slots) > _NUM_COUNTERS
     if has_slots and all(each.kind == "weight" for each in updates):
