@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "preflight": {"background", "checks", "cluster", "environment", "terminal"},
     "remote_path": set(),
     "schedules": {"checks"},
+    "shared_context": set(),
     "short_list": set(),
     "suggestion": set(),
     "terminal": {"environment"},
@@ -55,7 +56,7 @@ MAY_IMPORT = {
     },
     "training": {
         *("cluster", "files", "launch_note", "lifetime", "private", "remote_path", "short_list"),
-        *("terminal", "unique", "users_line"),
+        *("shared_context", "terminal", "unique", "users_line"),
     },
     "reductions": {"training"},
     "tasks": {"checks", "cluster", "lifetime", "preflight"},

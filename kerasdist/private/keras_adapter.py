@@ -30,6 +30,8 @@ from kerasdist.private import names, tensorflow_adapter
 
 # What Keras calls it in the state of a thread; there is no constant in 3.12.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
+# Where the state of a thread has what the thread has replaced, see `names.of_thread`.
+_REPLACED = "kerasdist_replaced"
 # Where SwapEMAWeights keeps whether the model has the averages, and the optimizer the weights.
 ARE_AVERAGES_SWAPPED_IN = "_ema_weights_in_model"
 # Where ModelCheckpoint counts the steps to the next of its `save_freq`.
@@ -312,7 +314,9 @@ def is_stateless() -> bool:
 
 def thread_state() -> dict:
     """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
-    return names.thread_state()
+    state = vars(global_state.GLOBAL_STATE_TRACKER)
+    state.setdefault(_REPLACED, names.of_thread())
+    return state
 
 
 def inherit(state: dict) -> None:
@@ -322,6 +326,7 @@ def inherit(state: dict) -> None:
         state: The `thread_state` of that one.
     """
     own = thread_state()
+    names.inherit(state[_REPLACED])
     for name, value in state.items():
         own.setdefault(name, list(value) if isinstance(value, list) else value)
 

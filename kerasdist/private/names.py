@@ -11,16 +11,13 @@ from collections.abc import Callable, Generator
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 # As in pyproject.toml.
 REQUIREMENTS = {"Keras": "keras>=3.12,<3.16", "TensorFlow": "tensorflow>=2.20,<2.22"}
 # (major, minor) of the installed one, for what differs between those.
 KERAS = tuple(int(number) for number in keras.__version__.split(".")[:2])
 
-# Where a thread keeps the functions that it has replaced: among what Keras keeps for it, which the
-# threads of its replicas inherit.
-_REPLACED = "kerasdist_replaced_functions"
+_local = threading.local()  # What a thread has replaced.
 # For each (owner, name) that some thread replaces: what it is, and how often it is replaced.
 _stock: dict[tuple, tuple] = {}
 _lock = threading.Lock()
@@ -93,30 +90,42 @@ def overwrite(owner, name: str, value) -> None:
 def replaced(functions: dict) -> Generator[None]:
     """Puts other functions in the place of theirs, for what this thread runs inside.
 
-    So do the threads of replicas that inherit from it (`keras_adapter.inherit`). Others call what
+    So do the threads of its replicas, which inherit it (`keras_adapter.inherit`). Others call what
     they would have called, whatever the order in which threads enter and leave.
 
     Args:
         functions: The function for each (owner, name). It is called with what it stands for, and
             with what that is called with.
     """
-    thread = thread_state()
-    before = thread.get(_REPLACED, {})
+    before = _replaced_here()
     with contextlib.ExitStack() as stack:
         now = dict(before)
         for key, function in functions.items():
             stock = stack.enter_context(_told_apart_by_thread(*key))
             now[key] = functools.partial(function, before.get(key, stock))
-        thread[_REPLACED] = now
+        _local.functions = now
         try:
             yield
         finally:
-            thread[_REPLACED] = before
+            _local.functions = before
 
 
-def thread_state() -> dict:
-    """Returns what Keras keeps for this thread: settings, counters of names, random generators."""
-    return vars(global_state.GLOBAL_STATE_TRACKER)
+def of_thread() -> dict:
+    """Returns what this thread has replaced, now and later on."""
+    return vars(_local)
+
+
+def inherit(other: dict) -> None:
+    """Lets this thread call what another one has replaced.
+
+    Args:
+        other: The `of_thread` of that one.
+    """
+    of_thread().update(other)
+
+
+def _replaced_here() -> dict:
+    return getattr(_local, "functions", {})
 
 
 @contextlib.contextmanager
@@ -144,6 +153,6 @@ def _of_thread(key: tuple, stock):
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        return thread_state().get(_REPLACED, {}).get(key, function)(*args, **kwargs)
+        return _replaced_here().get(key, function)(*args, **kwargs)
 
     return property(call) if isinstance(stock, property) else call
