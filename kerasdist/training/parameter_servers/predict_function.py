@@ -6,7 +6,7 @@ import itertools
 
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.private import coordinator_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.parameter_servers import abandonment
 from kerasdist.training.parameter_servers.epoch_iterator import most_running
@@ -35,7 +35,7 @@ class WorkerPredictFunction:
 
         def run(batch):
             with late_variables.made_at_once(strategy):
-                return tensorflow_adapter.run(strategy, model.predict_step, (batch,))
+                return strategy.run(model.predict_step, args=(batch,))
 
         self._run = graph_function(run, reduce_retracing=True)
 
