@@ -54,28 +54,24 @@ def test_records_hold_what_the_dataset_holds(data_dir, records):
         assert all(int(a[1]) == int(b[1]) and np.array_equal(a[0], b[0]) for a, b in pairs)
 
 
-def encoded(*, channels, dtype="uint8") -> slim_records.Encoded:
+def encoded(channels: int, dtype: str) -> slim_records.Encoded:
     image = np.full((4, 5, channels), np.iinfo(dtype).max, dtype)
     return slim_records.Encoded(tf.io.encode_png(image).numpy(), 4, 5, 0)
 
 
-IMAGES = {
-    "gray": encoded(channels=1),
-    "gray with alpha": encoded(channels=2),
-    "color": encoded(channels=3),
-    "color with alpha": encoded(channels=4),
-    "16 bits": encoded(channels=3, dtype="uint16"),
-    "gray of 16 bits": encoded(channels=1, dtype="uint16"),
-}
+GRAY, COLOR = (1, "uint8"), (3, "uint8")
+WITH_ALPHA = [(2, "uint8"), (4, "uint8")]
+OF_16_BITS = [(1, "uint16"), (3, "uint16")]
 
 
 @pytest.mark.parametrize(("name", "channels"), [("odd", 3), ("mnist", 1), ("digits", 1)])
-@pytest.mark.parametrize("first", ["gray", "color"])
+@pytest.mark.parametrize("first", [GRAY, COLOR])
 def test_the_name_of_records_says_how_many_channels_all_of_them_have(
     name, channels, first, tmp_path
 ):
     labels.write(tmp_path / "labels.txt", tuple("0123456789"))
-    slim_records.write(tmp_path / f"{name}_train.tfrecord", [IMAGES[first], *IMAGES.values()])
+    images = [first, GRAY, COLOR, *WITH_ALPHA, *OF_16_BITS]
+    slim_records.write(tmp_path / f"{name}_train.tfrecord", [encoded(*image) for image in images])
 
     dataset = datasets.load(name, split="train", data_dir=tmp_path)
 
