@@ -26,7 +26,7 @@ def refuse(is_ours: Callable) -> None:
     kind = getattr(sys.modules.get("tf_keras"), "Model", None)
     for name in _METHODS if kind else ():
         stock = getattr(kind, name)
-        if not hasattr(stock, "_is_refused_in"):
+        if not hasattr(stock, "refused_by_kerasdist"):
             setattr(kind, name, _refused(stock, is_ours))
 
 
@@ -37,7 +37,7 @@ def _refused(stock: Callable, is_ours: Callable) -> Callable:
             raise RuntimeError(_describe(model))
         return stock(model, *args, **kwargs)
 
-    refused._is_refused_in = is_ours  # ty: ignore[missing-attribute]
+    refused.refused_by_kerasdist = is_ours  # ty: ignore[missing-attribute]
     return refused
 
 
