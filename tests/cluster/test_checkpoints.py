@@ -217,11 +217,10 @@ class Interrupt(keras.callbacks.Callback):
 def with_own_files(strategy, folder):
     """Trains on files of which each worker reads its own, in one run and in two."""
     read_again, paths = [], record_files.paths(folder.parent)
-    stock = EpochIterator._pass_over
 
-    def pass_over(self, num_steps):
+    def pass_over(stock, iterator, num_steps):
         read_again.append(num_steps)
-        return stock(self, num_steps)
+        return stock(iterator, num_steps)
 
     def train(directory, *others):
         keras.utils.set_random_seed(7)

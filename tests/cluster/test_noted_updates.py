@@ -109,9 +109,8 @@ def traced(strategy, make_optimizer):
     with strategy.scope():
         model = make_model(make_optimizer)
     graphs = []
-    stock = coordinator_adapter.concrete_function
 
-    def kept(*args):
+    def kept(stock, *args):
         function = stock(*args)
         graphs.append(function.graph)
         return function
