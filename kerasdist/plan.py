@@ -154,7 +154,9 @@ def plan_training(
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
     from kerasdist import placement
-    from kerasdist.training.step import batch_statistics, randomness, scope_checks
+    from kerasdist.training.gradients import randomness
+    from kerasdist.training.hooks import scope_checks
+    from kerasdist.training.losses import batch_statistics
 
     if not model.compiled:
         raise ValueError(
@@ -237,7 +239,7 @@ def _steps(plan):
 
 
 def _update(callbacks, num_replicas, cluster):
-    from kerasdist.training.step import update_callback  # TensorFlow, which not every plan needs.
+    from kerasdist.training.hooks import update_callback
 
     steps = [step for each in update_callback.among(callbacks) if (step := each.describe())]
     if not steps:

@@ -38,7 +38,7 @@ def global_sum(values: "tf.types.experimental.TensorLike") -> Any:
             ...
         ```
     """
-    from kerasdist.training.step import global_loss
+    from kerasdist.training.losses import global_loss
 
     return global_loss.global_sum(values)
 
@@ -73,6 +73,6 @@ def global_mean(
             return kerasdist.global_mean(losses, weights=y != 0)
         ```
     """
-    from kerasdist.training.step import global_loss
+    from kerasdist.training.losses import global_loss
 
     return global_loss.global_mean(values, weights)

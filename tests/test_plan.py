@@ -12,7 +12,7 @@ from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
-from kerasdist.training.step import randomness
+from kerasdist.training.gradients import randomness
 from tests import fork_server, strategies
 from tests.strategies import each_kind_of_strategy
 

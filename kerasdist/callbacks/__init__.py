@@ -14,4 +14,4 @@ from kerasdist.callbacks.stop_on_non_finite import StopOnNonFinite as StopOnNonF
 from kerasdist.callbacks.summaries import Summaries as Summaries
 from kerasdist.callbacks.throughput import Throughput as Throughput
 from kerasdist.callbacks.trainable_scopes import TrainableScopes as TrainableScopes
-from kerasdist.training.step.update_callback import UpdateCallback as UpdateCallback
+from kerasdist.training.hooks.update_callback import UpdateCallback as UpdateCallback

@@ -34,10 +34,10 @@ from kerasdist.private import keras_adapter
 from kerasdist.remote_path import absolute, is_remote
 from kerasdist.short_list import short_list
 from kerasdist.terminal import say
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
+from kerasdist.training.hooks import slots
+from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
-from kerasdist.training.step import slots
-from kerasdist.training.step.update_callback import UpdateCallback
 from kerasdist.users_line import warn
 
 # In the names of logs whose largest value is the best.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training.step import step_variables
+from kerasdist.training.hooks import step_variables
 
 
 class Evidence:

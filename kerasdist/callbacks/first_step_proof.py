@@ -9,11 +9,12 @@ from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import reasons
 from kerasdist.comparison.recording import OneStep, Start, Step
 from kerasdist.private import keras_adapter, keras_stock
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import scope_checks, slots, whole_step
-from kerasdist.training.step.draws import Draws
-from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of
+from kerasdist.training.hooks import scope_checks, slots
+from kerasdist.training.replica.draws import Draws
+from kerasdist.training.trial import whole_step
+from kerasdist.training.trial.watched_step import WatchedStep, named_values, slots_of
 
 _WIDTH = 100
 

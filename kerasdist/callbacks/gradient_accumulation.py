@@ -6,9 +6,9 @@ import tensorflow as tf
 from kerasdist.callbacks import gradients
 from kerasdist.checks import check_int
 from kerasdist.private import keras_optimizers, keras_stock
-from kerasdist.training import traits
-from kerasdist.training.step import replica_step
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.context import traits
+from kerasdist.training.hooks.update_callback import UpdateCallback
+from kerasdist.training.replica import replica_step
 from kerasdist.users_line import warn
 
 

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from kerasdist.callbacks import gradients
 from kerasdist.checks import check_one_of, check_positive
-from kerasdist.training import traits
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.context import traits
+from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.users_line import warn
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from kerasdist import patterns
 from kerasdist.callbacks import gradients
 from kerasdist.checks import is_number
-from kerasdist.training.step import replica_step
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.hooks.update_callback import UpdateCallback
+from kerasdist.training.replica import replica_step
 
 
 class GradientMultipliers(UpdateCallback):

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from kerasdist.training.gradients.sliced_gradients import added_up, map_values, values_of
 from kerasdist.training.step import graph_errors
-from kerasdist.training.step.sliced_gradients import added_up, map_values, values_of
 
 _FACTORS = "_kerasdist_factors"
 _NOT_FINITE = graph_errors.message(

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.checks import check_decay
-from kerasdist.training.step import step_variables
-from kerasdist.training.step.update_callback import StepCallback
+from kerasdist.training.hooks import step_variables
+from kerasdist.training.hooks.update_callback import StepCallback
 
 
 class LossAverages(StepCallback):

@@ -14,11 +14,11 @@ from kerasdist.lifetime.remote_recordings import RemoteRecordings
 from kerasdist.remote_path import absolute
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training.context import peers, running_call, traits
+from kerasdist.training.hooks import scope_checks
 from kerasdist.training.report import log_lines, report_file
 from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.update_counter import updates_of
-from kerasdist.training.step import scope_checks
 from kerasdist.users_line import warn
 
 

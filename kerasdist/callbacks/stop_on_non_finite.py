@@ -14,12 +14,14 @@ from kerasdist.callbacks.evidence import Evidence
 from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
 from kerasdist.remote_path import absolute
-from kerasdist.training import peers, traits
+from kerasdist.training.context import peers, traits
+from kerasdist.training.gradients.sliced_gradients import map_values, values_of
+from kerasdist.training.hooks import layer_outputs, step_variables
+from kerasdist.training.hooks.graph_function import rare_cond
+from kerasdist.training.hooks.update_callback import StepCallback
+from kerasdist.training.replica import replica_step
 from kerasdist.training.report import report_file
-from kerasdist.training.step import layer_outputs, replica_step, step_variables, whole_step
-from kerasdist.training.step.graph_function import rare_cond
-from kerasdist.training.step.sliced_gradients import map_values, values_of
-from kerasdist.training.step.update_callback import StepCallback
+from kerasdist.training.trial import whole_step
 from kerasdist.users_line import warn
 
 # How many of the largest earlier gradients are named.

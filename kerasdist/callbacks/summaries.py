@@ -26,7 +26,9 @@ from kerasdist.counted import counted
 from kerasdist.extension_types import is_extension
 from kerasdist.private import keras_optimizers
 from kerasdist.remote_path import absolute
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training.context import peers, running_call, traits
+from kerasdist.training.hooks import layer_outputs
+from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.report import log_lines, worker_share
 from kerasdist.training.report.event_file import EventFile
 from kerasdist.training.report.limit import Limit
@@ -36,8 +38,6 @@ from kerasdist.training.report.update_counter import (
     optimizer_of,
     updates_of,
 )
-from kerasdist.training.step import layer_outputs
-from kerasdist.training.step.update_callback import StepCallback
 
 
 class Summaries(StepCallback):

@@ -5,13 +5,13 @@ from typing import Any
 
 from kerasdist.callbacks.forward_flops import forward_flops, specs_of
 from kerasdist.checks import check_int, check_positive
-from kerasdist.training import peers, traits
+from kerasdist.training.context import peers, traits
+from kerasdist.training.hooks.update_callback import StepCallback
+from kerasdist.training.replica import replica_step
 from kerasdist.training.report import log_lines
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
-from kerasdist.training.step import replica_step
-from kerasdist.training.step.update_callback import StepCallback
 from kerasdist.users_line import warn
 
 # From this share on, a line says that training waits for its data.

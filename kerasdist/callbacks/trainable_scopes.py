@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from kerasdist import patterns
 from kerasdist.checks import check_bool
 from kerasdist.private import keras_adapter
-from kerasdist.training.step import batch_statistics
-from kerasdist.training.step.update_callback import StepCallback
+from kerasdist.training.hooks.update_callback import StepCallback
+from kerasdist.training.losses import batch_statistics
 
 
 class TrainableScopes(StepCallback):

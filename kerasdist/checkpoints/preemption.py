@@ -7,7 +7,7 @@ import signal
 import numpy as np
 
 from kerasdist.lifetime.termination import Termination
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 
 
 class Preemption:

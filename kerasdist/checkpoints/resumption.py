@@ -26,7 +26,7 @@ from kerasdist.checkpoints import (
 )
 from kerasdist.checkpoints.folder import STATE, CorruptCheckpointError, Folder, Saved
 from kerasdist.private import keras_adapter, keras_optimizers
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 
 # The names of arrays that hold, compressed and as uint8, tf.data's state of an iterator, and what
 # the model is beyond its weights.

@@ -21,9 +21,9 @@ from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.writer import Writer
 from kerasdist.private import keras_optimizers
 from kerasdist.short_list import short_list
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training.context import peers, running_call, traits
+from kerasdist.training.hooks import slots
 from kerasdist.training.report.update_counter import updates_of
-from kerasdist.training.step import slots
 from kerasdist.users_line import warn
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
-from kerasdist.training import peers
+from kerasdist.training.context import peers
+from kerasdist.training.gradients import called_optimizers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
-from kerasdist.training.step import called_optimizers, own_attributes
+from kerasdist.training.replica import own_attributes
 from kerasdist.unique import unique
 from kerasdist.users_line import warn
 

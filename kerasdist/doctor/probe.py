@@ -30,9 +30,11 @@ from kerasdist.private import keras_routes, keras_stock, tensorflow_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.training.data import batches
-from kerasdist.training.step import batch_statistics, lazy_logs, scope_checks
-from kerasdist.training.step.draws import Draws
-from kerasdist.training.step.watched_step import WatchedStep, named_values, slots_of, value_of
+from kerasdist.training.hooks import scope_checks
+from kerasdist.training.losses import batch_statistics
+from kerasdist.training.replica.draws import Draws
+from kerasdist.training.step import lazy_logs
+from kerasdist.training.trial.watched_step import WatchedStep, named_values, slots_of, value_of
 
 
 class Probe:

@@ -1,7 +1,7 @@
 """The private names of TensorFlow behind a rehearsal, each with its reason.
 
 A rehearsal runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
-behind (`kerasdist.training.step.rehearsal`). Importing this file changes nothing.
+behind (`kerasdist.training.trial.rehearsal`). Importing this file changes nothing.
 
 tests/private/test_rehearsal_adapter.py and tests/training/step/test_rehearsal.py fail when one of
 these names moves. Written against TensorFlow 2.20 and 2.21.
@@ -45,7 +45,7 @@ def alike_draws() -> Generator[Callable[[], None]]:
     they are distributed: both may be examples. What is shuffled, or sorted by such numbers, is
     turned round: then an example meets others, and in a share not the same ones as in the whole
     batch. TensorFlow's generator is put back at the end; Python's and numpy's are for the caller to
-    keep. For what is traced there is `kerasdist.training.step.draws`.
+    keep. For what is traced there is `kerasdist.training.replica.draws`.
 
     Yields:
         A function that each replica calls first.

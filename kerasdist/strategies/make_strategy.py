@@ -119,7 +119,7 @@ def make_strategy(
     launch_note.add(launch_note.JOINED)  # It warns of a program that joins no cluster.
     strategy = _join(config, cluster, options, source)
     _check_keras()
-    from kerasdist.training import forgotten_scope
+    from kerasdist.training.hooks import forgotten_scope
 
     return tasks.joined(cluster, forgotten_scope.note_strategy(strategy))
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 
 
 def agree(strategy) -> None:

@@ -19,45 +19,41 @@ from kerasdist.private import (
     legacy_keras,
     tensorflow_adapter,
 )
-from kerasdist.training import agreement, forgotten_scope, peers, running_call, traits
+from kerasdist.training.context import agreement, peers, running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
+from kerasdist.training.gradients import (
+    delivered_updates,
+    gradient_aggregation,
+    own_apply,
+    randomness,
+    whole_gradients,
+)
+from kerasdist.training.hooks import forgotten_scope, scope_checks, slots, update_callback
+from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.losses import batch_statistics, global_loss, loss_scale, whole_metrics
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.byte_balance import ByteBalance
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
+from kerasdist.training.replica.delivery import LocalDelivery
+from kerasdist.training.replica.replica_step import StepOptions
 from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
-    batch_statistics,
-    delivered_updates,
-    global_loss,
-    gradient_aggregation,
     inner_functions,
-    loss_scale,
-    own_apply,
     own_functions,
-    randomness,
     reduction_notes,
-    rehearsal,
-    rehearsed_evaluation,
     replica_run,
-    scope_checks,
-    slots,
-    update_callback,
     variable_creation,
-    whole_gradients,
-    whole_metrics,
 )
-from kerasdist.training.step.delivery import LocalDelivery
-from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.step.predict_function import PredictFunction
-from kerasdist.training.step.replica_step import StepOptions
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.step.train_function import TrainFunction
+from kerasdist.training.trial import rehearsal, rehearsed_evaluation, rehearsed_predictions
 
 
 def adapt(strategy) -> None:
@@ -271,8 +267,12 @@ def _make_predict_function(stock, model, force=False):
     if model.predict_function is None or force:
         scope_checks.check_variables(model)
         is_remote = traits.has_remote_variables(model.distribute_strategy)
-        make = WorkerPredictFunction if is_remote else PredictFunction
-        model.predict_function = make(model)
+        describe = rehearsed_predictions.describe_difference
+        model.predict_function = (
+            WorkerPredictFunction(model)
+            if is_remote
+            else PredictFunction(model, describe_difference=describe)
+        )
     if isinstance(model.predict_function, WorkerPredictFunction):
         model.predict_function.restart()
     return model.predict_function

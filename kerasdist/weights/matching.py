@@ -12,10 +12,10 @@ from kerasdist import patterns
 from kerasdist.private import keras_optimizers
 from kerasdist.short_list import short_list
 from kerasdist.terminal import say
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.weights.renaming import Rule, renamed
+from kerasdist.weights.result import WarmStart
 from kerasdist.weights.sources import Value
-from kerasdist.weights.warm_start import WarmStart
 
 # The last part of a name in TF-Slim, and those in Keras.
 _OF_SLIM = {

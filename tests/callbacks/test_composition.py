@@ -21,7 +21,7 @@ from kerasdist.callbacks import (
 )
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.hooks.update_callback import UpdateCallback
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.cases import exhaustive

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import FirstStepProof, LossAverages
-from kerasdist.training.step import dry_runs
+from kerasdist.training.trial import dry_runs
 from tests import strategies
 from tests.cases import exhaustive
 

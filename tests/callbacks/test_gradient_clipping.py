@@ -7,7 +7,7 @@ import pytest
 from kerasdist.callbacks import GradientClipping
 from kerasdist.parity import models
 from kerasdist.parity.data import examples
-from kerasdist.training import traits
+from kerasdist.training.context import traits
 from tests import strategies
 from tests.callbacks import hand_loop
 from tests.strategies import each_kind_of_strategy, each_strategy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kerasdist.checkpoints import Preemption
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 from tests import strategies
 from tests.callbacks import hand_loop
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.checkpoints import Folder, Resumption, model_state, resume, resumption, variables
-from kerasdist.training import running_call
+from kerasdist.training.context import running_call
 
 PLAIN = tf.distribute.get_strategy()
 

@@ -13,7 +13,7 @@ from tensorflow.python.distribute import (
 from tensorflow.python.ops import collective_ops
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from tests import strategies
 
 EXTENDED = parameter_server_strategy_v2.ParameterServerStrategyV2Extended

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training import announcements
+from kerasdist.training.context import announcements
 from tests.plain import check_numbers, check_workers
 from tests.strategies import on_three_replicas, on_workers
 

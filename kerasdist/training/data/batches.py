@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.users_line import warn
 

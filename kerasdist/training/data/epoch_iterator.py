@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter, keras_adapter, keras_epochs
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import (
     data_checks,
     element_order,

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 
 
 def check(dataset, strategy) -> None:

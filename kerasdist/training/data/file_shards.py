@@ -14,8 +14,8 @@ next batch with the gradients of this one.
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
-from kerasdist.training import peers, running_call
-from kerasdist.training.announcements import announce
+from kerasdist.training.context import peers, running_call
+from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.data.transformations import Transformations
 

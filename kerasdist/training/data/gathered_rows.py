@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 
 

@@ -17,7 +17,7 @@ step is one worker's, the whole batch. `get_per_replica_batch_size` gives the ri
 import keras
 import tensorflow as tf
 
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data import file_shards
 
 

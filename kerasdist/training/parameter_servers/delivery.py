@@ -13,7 +13,7 @@ from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensor
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.step import replica_step
+from kerasdist.training.replica import replica_step
 
 
 class RemoteDelivery:

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.data import batches
+from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers import abandonment
 from kerasdist.training.parameter_servers.epoch_iterator import most_running
 from kerasdist.training.step import late_variables
-from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.predict_function import joined
 
 

@@ -22,13 +22,13 @@ from kerasdist.private import (
     keras_stock,
 )
 from kerasdist.training.data import batches
+from kerasdist.training.gradients import randomness
 from kerasdist.training.parameter_servers import abandonment, ledger, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.step import randomness
 from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 

@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, keras_stock, worker_variables
 from kerasdist.training.data import batches
+from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
 from kerasdist.training.parameter_servers.worker_names import unique_name
-from kerasdist.training.step.graph_function import graph_function
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Steps in each iteration of a long loop, where steps take little longer than their messages: an

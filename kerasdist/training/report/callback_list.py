@@ -13,12 +13,12 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private.replaced_method import ReplacedMethods
-from kerasdist.training import peers, traits
+from kerasdist.training.context import peers, traits
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.report.wrapper import Wrapper
-from kerasdist.training.step import rehearsal
 from kerasdist.training.step.lazy_logs import LazyLogs
+from kerasdist.training.trial import rehearsal
 
 
 class CallbackList(keras.callbacks.CallbackList):

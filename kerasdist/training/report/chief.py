@@ -10,7 +10,7 @@ from kerasdist import users_line
 from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
 from kerasdist.remote_path import is_remote
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.report import quiet_writer
 from kerasdist.training.report.wrapper import Wrapper
 from kerasdist.users_line import warn

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from kerasdist.private import keras_optimizers
 from kerasdist.short_list import short_list
-from kerasdist.training import peers
-from kerasdist.training.step import assignments, own_attributes
+from kerasdist.training.context import peers
+from kerasdist.training.replica import own_attributes
+from kerasdist.training.trial import assignments
 from kerasdist.users_line import warn
 
 _MOST_SHOWN = 4

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training.step.tensor_statistics import Statistics
+from kerasdist.training.hooks.tensor_statistics import Statistics
 from kerasdist.users_line import warn
 
 _Value = tf.compat.v1.Summary.Value

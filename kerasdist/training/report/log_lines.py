@@ -3,7 +3,7 @@
 import logging
 
 from kerasdist import launch_note, terminal
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 
 _logger = logging.getLogger("kerasdist")
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from kerasdist import terminal
-from kerasdist.training import running_call
+from kerasdist.training.context import running_call
 from kerasdist.training.step.lazy_logs import LazyLogs
 
 # What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kerasdist.training import peers, running_call, traits
+from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.worker_share import WorkerShare
 from kerasdist.training.step import step_times

@@ -4,7 +4,7 @@ Callbacks hear only of the last step of a call, by its number in the epoch. Kera
 for one of `steps_per_execution` steps; the last one of an epoch may have fewer.
 """
 
-from kerasdist.training import running_call
+from kerasdist.training.context import running_call
 
 
 class StepCounter:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, keras_stock
-from kerasdist.training import peers, traits
+from kerasdist.training.context import peers, traits
 from kerasdist.training.report.step_counter import StepCounter
 
 # The farthest next look, where it takes more seconds than anybody waits.

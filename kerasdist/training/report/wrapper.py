@@ -2,7 +2,7 @@
 
 import keras
 
-from kerasdist.training.step.update_callback import UpdateCallback
+from kerasdist.training.hooks.update_callback import UpdateCallback
 
 HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
 

@@ -1,1 +1,1 @@
-"""One step over the replicas: losses, gradients, statistics, random numbers and logs."""
+"""One step over the replicas: its graphs, loops and logs."""

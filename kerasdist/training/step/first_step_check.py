@@ -15,10 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
-from kerasdist.training.step import own_apply
+from kerasdist.training.gradients import own_apply
 from kerasdist.training.step.read_scalars import ReadScalars
 from kerasdist.users_line import warn
 

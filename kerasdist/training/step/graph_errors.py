@@ -58,6 +58,11 @@ def in_a_line(error: Exception) -> str:
     return ": ".join([type(error).__name__, *itertools.islice(telling, 1)])
 
 
+def describe_error(error: Exception) -> str:
+    """Returns in words what a part of a batch has ended with, and the whole batch has not."""
+    return f"it ends with {in_a_line(error)}"
+
+
 def describe_unchecked(what: str, error: Exception) -> str:
     """Returns in words that a check has failed, and how to compare by oneself.
 

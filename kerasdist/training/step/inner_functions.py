@@ -7,7 +7,8 @@ operation, notes where it is.
 
 import tensorflow as tf
 
-from kerasdist.training.step import replica_run, replica_step
+from kerasdist.training.replica import replica_step
+from kerasdist.training.step import replica_run
 
 _LIBRARIES = ("keras", "tensorflow", "kerasdist")
 

@@ -12,23 +12,18 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_stock
-from kerasdist.training import peers, traits
+from kerasdist.training.context import peers, traits
 from kerasdist.training.data import data_checks
 from kerasdist.training.data.first_axes import FirstAxes
-from kerasdist.training.step import (
-    batch_statistics,
-    loss_scale,
-    own_apply,
-    own_attributes,
-    replica_run,
-    replica_step,
-    update_callback,
-    whole_metrics,
-)
-from kerasdist.training.step.delivery import LocalDelivery
-from kerasdist.training.step.graph_function import graph_function
-from kerasdist.training.step.loss_sums import LossSums
-from kerasdist.training.step.replica_step import StepOptions
+from kerasdist.training.gradients import own_apply
+from kerasdist.training.hooks import update_callback
+from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.losses import batch_statistics, loss_scale, whole_metrics
+from kerasdist.training.losses.loss_sums import LossSums
+from kerasdist.training.replica import own_attributes, replica_step
+from kerasdist.training.replica.delivery import LocalDelivery
+from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.step import replica_run
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
 from kerasdist.users_line import warn

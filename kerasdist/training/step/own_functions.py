@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator
 
 from kerasdist.private import keras_routes
 from kerasdist.private.replaced_method import method_replaced
-from kerasdist.training import running_call, traits
+from kerasdist.training.context import running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.losses.loss_sums import LossSums
 from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
-from kerasdist.training.step.loss_sums import LossSums
 from kerasdist.training.step.step_times import StepTimes
 
 _local = threading.local()

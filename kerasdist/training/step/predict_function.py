@@ -1,12 +1,14 @@
 """The function that `predict` calls for every batch."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.training.data import batches
-from kerasdist.training.step import graph_errors, late_variables, rehearsed_predictions
-from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.step import graph_errors, late_variables
 from kerasdist.users_line import warn
 
 
@@ -26,10 +28,11 @@ class PredictFunction:
 
     Args:
         model: A model of one of our strategies.
+        describe_difference: That of `trial.rehearsed_predictions`.
     """
 
-    def __init__(self, model):
-        self._model = model
+    def __init__(self, model, *, describe_difference: Callable):
+        self._model, self._describe_difference = model, describe_difference
         self._strategy = model.distribute_strategy
         self._step = model.predict_step
         if model.jit_compile and self._strategy.num_replicas_in_sync == 1:
@@ -73,7 +76,7 @@ class PredictFunction:
         except Exception:
             self._divide(True)
             raise error from None
-        difference = rehearsed_predictions.describe_error(error)
+        difference = graph_errors.describe_error(error)
         warn(self._describe(difference))
         return outputs
 
@@ -92,7 +95,7 @@ class PredictFunction:
         self._is_check_due = False
         arguments = self._model, self._step, self._predict_parts, batch
         try:
-            difference = rehearsed_predictions.describe_difference(*arguments)
+            difference = self._describe_difference(*arguments)
         except Exception as error:  # Of the program, which may mean no other batch than its own.
             number = len(peers.local_replicas(self._strategy))
             what = f"{number} replicas predict what one device does"

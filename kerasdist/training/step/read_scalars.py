@@ -14,7 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
-from kerasdist.training.step import called_optimizers, own_attributes, step_variables
+from kerasdist.training.gradients import called_optimizers
+from kerasdist.training.hooks import step_variables
+from kerasdist.training.replica import own_attributes
 
 # Of a whole number, such as a phase of the training. One that counts epochs has more.
 _MOST_VALUES = 4

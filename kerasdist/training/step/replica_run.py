@@ -16,27 +16,23 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, one_replica
-from kerasdist.training import peers, traits
+from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
-from kerasdist.training.step import (
-    aggregated_states,
-    late_variables,
-    loss_scale,
-    randomness,
-    shared_calls,
-)
-from kerasdist.training.step.dependence import Dependence
-from kerasdist.training.step.eager_operations import EagerOperations
-from kerasdist.training.step.first_answers import FirstAnswers
-from kerasdist.training.step.graph_function import rare_cond
-from kerasdist.training.step.replica_step import (
+from kerasdist.training.gradients import aggregated_states, randomness, shared_calls
+from kerasdist.training.gradients.sliced_gradients import map_values
+from kerasdist.training.hooks.graph_function import rare_cond
+from kerasdist.training.losses import loss_scale
+from kerasdist.training.replica.dependence import Dependence
+from kerasdist.training.replica.eager_operations import EagerOperations
+from kerasdist.training.replica.first_answers import FirstAnswers
+from kerasdist.training.replica.replica_step import (
     ReplicaStep,
     StepOptions,
     current,
     entered,
     sees_one_replica,
 )
-from kerasdist.training.step.sliced_gradients import map_values
+from kerasdist.training.step import late_variables
 from kerasdist.unique import unique
 
 

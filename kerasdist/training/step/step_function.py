@@ -13,18 +13,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.batches import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.step import (
-    draws,
-    graph_errors,
-    replica_run,
-    step_loops,
-    step_variables,
-    update_callback,
-)
+from kerasdist.training.hooks import step_variables, update_callback
+from kerasdist.training.replica import draws
+from kerasdist.training.step import graph_errors, replica_run, step_loops
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep

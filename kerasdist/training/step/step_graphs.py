@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from kerasdist.training.step.graph_function import graph_function
+from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.step.model_step import TraceAgainError
 from kerasdist.training.step.repeated_batches import RepeatedBatches
 

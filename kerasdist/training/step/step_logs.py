@@ -8,10 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training import peers, traits
-from kerasdist.training.step import graph_errors, lazy_logs, step_variables, update_callback
-from kerasdist.training.step.graph_function import graph_function
-from kerasdist.training.step.metric_results import MetricResults
+from kerasdist.training.context import peers, traits
+from kerasdist.training.hooks import step_variables, update_callback
+from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.losses.metric_results import MetricResults
+from kerasdist.training.step import graph_errors, lazy_logs
 
 
 class StepLogs:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kerasdist.lifetime.peer_failure import LOST_TASK_ERRORS
 from kerasdist.private import keras_adapter, tensorflow_adapter
-from kerasdist.training import forgotten_scope
+from kerasdist.training.hooks import forgotten_scope
 
 _differences: list["WorkersDifferError"] = []
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.training import peers, running_call
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import file_caches
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.training import announcements, running_call
+from kerasdist.training.context import announcements, running_call
 from kerasdist.training.data import file_shards
 
 Policy = tf.data.experimental.AutoShardPolicy

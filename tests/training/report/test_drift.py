@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.training.report.drift import check_begin, warn_of_drift
 from tests import strategies
 from tests.strategies import on_two_replicas

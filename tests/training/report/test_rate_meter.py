@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kerasdist
-from kerasdist.training import running_call
+from kerasdist.training.context import running_call
 from kerasdist.training.report.rate_meter import RateMeter
 from kerasdist.training.step import step_times
 from tests.clock import Clock

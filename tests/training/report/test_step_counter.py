@@ -1,6 +1,6 @@
 """The steps of calls, over epochs."""
 
-from kerasdist.training import running_call
+from kerasdist.training.context import running_call
 from kerasdist.training.report.step_counter import StepCounter
 
 

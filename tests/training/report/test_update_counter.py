@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kerasdist
-from kerasdist.training import peers
+from kerasdist.training.context import peers
 from kerasdist.training.report import update_counter
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
 from tests.clock import Clock

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from kerasdist.training import traits
+from kerasdist.training.context import traits
 from kerasdist.training.step import own_functions
 from tests import strategies
 from tests.strategies import each_strategy, on_two_replicas

@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from kerasdist.training.step import rehearsal, step_variables
+from kerasdist.training.hooks import step_variables
 from kerasdist.training.step.read_scalars import ReadScalars
+from kerasdist.training.trial import rehearsal
 from tests import strategies
 from tests.cases import marked
 from tests.plain import check_as_plain, check_workers

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.data import batches
+from kerasdist.training.hooks.update_callback import UpdateCallback
+from kerasdist.training.replica.replica_step import StepOptions
 from kerasdist.training.step import replica_run
-from kerasdist.training.step.replica_step import StepOptions
-from kerasdist.training.step.update_callback import UpdateCallback
 from tests import strategies
 from tests.strategies import each_strategy
 

@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.training.step import repeated_batches, replica_step
+from kerasdist.training.hooks.update_callback import StepCallback
+from kerasdist.training.replica import replica_step
+from kerasdist.training.step import repeated_batches
 from kerasdist.training.step.step_function import StepFunction
-from kerasdist.training.step.update_callback import StepCallback
 from tests import strategies
 from tests.strategies import each_kind_of_strategy
 

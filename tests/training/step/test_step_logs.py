@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
-from kerasdist.training.step.update_callback import StepCallback
 from tests import strategies
 from tests.strategies import each_kind_of_strategy
 

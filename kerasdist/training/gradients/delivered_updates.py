@@ -1,0 +1,115 @@
+"""What Keras changes in a step beside its gradients goes to the variables by the same way.
+
+An optimizer also clips, counts, averages and decays weights; metrics add to their states. Where
+workers keep their own pace, each of these reaches variables that others change, too.
+
+A function here stands before Keras' own of the same task, which it is given as `stock`.
+"""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.training.context import peers, traits
+from kerasdist.training.gradients import aggregated_states
+from kerasdist.training.replica import replica_step
+
+
+def clip(stock, optimizer, gradients):
+    """Stands before an optimizer's clipping of its gradients."""
+    step = replica_step.current()
+    if step is None:
+        return stock(optimizer, gradients)
+    return step.delivery.clip(stock, optimizer, gradients)
+
+
+def assign_number(stock, optimizer, variable, value):
+    """Stands before an optimizer's assignment to a number that it has, such as its iterations."""
+    step = replica_step.current()
+    if step is None:
+        return stock(optimizer, variable, value)
+    return step.delivery.assign_number(stock, optimizer, variable, value)
+
+
+def average(stock, optimizer, variables):
+    """Stands before an optimizer's moving average of its weights."""
+    delivery = _delivery_to_others()
+    if delivery is None or not optimizer.use_ema:
+        return stock(optimizer, variables)
+    return delivery.change(functools.partial(keras_optimizers.average_each, stock), variables)
+
+
+def decay(stock, optimizer, variables):
+    """Stands before an optimizer's weight decay."""
+    delivery = _delivery_to_others()
+    if delivery is None:
+        return stock(optimizer, variables)
+    return delivery.change(stock, variables)
+
+
+def assign(stock, variable, value):
+    """Stands before `assign` of a variable.
+
+    Raises:
+        RuntimeError: In a loop of the user's own, several workers compute the state of a metric
+            from what it was, and not by adding to it.
+    """
+    is_number = not isinstance(value, tf.Tensor)  # It is not computed.
+    if is_number or keras_adapter.is_stateless() or not _is_of_several_workers(variable):
+        return aggregated_states.assign(stock, variable, value)
+    added = tensorflow_adapter.addend_of(variable.value, value)
+    if added is not None:
+        keras_adapter.add_in_place(variable, tf.broadcast_to(added, variable.shape))
+        return value
+    if _is_of_metric(variable) and tensorflow_adapter.is_read_for(variable.value, value):
+        _check_one_worker(variable)
+    return stock(variable, value)
+
+
+def _is_of_metric(variable) -> bool:
+    return variable.aggregation == "sum" and variable.synchronization == "on_read"
+
+
+def _check_one_worker(variable) -> None:
+    number = peers.num_workers(tf.distribute.get_strategy())
+    if number > 1:
+        raise RuntimeError(
+            f"The state '{variable.path}' of a metric is computed from what it was, and {number} "
+            "workers that do so at the same time lose counts. Add to it, as in "
+            "`state.assign_add(count)`, or let the step return the value, and compute the state on "
+            "the chief."
+        )
+
+
+def assign_add(stock, variable, value):
+    """Stands before `assign_add` of a variable."""
+    if keras_adapter.is_stateless():
+        return stock(variable, value)
+    delivery = _delivery_to_others()
+    if delivery is not None:
+        return delivery.add_in_place(variable, value)
+    if _is_of_several_workers(variable):
+        return keras_adapter.add_in_place(variable, value)
+    if aggregated_states.adds_up(variable):
+        return aggregated_states.add_up(variable, value)
+    return stock(variable, value)
+
+
+def _is_of_several_workers(variable) -> bool:
+    """Whether a loop that is not ours adds to what other workers may add to meanwhile.
+
+    Keras reads a variable and assigns the sum, which takes back what came between.
+    """
+    is_step = not tf.executing_eagerly() and traits.keeps_own_pace(tf.distribute.get_strategy())
+    is_step = is_step and replica_step.current() is None
+    return is_step and isinstance(variable.value, tf.Variable)
+
+
+def _delivery_to_others() -> Any:
+    """Returns how this step reaches variables that other workers change, too; None elsewhere."""
+    step = replica_step.current()
+    if step is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
+        return None
+    return step.delivery

@@ -1,0 +1,179 @@
+"""Random numbers: different on every replica, the same in every run with the same seed.
+
+Stock Keras gives each replica a copy of the seed, so that all replicas drop the same units. Here
+replica 0 keeps the numbers of one device, and the others add their position to the seed. While they
+update the weights, each its own copy, they draw the same ones, and so they do where each has the
+whole batch. The operations of `tf.random` have a seed in the graph, which every worker traces for
+itself; which of them come once for all is in `shared_calls`.
+"""
+
+import contextlib
+import functools
+import random
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.shared_context import SharedContext
+from kerasdist.short_list import short_list
+from kerasdist.training.gradients import gradient_aggregation
+from kerasdist.training.replica import draws, replica_step
+from kerasdist.users_line import warn
+
+# Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
+# bits.
+_STRIDE = 0x9E3779B1
+# Of graphs that are traced for one of several workers.
+_seeds_of_all: dict[tf.Graph, int] = {}
+
+
+def next_seed(stock, generator, ordered=True):
+    """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
+    step = replica_step.current()
+    if step is None:
+        return stock(generator, ordered)
+    seed = _seed_of_first(stock, generator, ordered, step)
+    is_in_update = gradient_aggregation.is_aggregated()
+    if step.replica_id == 0 or is_in_update or draws.are_alike():
+        return seed
+    offset = tf.constant([(_STRIDE * step.replica_id) & 0x7FFFFFFF, 0], tf.int64)
+    return seed + tf.cast(offset, seed.dtype)
+
+
+def _seed_of_first(stock, generator, ordered, step):
+    """Returns the same seed on all replicas: the generator moves on once, as on one device."""
+    if getattr(generator.state.value, "distribute_strategy", None) is not None:
+        return stock(generator, ordered)  # Each replica has a copy of this, too.
+    return step.seeds.get(generator, functools.partial(stock, generator, ordered))
+
+
+@contextlib.contextmanager
+def graph_seed_of_worker(first_replica: int) -> Generator[None]:
+    """Lets `tf.random`, in what is traced inside, draw other numbers than on other workers.
+
+    Args:
+        first_replica: The id of the first replica of this worker. With 0 the numbers are those of
+            one device.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not first_replica or graph.seed is None or draws.are_alike():
+        yield
+        return
+    _seeds_of_all[graph] = graph.seed
+    try:
+        with _seeded(graph, (graph.seed + _STRIDE * first_replica) & 0x7FFFFFFF):
+            yield
+    finally:
+        del _seeds_of_all[graph]
+
+
+@contextlib.contextmanager
+def graph_seed_of_all() -> Generator[None]:
+    """Lets `tf.random` draw the same numbers on all workers, inside of `graph_seed_of_worker`."""
+    graph = tf.compat.v1.get_default_graph()
+    with _seeded(graph, _seeds_of_all.get(graph, graph.seed)):
+        yield
+
+
+@contextlib.contextmanager
+def _seeded(graph, seed: int | None) -> Generator[None]:
+    before, graph.seed = graph.seed, seed  # Functions inside inherit it.
+    try:
+        yield
+    finally:
+        graph.seed = before
+
+
+def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:
+    """Warns if workers that run one graph, which the chief has traced, draw the same numbers."""
+    if num_workers > 1 and draws.has_state_in(graph):
+        warn(
+            "The step draws with `tf.random`, of which every worker begins with the same numbers: "
+            f"those of one step come again in steps of the other {num_workers - 1}. Draw with "
+            "`keras.random`, whose numbers all workers take from one generator."
+        )
+
+
+def global_seed_generator(stock):
+    """Stands before the getter of the generator that random numbers without a seed come from.
+
+    Keras makes one for each thread, where it is first used, and replicas are traced in threads of
+    their own. Here they share that of the program. It belongs to no strategy: it is made in a
+    thread that has none. One that was made in the scope of another strategy goes on as such a one.
+    """
+    step = replica_step.current()
+    state = keras_adapter.thread_state() if step is None else step.keras_state
+    known = keras_adapter.known_global_seed_generator(state)
+    if known is not None and _is_of_another_strategy(known):
+        make = functools.partial(_copy, known)
+    elif known is None and step is not None:
+        make = stock
+    else:
+        return known or stock()
+    with ThreadPoolExecutor(1) as pool:
+        return keras_adapter.set_global_seed_generator(state, pool.submit(make).result())
+
+
+def _is_of_another_strategy(generator) -> bool:
+    owner = getattr(generator.state.value, "distribute_strategy", None)
+    current = tf.distribute.get_strategy()
+    return owner not in (None, current) and tensorflow_adapter.is_adapted(current)
+
+
+def _copy(generator):
+    numbers = keras.ops.convert_to_numpy(generator.state)
+    copy = keras.random.SeedGenerator(int(numbers[0]))
+    copy.state.assign(numbers)
+    return copy
+
+
+@contextlib.contextmanager
+def generators_kept() -> Generator[None]:
+    """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
+    keras_state = keras_adapter.thread_state()
+    of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
+    try:
+        with _python_is_kept:
+            yield
+    finally:
+        keras_adapter.set_global_seed_generator(keras_state, of_keras)
+
+
+@contextlib.contextmanager
+def _python_generators_kept() -> Generator[None]:
+    generators = PythonGenerators()
+    try:
+        yield
+    finally:
+        generators.put_back()
+
+
+_python_is_kept = SharedContext(_python_generators_kept)  # All threads draw from them.
+
+
+class PythonGenerators:
+    """Where Python's and numpy's random numbers are now."""
+
+    def __init__(self):
+        self._of_python, self._of_numpy = random.getstate(), np.random.get_state()
+
+    def put_back(self) -> None:
+        """Lets the same numbers come once more."""
+        random.setstate(self._of_python)
+        np.random.set_state(self._of_numpy)
+
+
+def notes(model, num_replicas: int) -> tuple[str, ...]:
+    """Returns what a person must know of the model's random layers; nothing on one replica."""
+    layers = [layer.name for layer in keras_adapter.layers_with_random_numbers_of(model)]
+    if num_replicas == 1 or not layers:
+        return ()
+    return (
+        f"Random layers ({short_list(layers, 3)}) draw different random numbers on each of "
+        f"{num_replicas} replicas, so training differs from one device as with another seed.",
+    )

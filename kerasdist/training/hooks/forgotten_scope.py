@@ -1,0 +1,81 @@
+"""A program that has made a strategy, and nowhere enters its scope.
+
+Its model then trains on one device, or on each worker by itself, and nothing says so. Many programs
+train a model outside on purpose, also before the one in the scope: a teacher, a baseline, a probe.
+They enter a scope somewhere, before or later, so that their code names one.
+"""
+
+import inspect
+import sysconfig
+import types
+import weakref
+from collections.abc import Iterator
+
+from kerasdist.training.context import peers, traits
+from kerasdist.users_line import warn
+
+_ENTER = "scope"  # The method of a strategy that enters it.
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_last: list = []
+_done = weakref.WeakSet()
+
+
+def note_strategy(strategy):
+    """Notes that a program gets this strategy from `make_strategy`; returns it."""
+    _last[:] = [strategy]
+    return strategy
+
+
+def note_use(strategy) -> None:
+    """Notes that something is created in the scope of a strategy."""
+    _done.add(strategy)
+
+
+def warn_if_forgotten(model) -> None:
+    """Warns, once, where a model is about to be trained outside by a program that enters no scope.
+
+    Args:
+        model: One that was created outside of all strategies.
+    """
+    strategy = _last[0] if _last else None
+    if strategy is None or strategy in _done or traits.is_one_device(strategy) or _names_scope():
+        return
+    note_use(strategy)  # Once is enough.
+    is_in_cluster = peers.count(strategy) > 1 or traits.has_remote_variables(strategy)
+    instead = "in this process by itself" if is_in_cluster else "on one device"
+    warn(
+        f"Model '{model.name}' trains {instead}: nothing was created in the scope of the strategy "
+        f"that `make_strategy` has returned ({type(strategy).__name__}), and the program enters it "
+        "nowhere. Create and compile the model inside `with strategy.scope():`."
+    )
+
+
+def _names_scope() -> bool:
+    """Whether code of the program that is running, as far as it can be seen, names a scope."""
+    return any(_ENTER in code.co_names for code in _codes_of_program())
+
+
+def _codes_of_program() -> Iterator[types.CodeType]:
+    frame = inspect.currentframe()
+    while frame:
+        is_library = frame.f_code.co_filename.startswith(_LIBRARIES)
+        if not (is_library or str(frame.f_globals.get("__name__")).startswith("kerasdist.")):
+            yield from _codes_in(frame.f_code)
+            for function in _functions_of(frame.f_globals):
+                yield from _codes_in(function.__code__)
+        frame = frame.f_back
+
+
+def _functions_of(namespace: dict) -> list[types.FunctionType]:
+    held = list(namespace.values())
+    for each in [each for each in held if isinstance(each, type)]:
+        held += vars(each).values()
+    return [each for each in held if isinstance(each, types.FunctionType)]
+
+
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Returns the code of a module, class or function, and of all that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_in(constant)

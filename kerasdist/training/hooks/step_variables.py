@@ -1,0 +1,36 @@
+"""Variables of ours that a step writes and the chief reads, such as counters and records.
+
+with step_variables.being_made(strategy):
+    count = tf.Variable(0, trainable=False)
+"""
+
+import contextlib
+from collections.abc import Generator
+
+import tensorflow as tf
+
+from kerasdist.private import tensorflow_adapter
+from kerasdist.training.context import traits
+
+# What their names have before a slash.
+_SCOPE = "kerasdist"
+
+
+@contextlib.contextmanager
+def being_made(strategy) -> Generator[None]:
+    """Makes the variables inside such ones, whatever scope or trace is around.
+
+    On parameter servers they are shared by all workers. Elsewhere they are plain ones.
+    """
+    is_remote = traits.has_remote_variables(strategy)
+    with (
+        tensorflow_adapter.outside_scopes(),
+        strategy.scope() if is_remote else contextlib.nullcontext(),
+        tf.name_scope(_SCOPE),
+    ):
+        yield
+
+
+def is_one(variable) -> bool:
+    """Whether a variable was made so, and not by a program."""
+    return _SCOPE in variable.name.split("/")[:-1]

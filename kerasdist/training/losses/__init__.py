@@ -1,0 +1,1 @@
+"""Losses, metrics and batch statistics of the global batch."""

@@ -1,0 +1,87 @@
+"""The scale of a loss: what its optimizer multiplies it with, and the share of this replica."""
+
+import contextlib
+import weakref
+from collections.abc import Generator
+
+import keras
+import tensorflow as tf
+
+from kerasdist.training.gradients import gradient_aggregation
+from kerasdist.training.losses import global_loss
+from kerasdist.training.replica import replica_step
+
+# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
+_scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
+# What `traced_again_if_late` has made, which must live as long as they do.
+_made_in_trace: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
+_LARGEST_REHEARSED_SCALE = 2.0**10
+
+
+def scale_loss(stock, optimizer, loss):
+    """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
+
+    Keras' own train_step calls it right before the backward pass, where one multiplication does the
+    work of one per gradient. In another step, of which only the optimizer's own gradients are known
+    to come from this loss, a loss that is scaled is divided by the number of replicas meanwhile:
+    what an example adds to a float16 gradient is then what it adds on one device, and becomes
+    infinite with it.
+    """
+    step = replica_step.current()
+    if step is None or gradient_aggregation.is_aggregated():
+        return stock(optimizer, loss)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
+        _scaled_unbuilt.add(optimizer)
+    if step.is_of_loop:
+        return stock(optimizer, loss)
+    if step.weighs_loss and not step.has_whole_batch:
+        loss = global_loss.weigh(loss, step)
+    elif _scale_of(optimizer) is not None and not step.has_whole_batch:
+        scaled = _scaled_loss(stock, optimizer, loss / gradient_aggregation.num_replicas(), step)
+        step.losses.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
+        return scaled
+    return _scaled_loss(stock, optimizer, loss, step)
+
+
+def _scaled_loss(stock, optimizer, loss, step):
+    if step.rehearsal is None or _scale_of(optimizer) is None:
+        return stock(optimizer, loss)
+    scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
+    return loss * scale
+
+
+@contextlib.contextmanager
+def scales_watched() -> Generator[list]:
+    """Yields a list that gets the optimizers which are built too late for what is traced inside.
+
+    Where a loss is scaled, a `LossScaleOptimizer` that is not built gives its first scale, as a
+    number that stays in the trace.
+    """
+    _scaled_unbuilt.clear()
+    late: list = []
+    try:
+        yield late
+    finally:
+        late.extend(each for each in _scaled_unbuilt if each.built)
+        _scaled_unbuilt.clear()
+
+
+@contextlib.contextmanager
+def traced_again_if_late() -> Generator[None]:
+    """Lets the `tf.function` of a loop of the user's own trace again, if a scale was known late.
+
+    TensorFlow does so where the first trace makes a variable, as an optimizer of Keras' own does.
+    """
+    with scales_watched() as late:
+        yield
+    for optimizer in late:
+        if not tf.executing_eagerly():
+            _made_in_trace[optimizer] = tf.Variable(0, trainable=False)
+
+
+def _scale_of(optimizer):
+    """Returns what an optimizer multiplies a loss with, or None."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.loss_scale_factor
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale

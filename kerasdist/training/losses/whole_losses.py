@@ -1,0 +1,102 @@
+"""Compiled losses that are no means over the examples, which see the whole batch on every replica.
+
+Keras' `Circle` compares examples with each other, and its `Dice` and `Tversky` divide a sum over
+all of them by another one: what the replicas compute of their own examples does not add up to what
+one device computes. Each replica therefore shows the others labels, predictions and weights, and
+all of them compute the loss of all examples. Its gradient goes to a replica's own predictions, and
+so on to the weights, where the gradients of the replicas are summed as ever.
+
+Of the user's own losses that is so where a rehearsal has shown that it gives the gradient of one
+device, and a mean over the examples does not, or only by the accident of its examples.
+"""
+
+import weakref
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from kerasdist.private import keras_stock
+from kerasdist.training.data import batches
+from kerasdist.training.losses import all_examples
+from kerasdist.training.replica import replica_step
+from kerasdist.users_line import warn
+
+# What models are compiled with, where all losses of the user's in it see all examples.
+compiled_whole: weakref.WeakSet = weakref.WeakSet()
+
+
+def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
+    """Whether a loss is computed from all examples, in the step of this thread.
+
+    Args:
+        compiled: Keras' object for what `compile` was given.
+        loss: A `keras.Loss` in it.
+        args: What it is called with: labels, predictions and weights.
+        kwargs: The same, by name.
+    """
+    step = replica_step.with_shares()
+    if step is None:
+        return False
+    given = dict(zip(("y_true", "y_pred"), args, strict=False)) | kwargs
+    predictions = given.get("y_pred")
+    is_own = keras_stock.is_own_loss(loss)
+    if is_own and step.rehearsal is not None:
+        step.rehearsal.own_losses.append((loss, given.get("y_true"), predictions))
+    if step.has_whole_batch:
+        return False
+    if is_own:
+        return compiled in compiled_whole
+    rank = getattr(getattr(predictions, "shape", None), "rank", None)
+    return keras_stock.mixes_examples(loss, rank=rank)
+
+
+def compute(stock: Callable, loss, *args, **kwargs):
+    """Returns the loss of all examples, of which `share` times it adds up over the replicas.
+
+    Args:
+        stock: Keras' own call of a loss.
+        loss: The loss.
+        *args: Labels, predictions and weights of this replica's examples.
+        **kwargs: The same, by name.
+    """
+    step = replica_step.current()
+    assert step is not None
+    reason = all_examples.reason_to_stay_apart((args, kwargs), step)
+    if reason is not None:
+        warn(
+            f"The loss '{loss.name}' is computed {reason}, so each replica computes it from its "
+            "own examples alone. It is no mean over the examples, so the weights will be other "
+            "ones than on one device."
+        )
+        return stock(loss, *args, **kwargs)
+    given = (args, kwargs)
+    args, kwargs = all_examples.of_all(given, step, have_gradients=True)
+    with all_examples.as_one_device(step):
+        value = keras.ops.convert_to_tensor(stock(loss, *args, **kwargs))
+    return value if value.shape.rank == 0 else _own_part(value, given, step)
+
+
+def _own_part(value, given, step):
+    """Returns the numbers of this replica's examples, where a loss has one for each of all.
+
+    All replicas take the gradient of all numbers, each its share of it: Keras adds up what the
+    numbers of its own part have.
+    """
+    total, number = step.global_num_examples, tf.maximum(step.num_examples, 1)
+    size = tf.shape(value)[0]
+    has_rows = tf.equal(size, total)
+    start = tf.minimum(all_examples.start_of(given, step), total - number)
+    start, end = tf.where(has_rows, start, 0), tf.where(has_rows, start + number, size)
+    own, mean = batches.rows(value, start, end), tf.reduce_mean(value, axis=0)
+    part = tf.where(
+        has_rows, tf.broadcast_to(mean, tf.shape(own)), own * tf.cast(step.share, own.dtype)
+    )
+    return part + tf.stop_gradient(own - part)
+
+
+def may_see_all(model) -> bool:
+    """Whether `model` is compiled with losses of the user's that see one replica's examples."""
+    compiled = keras_stock.compiled_losses_of(model)
+    sees_one = compiled is not None and compiled not in compiled_whole
+    return sees_one and bool(keras_stock.own_loss_names(model))

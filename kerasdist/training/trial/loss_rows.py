@@ -1,0 +1,96 @@
+"""Whether a loss is a mean over the examples, by what it makes of each of them alone.
+
+A batch that is divided over replicas may not show it: a mean with a divisor of its own, such as the
+number of tokens that count, is one where all shares happen to have as many in proportion. Nor may a
+few examples: the mean of the 32 largest losses is one of all, until there are more. So the loss is
+given as many as a batch has, copies of the few with predictions nearby.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from kerasdist.private import rehearsal_adapter
+from kerasdist.training.data import batches
+from kerasdist.training.trial import nearby_weights
+
+# Each costs a call of the loss, and two different ones are enough.
+_MOST_EXAMPLES = 8
+# Of labels and predictions together.
+_MOST_NUMBERS = 2**24
+
+
+def is_mean(loss, labels, predictions, tolerance: float, num_examples: int) -> bool:
+    """Whether the gradient of a loss of several examples is that of each of them alone.
+
+    Args:
+        loss: A `keras.Loss`: with the reduction "sum" it may be a sum over the examples instead.
+        labels: What it is called with: tensors [examples, ...], nested.
+        predictions: The same.
+        tolerance: How much of the norm of a gradient may be rounding.
+        num_examples: Of a batch, which may have more of them.
+
+    Returns:
+        Whether they are equal. True, too, where that cannot be seen: the loss does not take one
+        example, or its arguments have no row for each.
+    """
+    number = batches.num_examples(predictions)
+    leaves = tf.nest.flatten((labels, predictions))
+    if any(batches.num_examples(leaf) != number for leaf in leaves):
+        return True
+    few = min(number, _MOST_EXAMPLES)
+    if not _is_mean_of_parts(loss, labels, predictions, range(few + 1), tolerance):
+        return False
+    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):  # Ragged or sparse.
+        return True
+    many = min(num_examples, _MOST_NUMBERS * number // sum(map(int, map(tf.size, leaves))))
+    if many <= few:
+        return True
+    labels, predictions = _copies(labels, predictions, number, many)
+    return _is_mean_of_parts(loss, labels, predictions, (0, many // 2, many), tolerance)
+
+
+def _copies(labels, predictions, number: int, many: int) -> tuple:
+    """Returns rows once more, until there are many, with predictions nearby."""
+    positions = tf.range(many) % number
+    labels, predictions = tf.nest.map_structure(
+        lambda leaf: tf.gather(leaf, positions), (labels, predictions)
+    )
+    return labels, nearby_weights.numbers_nearby(predictions, seed=0)
+
+
+def _is_mean_of_parts(loss, labels, predictions, ends: Sequence[int], tolerance: float) -> bool:
+    """Whether the gradient of the rows up to the last of `ends` is that of the parts between."""
+    ranges = list(itertools.pairwise(ends))
+    try:
+        whole = _gradient(loss, labels, predictions, 0, ends[-1])
+        parts = [_gradient(loss, labels, predictions, *each) for each in ranges]
+    except Exception:  # Of the user's loss, which may mean no single example.
+        return True
+    if getattr(loss, "reduction", None) != "sum":
+        parts = [part * len(part) / len(whole) for part in parts]
+    alone = np.concatenate(parts)
+    if not np.isfinite(whole).all():
+        return True
+    difference = np.linalg.norm(whole - alone)  # NaN for an example without anything that counts.
+    return bool(difference <= tolerance * max(np.linalg.norm(whole), np.linalg.norm(alone)))
+
+
+def _gradient(loss, labels, predictions, start: int, end: int) -> np.ndarray:
+    """Returns the gradient of a loss of some rows, by the predictions: [rows, numbers]."""
+    labels, predictions = tf.nest.map_structure(
+        lambda leaf: batches.rows(leaf, start, end), (labels, predictions)
+    )
+    with (
+        rehearsal_adapter.assignments_undone(),
+        rehearsal_adapter.alike_draws() as start_draws,
+        tf.GradientTape() as tape,
+    ):
+        start_draws()
+        tape.watch(predictions)
+        value = tf.reduce_mean(loss(labels, predictions))
+    gradients = tape.gradient(value, tf.nest.flatten(predictions), unconnected_gradients="zero")
+    arrays = [np.reshape(tf.cast(each, tf.float64), [end - start, -1]) for each in gradients]
+    return np.concatenate(arrays, axis=1)

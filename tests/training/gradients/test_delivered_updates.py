@@ -1,0 +1,84 @@
+"""What a step changes beside its gradients goes to the variables by the step's delivery."""
+
+import types
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.context import traits
+from kerasdist.training.data import batches
+from kerasdist.training.gradients import delivered_updates
+from kerasdist.training.replica.delivery import LocalDelivery
+from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.step import replica_run
+from tests import strategies
+
+
+class Recorder(LocalDelivery):
+    """Notes what it is asked for, and changes nothing."""
+
+    def __init__(self):
+        self.asked: list[str] = []
+
+    def clip(self, stock, optimizer, gradients):
+        self.asked.append("clip")
+        return super().clip(stock, optimizer, gradients)
+
+    def assign_number(self, stock, optimizer, variable, value):
+        self.asked.append("assign_number")
+
+    def add_in_place(self, variable, value):
+        self.asked.append("add_in_place")
+
+    def change(self, function, variables):
+        self.asked.append("change")
+
+
+def stock(*arguments) -> tuple:
+    """Stands for Keras' own function."""
+    return arguments
+
+
+def ask_all(optimizer: Any) -> None:
+    """Asks for each of the updates once."""
+    assert delivered_updates.clip(stock, optimizer, ["gradient"]) == (optimizer, ["gradient"])
+    delivered_updates.assign_number(stock, optimizer, "iterations", 1)
+    delivered_updates.average(stock, optimizer, ["weight"])
+    delivered_updates.decay(stock, optimizer, ["weight"])
+    delivered_updates.assign_add(stock, types.SimpleNamespace(value=tf.constant(1)), 1)
+
+
+@pytest.mark.parametrize(
+    ("keeps_own_pace", "expected"),
+    [
+        (True, ["clip", "assign_number", "change", "change", "add_in_place"]),
+        (False, ["clip", "assign_number"]),
+    ],
+)
+def test_what_reaches_variables_of_others_is_delivered(monkeypatch, keeps_own_pace, expected):
+    monkeypatch.setattr(traits, "keeps_own_pace", lambda strategy: keeps_own_pace)
+    strategy, recorder = strategies.get("one device"), Recorder()
+    shares = batches.shares_of(tf.constant([1.0]), strategy)
+
+    def step(data):
+        ask_all(types.SimpleNamespace(use_ema=True))
+        return data
+
+    replica_run.run(strategy, step, shares, options=StepOptions(make_delivery=lambda: recorder))
+
+    assert recorder.asked == expected
+
+
+def test_outside_a_step_keras_does_it():
+    optimizer = types.SimpleNamespace(use_ema=True)
+
+    assert delivered_updates.assign_number(stock, optimizer, "iterations", 1) == (
+        optimizer,
+        "iterations",
+        1,
+    )
+    assert delivered_updates.average(stock, optimizer, ["weight"]) == (optimizer, ["weight"])
+    assert delivered_updates.decay(stock, optimizer, ["weight"]) == (optimizer, ["weight"])
+    assert delivered_updates.assign_add(stock, keras.Variable(1.0), 1)[1] == 1

@@ -1,0 +1,61 @@
+"""What a replica knows of the global batch while its step is traced."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kerasdist.training.data import batches
+from kerasdist.training.replica import replica_step
+from kerasdist.training.step import replica_run
+from tests import strategies
+from tests.strategies import each_strategy
+
+X = np.arange(1, 6, dtype="float32")
+
+
+def shares_of(strategy, size=5):
+    return batches.shares_of(tf.constant(X[:size]), strategy)
+
+
+@each_strategy
+@pytest.mark.parametrize("size", [1, 5])
+def test_shares_add_up_to_one_over_the_global_batch(strategy, size):
+    def step(data):
+        now = replica_step.current()
+        assert now is not None
+        return tf.constant(now.share), tf.constant([now.num_examples, now.global_num_examples])
+
+    result = replica_run.run(strategy, step, shares_of(strategy, size))
+
+    shares, numbers = zip(*result.outputs, strict=True)
+    assert sum(map(float, shares)) == pytest.approx(1)
+    assert sum(int(own) for own, _ in numbers) == size
+    assert {int(total) for _, total in numbers} == {size}
+    assert result.num_examples == size
+
+
+def test_a_step_ends_with_an_error_too():
+    strategy = strategies.get("one device")
+
+    def step(data):
+        assert replica_step.current() is not None
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        replica_run.run(strategy, step, shares_of(strategy))
+
+    assert replica_step.current() is None
+    assert replica_step.losses() == {}
+    assert replica_step.divisors() == []
+
+
+@each_strategy
+def test_tensors_are_summed_over_the_replicas_with_examples_and_keep_their_shapes(strategy):
+    def step(data):
+        return replica_step.sum_over_replicas([tf.reduce_sum(data), tf.ones([2, 1])])
+
+    result = replica_run.run(strategy, step, shares_of(strategy, size=1))
+
+    for total, ones in result.outputs:
+        assert float(total) == 1.0
+        assert ones.numpy().tolist() == [[1.0], [1.0]]
