@@ -42,7 +42,7 @@ def __getattr__(name: str):
     if name in _LAZY_MODULES:
         return importlib.import_module(f"kerasdist.{name}")
     if name == "__version__":
-        from kerasdist.version import installed_version
+        from kerasdist.support.version import installed_version
 
         if version := installed_version():
             return version

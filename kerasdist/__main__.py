@@ -9,17 +9,17 @@ import sys
 from pathlib import Path
 
 from kerasdist import launcher
-from kerasdist.checks import check_int
 from kerasdist.cluster import Cluster
 from kerasdist.command_parser import CommandParser, PrintVersions
 from kerasdist.config import DeploymentConfig
-from kerasdist.exit_codes import SIGNALED, USAGE
 from kerasdist.launcher.command import checked
 from kerasdist.plan import plan_deployment
 from kerasdist.strategies.choice import choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.make_strategy import count_gpus
-from kerasdist.terminal import leave, say
-from kerasdist.usage_error import UsageError, arguments_checked, flags_named
+from kerasdist.support.checks import check_int
+from kerasdist.support.exit_codes import SIGNALED, USAGE
+from kerasdist.support.terminal import leave, say
+from kerasdist.support.usage_error import UsageError, arguments_checked, flags_named
 
 _DEVICES = Path("/dev")
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -6,8 +6,8 @@ import platform
 import re
 from typing import Any
 
-from kerasdist.suggestion import did_you_mean
-from kerasdist.version import installed_version
+from kerasdist.support.text import did_you_mean
+from kerasdist.support.version import installed_version
 
 
 class CommandParser(argparse.ArgumentParser):

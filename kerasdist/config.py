@@ -9,7 +9,7 @@ A script written for TF-Slim's `model_deploy` keeps its config; `make_strategy` 
 
 from dataclasses import dataclass
 
-from kerasdist.checks import check_bool, check_int
+from kerasdist.support.checks import check_bool, check_int
 
 _MOST_CLONES = 1000  # Far more than a machine has devices.
 

@@ -4,8 +4,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from kerasdist.checks import check_int, check_positive, checked_folder
-from kerasdist.terminal import say
+from kerasdist.support.checks import check_int, check_positive, checked_folder
+from kerasdist.support.terminal import say
 
 
 def new_checkpoints(

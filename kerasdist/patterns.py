@@ -5,7 +5,7 @@ import re
 
 import keras
 
-from kerasdist.unique import by_unique_name
+from kerasdist.support.unique import by_unique_name
 
 
 def matches(pattern, variable) -> bool:

@@ -10,10 +10,9 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kerasdist.checks import check_int
-from kerasdist.columns import in_columns
-from kerasdist.counted import counted
 from kerasdist.strategies.choice import Choice
+from kerasdist.support.checks import check_int
+from kerasdist.support.text import counted, in_columns
 
 if TYPE_CHECKING:
     import keras

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from kerasdist.checks import check_int, check_positive, is_number
+from kerasdist.support.checks import check_int, check_positive, is_number
 
 
 def decay_steps(

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
+from kerasdist.support.usage_error import UsageError, arguments_checked
 from kerasdist.training.report import worker_share
 from kerasdist.training.report.limit import limit_of
-from kerasdist.usage_error import UsageError, arguments_checked
 
 Curves = dict[str, dict[int, float]]
 

@@ -2,9 +2,9 @@
 
 import collections
 
-from kerasdist.checks import check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.preflight import wait_for_peers
+from kerasdist.support.checks import check_positive
 
 _num_barriers = collections.Counter()
 _joined: list[Cluster] = []

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from kerasdist.cluster import Task
-from kerasdist.exit_codes import TIMED_OUT
 from kerasdist.launcher import Settings, function_program
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.launch import signals_end_the_launch
 from kerasdist.launcher.supervisor import Supervisor, describe_timeout
+from kerasdist.support.exit_codes import TIMED_OUT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

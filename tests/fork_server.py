@@ -32,9 +32,9 @@ import cloudpickle
 import numpy as np
 
 from kerasdist import testing
-from kerasdist.exit_codes import SIGNALED
 from kerasdist.launcher import task_process
 from kerasdist.launcher.launch import signals_end_the_launch
+from kerasdist.support.exit_codes import SIGNALED
 
 _END_SECS = 60  # For the end of a cluster that a test does not wait for.
 _PR_SET_PDEATHSIG = 1  # From linux/prctl.h.

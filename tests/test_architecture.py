@@ -17,101 +17,49 @@ ROOT = Path(__file__).parents[1]
 
 # Which part of kerasdist may import which others. A part is a module or a folder.
 MAY_IMPORT = {
-    "background": set(),
-    "checks": set(),
-    "columns": set(),
-    "command_parser": {"suggestion", "version"},
-    "config": {"checks"},
-    "counted": set(),
-    "environment": set(),
-    "exit_codes": set(),
-    "extension_types": set(),
-    "files": {"remote_path"},
-    "cluster": {"checks", "environment", "suggestion", "users_line"},
-    "preflight": {"background", "checks", "cluster", "environment", "terminal"},
-    "remote_path": set(),
-    "schedules": {"checks"},
-    "shared_context": set(),
-    "short_list": set(),
-    "suggestion": set(),
-    "terminal": {"environment"},
-    "unique": set(),
-    "usage_error": set(),
-    "users_line": set(),
-    "version": set(),
-    "private": {"cluster", "unique"},
-    "cluster_resolver": {"cluster"},
-    "lifetime": {
-        *(
-            "background",
-            "cluster",
-            "cluster_resolver",
-            "exit_codes",
-            "launch_note",
-            "preflight",
-            "private",
-            "terminal",
-            "trace",
-        ),
-    },
-    "training": {
-        *("cluster", "files", "launch_note", "lifetime", "private", "remote_path", "short_list"),
-        *("shared_context", "terminal", "unique", "users_line"),
-    },
+    "support": set(),
+    "command_parser": {"support"},
+    "config": {"support"},
+    "files": {"support"},
+    "cluster": {"support"},
+    "preflight": {"cluster", "support"},
+    "schedules": {"support"},
+    "private": {"cluster", "support"},
+    "lifetime": {"cluster", "preflight", "private", "support", "trace"},
+    "training": {"cluster", "files", "lifetime", "private", "support"},
     "reductions": {"training"},
-    "tasks": {"checks", "cluster", "lifetime", "preflight"},
+    "tasks": {"cluster", "lifetime", "preflight", "support"},
     "strategies": {
-        *("checks", "config", "cluster", "cluster_resolver", "counted", "environment"),
-        *("launch_note", "lifetime", "preflight", "private", "tasks", "training", "users_line"),
-        *("version",),
+        *("cluster", "config", "lifetime", "preflight", "private"),
+        *("support", "tasks", "training"),
     },
-    "trace": {"columns", "counted", "private", "usage_error"},
-    "checkpoints": {
-        *("extension_types", "files", "lifetime", "private", "remote_path", "short_list"),
-        *("training", "unique", "users_line"),
-    },
-    "evaluation": {"checkpoints", "checks", "terminal"},
-    "patterns": {"unique"},
-    "weights": {
-        *("checkpoints", "columns", "comparison", "counted", "files", "patterns", "private"),
-        *("remote_path", "short_list", "terminal", "training"),
-    },
-    "show": {"short_list", "training", "usage_error"},
+    "trace": {"private", "support"},
+    "checkpoints": {"files", "lifetime", "private", "support", "training"},
+    "evaluation": {"checkpoints", "support"},
+    "patterns": {"support"},
+    "weights": {"checkpoints", "comparison", "files", "patterns", "private", "support", "training"},
+    "show": {"support", "training"},
     "callbacks": {
-        *("checkpoints", "checks", "comparison", "exit_codes", "lifetime", "patterns", "plan"),
-        *("private", "remote_path", "short_list", "tasks", "terminal", "trace", "training"),
-        *("counted", "extension_types", "unique", "users_line"),
+        *("checkpoints", "comparison", "lifetime", "patterns", "plan", "private"),
+        *("support", "tasks", "trace", "training"),
     },
-    "launch_note": {"environment"},
-    "launcher": {
-        *("checks", "cluster", "columns", "config", "environment", "exit_codes"),
-        *("launch_note", "remote_path", "terminal", "usage_error"),
-    },
-    "testing": {"cluster", "exit_codes", "launcher"},
+    "launcher": {"cluster", "config", "support"},
+    "testing": {"cluster", "launcher", "support"},
     "placement": {"training"},
-    "plan": {"checks", "columns", "counted", "placement", "private", "strategies", "training"},
-    "comparison": {"counted", "short_list", "strategies"},
+    "plan": {"placement", "private", "strategies", "support", "training"},
+    "comparison": {"strategies", "support"},
     "parity": {"comparison"},
     "doctor": {
-        *("__init__", "checks", "config", "cluster", "comparison", "launcher", "parity", "plan"),
-        *("counted", "private", "strategies", "training", "usage_error", "users_line"),
+        *("__init__", "cluster", "comparison", "config", "launcher", "parity", "plan"),
+        *("private", "strategies", "support", "training"),
     },
     "__init__": {
-        *(
-            "config",
-            "cluster",
-            "evaluation",
-            "launcher",
-            "plan",
-            "preflight",
-            "reductions",
-            "strategies",
-        ),
-        *("tasks", "version", "weights"),
+        *("cluster", "config", "evaluation", "launcher", "plan", "preflight"),
+        *("reductions", "strategies", "support", "tasks", "weights"),
     },
     "__main__": {
-        *("checks", "command_parser", "config", "cluster", "doctor", "exit_codes", "launcher"),
-        *("plan", "show", "strategies", "terminal", "trace", "usage_error", "weights"),
+        *("cluster", "command_parser", "config", "doctor", "launcher", "plan", "show"),
+        *("strategies", "support", "trace", "weights"),
     },
 }
 # The same of `kerasdist.training`: its folders, and the files beside them.
@@ -135,10 +83,7 @@ TRAINING_MAY_IMPORT = {
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
 # These load without TensorFlow, so they import the standard library alone.
-STANDARD_LIBRARY_ONLY = {
-    *("background", "checks", "command_parser", "config", "environment", "exit_codes"),
-    *("cluster", "launch_note", "preflight", "suggestion", "terminal", "users_line", "version"),
-}
+STANDARD_LIBRARY_ONLY = {"cluster", "command_parser", "config", "preflight", "support"}
 # The one folder that touches private names of Keras and TensorFlow.
 PRIVATE = ROOT / "kerasdist/private"
 
@@ -253,7 +198,7 @@ def test_every_warning_is_given_at_a_line_of_the_users():
     def given_elsewhere(path):
         return {name for name in dotted_names(path) if name == "warnings.warn"}
 
-    assert found_in(LIBRARY, given_elsewhere) == {}, "Call kerasdist.users_line.warn instead."
+    assert found_in(LIBRARY, given_elsewhere) == {}, "Call users_line.warn instead."
 
 
 def test_every_file_says_why_it_exists():

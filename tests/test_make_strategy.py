@@ -17,10 +17,10 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
-from kerasdist import environment, launch_note
 from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
+from kerasdist.support import environment, launch_note
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.warned import warned_by

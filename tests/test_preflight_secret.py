@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from kerasdist import environment
 from kerasdist.cluster import Task
 from kerasdist.preflight import meeting, secret
+from kerasdist.support import environment
 from tests import test_preflight as preflight
 from tests.cases import exhaustive
 from tests.test_preflight import STARTED, WORKER_0, WORKER_1

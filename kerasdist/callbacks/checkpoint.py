@@ -20,7 +20,8 @@ from kerasdist.checkpoints import (
     resumption,
     variables,
 )
-from kerasdist.checks import (
+from kerasdist.private import keras_adapter
+from kerasdist.support.checks import (
     check_bool,
     check_choice,
     check_int,
@@ -29,16 +30,15 @@ from kerasdist.checks import (
     check_text,
     checked_folder,
 )
-from kerasdist.exit_codes import SIGNALED
-from kerasdist.private import keras_adapter
-from kerasdist.remote_path import absolute, is_remote
-from kerasdist.short_list import short_list
-from kerasdist.terminal import say
+from kerasdist.support.exit_codes import SIGNALED
+from kerasdist.support.remote_path import absolute, is_remote
+from kerasdist.support.terminal import say
+from kerasdist.support.text import short_list
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.hooks import slots
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report.update_counter import UpdateCounter, updates_of
-from kerasdist.users_line import warn
 
 # In the names of logs whose largest value is the best.
 _RISING = ("acc", "auc", "precision", "recall", "f1", "iou")

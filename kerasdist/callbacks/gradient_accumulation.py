@@ -4,12 +4,12 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks import gradients
-from kerasdist.checks import check_int
 from kerasdist.private import keras_optimizers, keras_stock
+from kerasdist.support.checks import check_int
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import traits
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.replica import replica_step
-from kerasdist.users_line import warn
 
 
 class GradientAccumulation(UpdateCallback):

@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks import gradients
-from kerasdist.checks import check_one_of, check_positive
+from kerasdist.support.checks import check_one_of, check_positive
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import traits
 from kerasdist.training.hooks.update_callback import UpdateCallback
-from kerasdist.users_line import warn
 
 
 class GradientClipping(UpdateCallback):

@@ -6,7 +6,7 @@ from typing import Any
 
 from kerasdist import patterns
 from kerasdist.callbacks import gradients
-from kerasdist.checks import is_number
+from kerasdist.support.checks import is_number
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.replica import replica_step
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.checks import check_decay
+from kerasdist.support.checks import check_decay
 from kerasdist.training.hooks import step_variables
 from kerasdist.training.hooks.update_callback import StepCallback
 

@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist import patterns
-from kerasdist.checks import check_bool, check_decay, check_int
 from kerasdist.private import keras_adapter
+from kerasdist.support.checks import check_bool, check_decay, check_int
+from kerasdist.support.unique import unique
 from kerasdist.training.context import traits
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
 from kerasdist.training.replica import replica_step
-from kerasdist.unique import unique
 
 
 class MovingAverage(StepCallback):

@@ -9,9 +9,10 @@ import keras
 import tensorflow as tf
 
 from kerasdist.callbacks import trace_windows
-from kerasdist.checks import check_choice, check_int, check_one_of, checked_folder
 from kerasdist.lifetime.remote_recordings import RemoteRecordings
-from kerasdist.remote_path import absolute
+from kerasdist.support.checks import check_choice, check_int, check_one_of, checked_folder
+from kerasdist.support.remote_path import absolute
+from kerasdist.support.users_line import warn
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
 from kerasdist.training.context import peers, running_call, traits
@@ -19,7 +20,6 @@ from kerasdist.training.hooks import scope_checks
 from kerasdist.training.report import log_lines, report_file
 from kerasdist.training.report.step_counter import StepCounter
 from kerasdist.training.report.update_counter import updates_of
-from kerasdist.users_line import warn
 
 
 class ProfilerTrace(keras.callbacks.Callback):

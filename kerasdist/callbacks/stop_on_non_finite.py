@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks.evidence import Evidence
-from kerasdist.checks import check_choice, check_int, checked_folder
 from kerasdist.private import tensorflow_adapter
-from kerasdist.remote_path import absolute
+from kerasdist.support.checks import check_choice, check_int, checked_folder
+from kerasdist.support.remote_path import absolute
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.gradients.sliced_gradients import map_values, values_of
 from kerasdist.training.hooks import layer_outputs, step_variables
@@ -22,7 +23,6 @@ from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replica_step
 from kerasdist.training.report import report_file
 from kerasdist.training.trial import whole_step
-from kerasdist.users_line import warn
 
 # How many of the largest earlier gradients are named.
 _NUM_LARGEST = 3

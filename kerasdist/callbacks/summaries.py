@@ -14,7 +14,9 @@ import tensorflow as tf
 from kerasdist import patterns, plan
 from kerasdist.callbacks.step_record import StepRecord
 from kerasdist.callbacks.throughput import Throughput
-from kerasdist.checks import (
+from kerasdist.checkpoints.extension_types import is_extension
+from kerasdist.private import keras_optimizers
+from kerasdist.support.checks import (
     check_bool,
     check_choice,
     check_int,
@@ -22,10 +24,8 @@ from kerasdist.checks import (
     check_secs,
     checked_folder,
 )
-from kerasdist.counted import counted
-from kerasdist.extension_types import is_extension
-from kerasdist.private import keras_optimizers
-from kerasdist.remote_path import absolute
+from kerasdist.support.remote_path import absolute
+from kerasdist.support.text import counted
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.hooks import layer_outputs
 from kerasdist.training.hooks.update_callback import StepCallback

@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 from kerasdist.callbacks.forward_flops import forward_flops, specs_of
-from kerasdist.checks import check_int, check_positive
+from kerasdist.support.checks import check_int, check_positive
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replica_step
@@ -12,7 +13,6 @@ from kerasdist.training.report import log_lines
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
 from kerasdist.training.report.update_counter import UpdateCounter
-from kerasdist.users_line import warn
 
 # From this share on, a line says that training waits for its data.
 _MUCH_INPUT = 0.3

@@ -5,7 +5,7 @@ import numbers
 import sys
 from collections.abc import Iterable
 
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
 
 # How many steps with the same reason are named.
 _MOST_NAMED = 5

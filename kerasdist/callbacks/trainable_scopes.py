@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from kerasdist import patterns
-from kerasdist.checks import check_bool
 from kerasdist.private import keras_adapter
+from kerasdist.support.checks import check_bool
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.losses import batch_statistics
 

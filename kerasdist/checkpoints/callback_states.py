@@ -14,10 +14,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from kerasdist.extension_types import is_extension
+from kerasdist.checkpoints.extension_types import is_extension
 from kerasdist.private import keras_adapter
+from kerasdist.support.users_line import warn
 from kerasdist.training.report.wrapper import Wrapper
-from kerasdist.users_line import warn
 
 # The attributes that Keras sets when `fit` begins and then changes.
 _OF_KERAS = {

@@ -4,7 +4,7 @@ import collections
 import os
 import weakref
 
-from kerasdist.remote_path import is_remote
+from kerasdist.support.remote_path import is_remote
 
 # Each `fit` of a model that has ended, by folder: what `histories.read` says of it, and the step of
 # its last checkpoint. A script that is started again makes the same ones in the same order.

@@ -35,9 +35,9 @@ from kerasdist.checkpoints import process_name
 from kerasdist.files import h5_file
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import force_to_disk
-from kerasdist.remote_path import is_remote
-from kerasdist.short_list import short_list
-from kerasdist.users_line import warn
+from kerasdist.support.remote_path import is_remote
+from kerasdist.support.text import short_list
+from kerasdist.support.users_line import warn
 
 WEIGHTS, STATE, RECORD = "model.weights.h5", "state.npz", "checkpoint.json"
 _FILES = (WEIGHTS, STATE, RECORD)

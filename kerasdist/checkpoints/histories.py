@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from kerasdist.extension_types import is_extension
+from kerasdist.checkpoints.extension_types import is_extension
 
 
 def read(history) -> dict:

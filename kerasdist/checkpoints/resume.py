@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
 from kerasdist.training.report.progress_bar import MOST_EPOCHS
 
 # Instead of the step of a checkpoint.

@@ -20,11 +20,11 @@ from kerasdist.checkpoints import (
 from kerasdist.checkpoints.folder import Folder
 from kerasdist.checkpoints.writer import Writer
 from kerasdist.private import keras_optimizers
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.hooks import slots
 from kerasdist.training.report.update_counter import updates_of
-from kerasdist.users_line import warn
 
 
 class Saving:

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
+from kerasdist.support.unique import unique
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.gradients import called_optimizers
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 from kerasdist.training.replica import own_attributes
-from kerasdist.unique import unique
-from kerasdist.users_line import warn
 
 # Ends the name of an array with a value for each replica: [replicas, ...].
 _OF_REPLICAS = "@replicas"

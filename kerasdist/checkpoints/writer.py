@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kerasdist.checkpoints import process_name
 from kerasdist.checkpoints.folder import Folder, saver_of_copy
-from kerasdist.users_line import warn
+from kerasdist.support.users_line import warn
 
 # A program may call `fit` in a loop.
 _MOST_ENDS = 10

@@ -7,12 +7,12 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kerasdist.checks import check_text
 from kerasdist.cluster.jobs import addresses_by_task, check_jobs, check_task
 from kerasdist.cluster.lone_process import check_is_meant
 from kerasdist.cluster.slurm import read_step
 from kerasdist.cluster.task import Task, read_index
 from kerasdist.cluster.tf_config import read_tf_config
+from kerasdist.support.checks import check_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

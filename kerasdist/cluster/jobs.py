@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kerasdist.checks import check_text
 from kerasdist.cluster.address import check_address, split_address
 from kerasdist.cluster.task import Task
-from kerasdist.suggestion import did_you_mean
+from kerasdist.support.checks import check_text
+from kerasdist.support.text import did_you_mean
 
 # What TensorFlow's strategies accept in a cluster. An evaluator is a task outside the cluster.
 _JOBS = ("chief", "worker", "ps")

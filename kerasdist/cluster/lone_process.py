@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from kerasdist import environment
-from kerasdist.users_line import warn
+from kerasdist.support import environment
+from kerasdist.support.users_line import warn
 
 _LONGEST_VALUE = 100
 _AT_LEAST = "started this process as one of at least {}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kerasdist.checks import check_int, check_text, is_int
+from kerasdist.support.checks import check_int, check_text, is_int
 
 
 @dataclass(frozen=True, slots=True)

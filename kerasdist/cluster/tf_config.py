@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerasdist.cluster.task import Task, read_index
-from kerasdist.suggestion import did_you_mean
-from kerasdist.users_line import warn
+from kerasdist.support.text import did_you_mean
+from kerasdist.support.users_line import warn
 
 _TASK_FORM = '"task": {"type": "worker", "index": 0}'
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from kerasdist.comparison.differences import TOLERANCES, absolute_differences
 from kerasdist.comparison.recording import OneStep, Recording, Step
-from kerasdist.counted import counted
+from kerasdist.support.text import counted
 
 _KINDS = ("weight", "optimizer", "log")
 _MOST_ROWS = 3  # Shown of what differs.

@@ -3,7 +3,7 @@
 import statistics
 
 from kerasdist.comparison.comparison import Comparison
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
 
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
 _MOST_CHANGE = 0.05  # Relative, of a change in which only rounding differs.

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import kerasdist
-from kerasdist import strategies, users_line
+from kerasdist import strategies
 from kerasdist.cluster import Cluster
 from kerasdist.comparison import recording
 from kerasdist.comparison.recording import Recording, Start, Step
@@ -29,6 +29,7 @@ from kerasdist.plan import Plan
 from kerasdist.private import keras_routes, keras_stock, tensorflow_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
+from kerasdist.support import users_line
 from kerasdist.training.data import batches
 from kerasdist.training.hooks import scope_checks
 from kerasdist.training.losses import batch_statistics

@@ -21,16 +21,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kerasdist import launcher
-from kerasdist.checks import check_int
 from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import may_be_natural, reasons
 from kerasdist.comparison.recording import Recording
-from kerasdist.counted import counted
 from kerasdist.doctor.settings import Settings
 from kerasdist.launcher import task_log, tracebacks
 from kerasdist.launcher.command import check_is_no_notebook, split_python
 from kerasdist.strategies import Choice
-from kerasdist.usage_error import UsageError, arguments_checked
+from kerasdist.support.checks import check_int
+from kerasdist.support.text import counted
+from kerasdist.support.usage_error import UsageError, arguments_checked
 
 NUM_STEPS = 5
 _WIDTH = 100

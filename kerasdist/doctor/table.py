@@ -25,7 +25,7 @@ from kerasdist.comparison.differences import TOLERANCES
 from kerasdist.config import DeploymentConfig
 from kerasdist.parity.data import EVEN
 from kerasdist.strategies.make_strategy import count_gpus, make_strategy
-from kerasdist.usage_error import UsageError
+from kerasdist.support.usage_error import UsageError
 
 # The rows of `--quick`: each takes another way through what kerasdist replaces in Keras.
 QUICK = (

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Generator
 
-from kerasdist.remote_path import is_remote
+from kerasdist.support.remote_path import is_remote
 
 # Bytes of a name, which can have 255: not characters, of which some take four.
 _KEPT = 200

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ISOLATED = "isolated"
-# As in kerasdist/environment.py, which a script cannot import.
+# As in kerasdist/support/environment.py, which a script cannot import.
 RUN_ID = "KERASDIST_RUN_ID"
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"
 

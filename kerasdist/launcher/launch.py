@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar, Unpack, overload
 
-from kerasdist.exit_codes import SIGNALED, TIMED_OUT
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.result import LaunchResult
 from kerasdist.launcher.settings import Settings, SettingsOfLaunch
 from kerasdist.launcher.supervisor import Supervisor, describe_timeout
+from kerasdist.support.exit_codes import SIGNALED, TIMED_OUT
 
 Value = TypeVar("Value")
 

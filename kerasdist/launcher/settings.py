@@ -5,9 +5,9 @@ import os
 from dataclasses import dataclass
 from typing import TypedDict
 
-from kerasdist.checks import check_bool, check_choice, check_int, check_secs, checked_folder
 from kerasdist.config import check_num_clones
-from kerasdist.remote_path import is_remote
+from kerasdist.support.checks import check_bool, check_choice, check_int, check_secs, checked_folder
+from kerasdist.support.remote_path import is_remote
 
 NETWORKS = ("isolated", "host")
 

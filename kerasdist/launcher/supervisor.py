@@ -12,11 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from kerasdist import launch_note
 from kerasdist.cluster import Task
 from kerasdist.cluster.address import split_address
-from kerasdist.columns import in_columns
-from kerasdist.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
 from kerasdist.launcher import task_log
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.guard import ISOLATED, Guard
@@ -31,7 +28,10 @@ from kerasdist.launcher.task_environment import (
 from kerasdist.launcher.task_group import TaskGroup
 from kerasdist.launcher.task_log import RESTART_MARK, error_of, exception_of, last_lines
 from kerasdist.launcher.task_process import TaskProcess
-from kerasdist.usage_error import UsageError
+from kerasdist.support import launch_note
+from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED, TIMED_OUT, USAGE
+from kerasdist.support.text import in_columns
+from kerasdist.support.usage_error import UsageError
 
 _LONGEST_TITLE = 200
 _LONGEST_ERROR = 300

@@ -9,11 +9,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kerasdist import environment
 from kerasdist.cluster import Task
 from kerasdist.launcher.settings import Settings
-from kerasdist.terminal import identity_of
-from kerasdist.usage_error import UsageError
+from kerasdist.support import environment
+from kerasdist.support.terminal import identity_of
+from kerasdist.support.usage_error import UsageError
 
 # Below those that Linux gives to outgoing connections: the tasks make many of these before the
 # last of them listens.

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kerasdist.cluster import Task
-from kerasdist.exit_codes import PEER_FAILED, USAGE
 from kerasdist.launcher import guard
 from kerasdist.launcher.console import Console
 from kerasdist.launcher.settings import Settings
 from kerasdist.launcher.task_log import LogReader
 from kerasdist.launcher.task_process import TaskProcess
+from kerasdist.support.exit_codes import PEER_FAILED, USAGE
 
 _POLL_SECS = 0.05
 _FROZEN_POLL_SECS = 0.25

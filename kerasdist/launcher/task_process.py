@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kerasdist import launch_note
 from kerasdist.cluster import Task
-from kerasdist.exit_codes import FAILED, PEER_FAILED, SIGNALED
 from kerasdist.launcher import task_entry, task_log
 from kerasdist.launcher.guard import KILL_SECS
 from kerasdist.launcher.result import TaskResult
+from kerasdist.support import launch_note
+from kerasdist.support.exit_codes import FAILED, PEER_FAILED, SIGNALED
 
 _CODES_OF_STOPPED = (SIGNALED + signal.SIGTERM, SIGNALED + signal.SIGKILL)
 

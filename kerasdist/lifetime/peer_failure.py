@@ -19,12 +19,12 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from kerasdist import launch_note
 from kerasdist.cluster import Cluster, Task
-from kerasdist.exit_codes import FAILED, PEER_FAILED
 from kerasdist.lifetime import farewell
 from kerasdist.private import service_adapter
-from kerasdist.terminal import end_process, say
+from kerasdist.support import launch_note
+from kerasdist.support.exit_codes import FAILED, PEER_FAILED
+from kerasdist.support.terminal import end_process, say
 
 # Measured: a peer that is killed, ends or halts gives Unavailable; a halted chief, or a connection
 # to it that is cut, DeadlineExceeded; a peer that is started again alone, Aborted. Cancelled has

@@ -14,14 +14,14 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from kerasdist import launch_note
-from kerasdist.background import in_background
 from kerasdist.cluster import Cluster, Task
-from kerasdist.cluster_resolver import cluster_spec
-from kerasdist.exit_codes import PEER_FAILED
 from kerasdist.lifetime import last_word, peer_failure, remote_recordings
+from kerasdist.lifetime.cluster_resolver import cluster_spec
 from kerasdist.preflight.tensorflow_server import find_problem
-from kerasdist.terminal import flush_stdout, leave, say
+from kerasdist.support import launch_note
+from kerasdist.support.background import in_background
+from kerasdist.support.exit_codes import PEER_FAILED
+from kerasdist.support.terminal import flush_stdout, leave, say
 
 _NUM_THREADS = "TF_NUM_INTEROP_THREADS"
 _POLL_SECS = 1.0

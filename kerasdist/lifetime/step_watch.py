@@ -16,9 +16,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 
-from kerasdist import launch_note, terminal
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices, peer_failure
+from kerasdist.support import launch_note, terminal
 
 _LOOK_SECS = 1.0
 _NOTE_SECS = 5.0  # After which a worker without progress notes its place for the others.

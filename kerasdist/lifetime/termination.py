@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from kerasdist.exit_codes import SIGNALED
-from kerasdist.terminal import say
+from kerasdist.support.exit_codes import SIGNALED
+from kerasdist.support.terminal import say
 
 # One TERM for a group of processes can come twice: a launcher passes on its own.
 _APART_SECS = 3.0

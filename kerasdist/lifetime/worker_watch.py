@@ -17,7 +17,7 @@ from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.silence import Silence
 from kerasdist.preflight.addresses import is_here
 from kerasdist.private import coordinator_adapter
-from kerasdist.terminal import say
+from kerasdist.support.terminal import say
 
 _PROBE_SECS = 2.0
 _FRESH_SECS = 0.5  # For so long an answer counts where many new functions come together.

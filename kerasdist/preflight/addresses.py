@@ -6,9 +6,9 @@ import socket
 from concurrent.futures import Future
 from typing import Any
 
-from kerasdist.background import in_background
 from kerasdist.cluster.address import split_address
 from kerasdist.preflight.errors import ClusterStartError
+from kerasdist.support.background import in_background
 
 UNRESOLVED = "the name does not resolve"
 _CONNECT_SECS = 5.0

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from kerasdist.environment import SECRET
 from kerasdist.preflight.hello import Hello
 from kerasdist.preflight.secret import Seal
 from kerasdist.preflight.tensorflow_server import is_greeting
+from kerasdist.support.environment import SECRET
 
 RUNS_TENSORFLOW = "it runs TensorFlow already, for a job that has not ended"
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from kerasdist import environment
 from kerasdist.cluster import Cluster
+from kerasdist.support import environment
 
 # If these differ, the other task belongs to another run and is not part of this cluster.
 _FACTS_OF_THE_RUN = (environment.RUN_ID, environment.RESTART_COUNT)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kerasdist.background import in_background
 from kerasdist.cluster import Cluster
 from kerasdist.preflight.addresses import is_here, listen
 from kerasdist.preflight.connections import Connection, Connections
@@ -12,6 +11,7 @@ from kerasdist.preflight.contact import Contact
 from kerasdist.preflight.errors import ClusterStartError
 from kerasdist.preflight.hello import Hello, describe_other_run
 from kerasdist.preflight.secret import from_env
+from kerasdist.support.background import in_background
 
 PROGRESS_SECS = 10.0
 _TICK_SECS = 0.05  # The longest time until a finished call is noticed.

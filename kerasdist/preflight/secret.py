@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kerasdist.environment import SECRET, SECRET_FILE
+from kerasdist.support.environment import SECRET, SECRET_FILE
 
 _CALLER, _CALLED = "caller", "called"
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from kerasdist.checks import check_positive
 from kerasdist.cluster import Cluster
 from kerasdist.preflight.follower import follow
 from kerasdist.preflight.leader import lead
 from kerasdist.preflight.meeting import Meeting
-from kerasdist.terminal import say
+from kerasdist.support.checks import check_positive
+from kerasdist.support.terminal import say
 
 
 def wait_for_peers(

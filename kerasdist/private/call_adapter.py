@@ -1,6 +1,6 @@
 """The private functions of TensorFlow by which a step draws numbers and reads from iterators.
 
-On one device a step makes each of these calls once; `training/step/shared_calls.py` says which of
+On one device a step makes each of these calls once; `gradients/shared_calls.py` says which of
 them the replicas make once for all. Importing this file changes nothing.
 
 tests/private/test_call_adapter.py fails when one of these names moves. Written against TensorFlow

@@ -14,7 +14,7 @@ from keras.src.optimizers import base_optimizer
 
 from kerasdist.private import keras_adapter
 from kerasdist.private.replaced_method import method_replaced
-from kerasdist.unique import unique
+from kerasdist.support.unique import unique
 
 # Keras 3.15 has it: each variable is updated by one of the optimizers in it.
 _MultiOptimizer: Any = getattr(keras.optimizers, "MultiOptimizer", ())

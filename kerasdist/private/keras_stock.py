@@ -14,7 +14,7 @@ from keras.src.losses import losses as keras_losses
 from keras.src.metrics import regression_metrics
 
 from kerasdist.private import keras_adapter, keras_operations, keras_optimizers, keras_routes
-from kerasdist.unique import unique
+from kerasdist.support.unique import unique
 
 _CORRELATIONS = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 # Functions that compare examples, or divide sums over them, where their axes, by default these, are

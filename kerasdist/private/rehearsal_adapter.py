@@ -3,7 +3,7 @@
 A rehearsal runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
 behind (`kerasdist.training.trial.rehearsal`). Importing this file changes nothing.
 
-tests/private/test_rehearsal_adapter.py and tests/training/step/test_rehearsal.py fail when one of
+tests/private/test_rehearsal_adapter.py and tests/training/trial/test_rehearsal.py fail when one of
 these names moves. Written against TensorFlow 2.20 and 2.21.
 """
 

@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
-from kerasdist import environment
 from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
-from kerasdist.users_line import warn
+from kerasdist.support import environment
+from kerasdist.support.users_line import warn
 
 StrategyName = Literal[
     "OneDeviceStrategy",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kerasdist.checks import check_bool, check_int, check_positive
+from kerasdist.support.checks import check_bool, check_int, check_positive
 
 # The arguments that only one strategy has a use for.
 _OWNERS = {

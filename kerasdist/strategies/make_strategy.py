@@ -5,17 +5,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kerasdist import launch_note, tasks
-from kerasdist.checks import check_kind
+from kerasdist import tasks
 from kerasdist.cluster import Cluster, Task, proxies
 from kerasdist.config import DeploymentConfig
-from kerasdist.counted import counted
 from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.cluster_options import ClusterOptions
-from kerasdist.users_line import warn
-from kerasdist.version import installed_version
+from kerasdist.support import launch_note
+from kerasdist.support.checks import check_kind
+from kerasdist.support.text import counted
+from kerasdist.support.users_line import warn
+from kerasdist.support.version import installed_version
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.cluster_resolver import make_resolver
 from kerasdist.lifetime import peer_failure
+from kerasdist.lifetime.cluster_resolver import make_resolver
 from kerasdist.lifetime.farewell import Farewell
 from kerasdist.lifetime.start_limit import StartLimit
 from kerasdist.lifetime.step_watch import StepWatch

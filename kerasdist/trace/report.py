@@ -3,8 +3,7 @@
 import collections
 from collections.abc import Iterable
 
-from kerasdist.columns import in_columns
-from kerasdist.counted import counted
+from kerasdist.support.text import counted, in_columns
 from kerasdist.trace.spans import Span
 
 _COLLECTIVES = ("Collective", "AllReduce", "AllGather", "Nccl", "Broadcast", "ReduceScatter")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kerasdist.usage_error import UsageError
+from kerasdist.support.usage_error import UsageError
 
 # An operation of a graph: its name, and its kind without the prefix of oneDNN's, `_MklMatMul`.
 _OPERATION = re.compile(r"^(?P<name>[^:]+):_?(?:MklNative|Mkl)?(?P<kind>[A-Z]\w*)$")

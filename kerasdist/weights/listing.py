@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from kerasdist.columns import in_columns
 from kerasdist.comparison.differences import absolute_differences
-from kerasdist.counted import counted
+from kerasdist.support.text import counted, in_columns
 from kerasdist.weights.sources import Source, Value, read
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from kerasdist import patterns
 from kerasdist.private import keras_optimizers
-from kerasdist.short_list import short_list
-from kerasdist.terminal import say
+from kerasdist.support.terminal import say
+from kerasdist.support.text import short_list
 from kerasdist.training.context import peers
 from kerasdist.weights.renaming import Rule, renamed
 from kerasdist.weights.result import WarmStart

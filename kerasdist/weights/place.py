@@ -2,7 +2,7 @@
 
 import os
 
-from kerasdist.remote_path import is_remote
+from kerasdist.support.remote_path import is_remote
 from kerasdist.training.report import model_file
 
 # Of what callbacks.Checkpoint and TensorFlow write into a folder.

@@ -3,8 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from kerasdist.counted import counted
-from kerasdist.short_list import short_list
+from kerasdist.support.text import counted, short_list
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kerasdist
-from kerasdist.exit_codes import PEER_FAILED
+from kerasdist.support.exit_codes import PEER_FAILED
 from tests.cases import exhaustive
 from tests.launcher.programs import FOREVER, python, root_cause
 from tests.network import isolated_only

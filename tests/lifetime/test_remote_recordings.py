@@ -5,9 +5,9 @@ import socket
 import pytest
 import tensorflow as tf
 
-from kerasdist.background import in_background
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime.remote_recordings import RemoteRecordings, answer_requests
+from kerasdist.support.background import in_background
 from kerasdist.trace import spans
 
 WORKER = Task("worker", 0)

@@ -1,4 +1,4 @@
-"""What a rehearsal replaces; tests/training/step/test_rehearsal.py shows the rest."""
+"""What a rehearsal replaces; tests/training/trial/test_rehearsal.py shows the rest."""
 
 import contextlib
 

@@ -48,7 +48,7 @@ def test_a_moved_name_comes_with_its_users_and_what_is_near(moved):
 
     assert found.name == "keras.src.backend.tensorflow.trainer.TFEpochIterators"
     assert found.used_by[0] == "keras_optimizers.py:14 build_optimizer"
-    assert "training/step/slots.py" in found.used_by
+    assert "training/hooks/slots.py" in found.used_by
     assert found.look_at == [
         *("TFEpochIterator", "EpochIterator"),
         "keras/src/backend/tensorflow/trainer.py",

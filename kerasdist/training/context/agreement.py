@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from kerasdist.private import keras_adapter
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
 from kerasdist.training.context import description, peers
 
 # Arguments of `fit` that say what is trained and validated, and in how many steps.

@@ -1,6 +1,6 @@
 """Lines for the person at the terminal, each said once by a process."""
 
-from kerasdist.terminal import say
+from kerasdist.support.terminal import say
 
 _said: set[str] = set()
 

@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
-from kerasdist.users_line import warn
 
 
 def note_infinite(variable, model, batch, *, is_first) -> list:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter, keras_adapter, keras_epochs
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import (
     data_checks,
@@ -17,7 +18,6 @@ from kerasdist.training.data import (
     input_functions,
 )
 from kerasdist.training.data.data_source import DataSource
-from kerasdist.users_line import warn
 
 # Elements that the shuffles of a dataset may hold for its state to be kept: TensorFlow writes 164
 # bytes for each, in 10 us.

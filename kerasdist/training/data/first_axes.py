@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
-from kerasdist.users_line import warn
 
 
 class FirstAxes:

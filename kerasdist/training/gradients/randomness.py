@@ -19,11 +19,11 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, tensorflow_adapter
-from kerasdist.shared_context import SharedContext
-from kerasdist.short_list import short_list
+from kerasdist.support.shared_context import SharedContext
+from kerasdist.support.text import short_list
+from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import draws, replica_step
-from kerasdist.users_line import warn
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.

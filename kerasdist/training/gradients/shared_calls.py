@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import call_adapter
+from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import replica_step
-from kerasdist.users_line import warn
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ import types
 import weakref
 from collections.abc import Iterator
 
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
-from kerasdist.users_line import warn
 
 _ENTER = "scope"  # The method of a strategy that enters it.
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))

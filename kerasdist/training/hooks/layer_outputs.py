@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter
 from kerasdist.private.replaced_method import method_replaced
-from kerasdist.unique import by_unique_name
+from kerasdist.support.unique import by_unique_name
 
 
 @contextlib.contextmanager

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.support.unique import unique
 from kerasdist.training.context import running_call, traits
-from kerasdist.unique import unique
 
 
 def check(model) -> None:

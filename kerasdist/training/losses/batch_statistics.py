@@ -15,11 +15,11 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
+from kerasdist.support.unique import unique
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.replica import replica_step
-from kerasdist.unique import unique
-from kerasdist.users_line import warn
 
 
 def moments(stock, layer, inputs, mask):

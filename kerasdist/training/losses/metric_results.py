@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.replica import replica_step
-from kerasdist.users_line import warn
 
 
 @dataclasses.dataclass(frozen=True)

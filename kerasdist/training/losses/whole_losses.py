@@ -17,10 +17,10 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_stock
+from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
 from kerasdist.training.losses import all_examples
 from kerasdist.training.replica import replica_step
-from kerasdist.users_line import warn
 
 # What models are compiled with, where all losses of the user's in it see all examples.
 compiled_whole: weakref.WeakSet = weakref.WeakSet()

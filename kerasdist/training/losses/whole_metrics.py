@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from kerasdist.private import keras_stock, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.losses import all_examples
 from kerasdist.training.replica import own_attributes, replica_step
-from kerasdist.users_line import warn
 
 # Those that a step has updated with all examples; another step may leave them alone.
 _updated: weakref.WeakSet = weakref.WeakSet()

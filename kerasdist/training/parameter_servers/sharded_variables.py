@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensorflow_adapter
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
 
 # What they do to one row depends on the others.
 _OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)

@@ -14,7 +14,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.users_line import warn
+from kerasdist.support.users_line import warn
 
 # Functions whose first argument is a shape, each with the one that does the same from a seed alone.
 _SHAPED = {

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
-from kerasdist.unique import unique
+from kerasdist.support.unique import unique
 
 # What Keras keeps lists of, as soon as an attribute holds it.
 _TRACKED = (

@@ -6,14 +6,14 @@ import os
 import keras
 import tensorflow as tf
 
-from kerasdist import users_line
 from kerasdist.lifetime import carried_error, notices
 from kerasdist.private import keras_adapter
-from kerasdist.remote_path import is_remote
+from kerasdist.support import users_line
+from kerasdist.support.remote_path import is_remote
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.report import quiet_writer
 from kerasdist.training.report.wrapper import Wrapper
-from kerasdist.users_line import warn
 
 # How long a worker waits for the chief to reach the same call, and to write.
 BEGIN_SECS = 60.0

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_optimizers
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.replica import own_attributes
 from kerasdist.training.trial import assignments
-from kerasdist.users_line import warn
 
 _MOST_SHOWN = 4
 # Relative: far above the rounding differences between kinds of machines.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.support.users_line import warn
 from kerasdist.training.hooks.tensor_statistics import Statistics
-from kerasdist.users_line import warn
 
 _Value = tf.compat.v1.Summary.Value
 _TensorProto = type(tf.make_tensor_proto(0.0))

@@ -2,7 +2,7 @@
 
 import logging
 
-from kerasdist import launch_note, terminal
+from kerasdist.support import launch_note, terminal
 from kerasdist.training.context import peers
 
 _logger = logging.getLogger("kerasdist")

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from kerasdist import terminal
+from kerasdist.support import terminal
 from kerasdist.training.context import running_call
 from kerasdist.training.step.lazy_logs import LazyLogs
 

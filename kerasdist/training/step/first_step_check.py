@@ -15,12 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.gradients import own_apply
 from kerasdist.training.step.read_scalars import ReadScalars
-from kerasdist.users_line import warn
 
 # Of each replica, of which the first step is looked at: as many as a rehearsal can use.
 _EXAMPLES_OF_REPLICA = 8

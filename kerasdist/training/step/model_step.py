@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_stock
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import data_checks
 from kerasdist.training.data.first_axes import FirstAxes
@@ -26,7 +27,6 @@ from kerasdist.training.replica.replica_step import StepOptions
 from kerasdist.training.step import replica_run
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
-from kerasdist.users_line import warn
 
 
 class TraceAgainError(Exception):

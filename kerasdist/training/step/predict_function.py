@@ -5,11 +5,11 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.step import graph_errors, late_variables
-from kerasdist.users_line import warn
 
 
 class PredictFunction:

@@ -1,12 +1,12 @@
 """Batches that every replica has as a whole, where nothing else gives what one device gives."""
 
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.losses import whole_metrics
 from kerasdist.training.step import graph_errors, replica_run
 from kerasdist.training.step.model_step import ModelStep
-from kerasdist.users_line import warn
 
 
 class RepeatedBatches:

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, one_replica
+from kerasdist.support.unique import unique
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import aggregated_states, randomness, shared_calls
@@ -33,7 +34,6 @@ from kerasdist.training.replica.replica_step import (
     sees_one_replica,
 )
 from kerasdist.training.step import late_variables
-from kerasdist.unique import unique
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter, rehearsal_adapter
-from kerasdist.shared_context import SharedContext
+from kerasdist.support.shared_context import SharedContext
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness

@@ -32,7 +32,8 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_stock
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.losses import batch_statistics, whole_metrics
@@ -51,7 +52,6 @@ from kerasdist.training.trial import (
     rehearsed_step,
 )
 from kerasdist.training.trial.gradient_difference import GradientDifference
-from kerasdist.users_line import warn
 
 # Where weights are nearby; two, as a single number is alike by accident once in 15 times.
 _SEEDS_NEARBY = (1, 2)

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 
 from kerasdist.private import keras_stock
+from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.losses import batch_statistics, whole_metrics
@@ -26,7 +27,6 @@ from kerasdist.training.trial import (
     rehearsed_logs,
     rehearsed_run,
 )
-from kerasdist.users_line import warn
 
 
 def is_due(model) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
-from kerasdist.short_list import short_list
+from kerasdist.support.text import short_list
 from kerasdist.training.losses.metric_results import MetricResults
 from kerasdist.training.replica import replica_step
 from kerasdist.training.step.step_logs import describe_rows, name_of

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from kerasdist.private import keras_optimizers
+from kerasdist.support.unique import by_unique_name
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.unique import by_unique_name
 
 
 class WatchedStep:

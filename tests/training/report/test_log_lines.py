@@ -8,8 +8,8 @@ import types
 import pytest
 
 import kerasdist
-from kerasdist import environment
 from kerasdist.cluster import Cluster
+from kerasdist.support import environment
 from kerasdist.training.report import log_lines
 
 

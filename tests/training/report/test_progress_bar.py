@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist import terminal
+from kerasdist.support import terminal
 from kerasdist.training.report import progress_bar
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.step.lazy_logs import LazyLogs

@@ -2,7 +2,7 @@
 
 import keras
 
-from kerasdist.unique import by_unique_name, unique
+from kerasdist.support.unique import by_unique_name, unique
 
 
 def test_each_variable_comes_once_in_the_order_of_the_first():

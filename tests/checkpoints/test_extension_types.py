@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kerasdist.extension_types import is_extension
+from kerasdist.checkpoints.extension_types import is_extension
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])

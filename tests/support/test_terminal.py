@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kerasdist import terminal
+from kerasdist.support import terminal
 from tests import unwritable
 
 

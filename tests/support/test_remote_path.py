@@ -1,6 +1,6 @@
 """Paths on this machine and elsewhere."""
 
-from kerasdist.remote_path import absolute
+from kerasdist.support.remote_path import absolute
 
 
 def test_a_path_on_a_disk_stays_the_same_where_the_working_directory_changes(monkeypatch, tmp_path):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kerasdist.background import in_background
+from kerasdist.support.background import in_background
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), UnicodeError("a..b"), SystemExit(3)])

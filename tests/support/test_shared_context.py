@@ -2,7 +2,7 @@
 
 import contextlib
 
-from kerasdist.shared_context import SharedContext
+from kerasdist.support.shared_context import SharedContext
 
 
 def test_the_first_enters_and_the_last_leaves_in_whatever_order():

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kerasdist import environment
 from kerasdist.launcher import guard
+from kerasdist.support import environment
 
 NAMES = {name: value for name, value in vars(environment).items() if name.isupper()}
-CLUSTERS = Path(__file__).parents[1] / "docs/clusters.md"
+CLUSTERS = Path(__file__).parents[2] / "docs/clusters.md"
 
 
 def test_the_guard_knows_them_by_the_same_names():

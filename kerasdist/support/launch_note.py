@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from kerasdist import environment
+from kerasdist.support import environment
 
 JOINED = "joined"  # It has called `make_strategy`.
 WAITING = "waiting"  # It waits for the other tasks of its cluster, or has met them.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kerasdist import checks
+from kerasdist.support import checks
 
 
 @pytest.mark.parametrize(

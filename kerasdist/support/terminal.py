@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from kerasdist import environment
+from kerasdist.support import environment
 
 # The stdout on which what was printed last, a progress bar, does not end its line.
 _open_on: Any = None

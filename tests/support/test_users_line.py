@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import GradientAccumulation, StopOnNonFinite
-from kerasdist.users_line import warn
+from kerasdist.support.users_line import warn
 from tests import strategies
 
 

@@ -1,0 +1,1 @@
+"""Small tools without TensorFlow or Keras that every part may use."""
