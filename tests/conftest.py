@@ -29,7 +29,8 @@ def logical_cpus(request):
     The tests beside this file do so themselves where they need it, so that one of them alone is
     quick. Those of the launcher need none.
     """
-    without = {Path(__file__).parent, Path(__file__).parent / "launcher"}
+    here = Path(__file__).parent
+    without = {here, here / "launcher", here / "support"}
     if any(item.path.parent not in without for item in request.session.items):
         strategies.get("one device")
 

@@ -13,6 +13,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests import rooms
+
 ROOT = Path(__file__).parents[1]
 
 # Which part of kerasdist may import which others. A part is a module or a folder.
@@ -134,6 +136,21 @@ def test_no_modules_import_each_other():
     graph = {module_of(path): imported_modules(path) for path in LIBRARY}
 
     graphlib.TopologicalSorter(graph).prepare()  # Raises CycleError.
+
+
+def test_the_page_shows_the_rooms_as_they_are():
+    page = rooms.page_with_pictures(of_kerasdist=MAY_IMPORT, of_training=TRAINING_MAY_IMPORT)
+
+    assert rooms.PAGE.read_text() == page, "Run `python -m tests.rooms`."
+
+
+def test_the_page_names_files_that_are_there():
+    named = re.findall(r"`(\w+/\w+)(?:\.py|\.\w+)?`", rooms.PAGE.read_text())
+    folders = (ROOT / "kerasdist", ROOT / "kerasdist/training", ROOT)
+
+    assert [
+        name for name in named if not any((folder / f"{name}.py").exists() for folder in folders)
+    ] == []
 
 
 def test_what_loads_without_tensorflow_imports_the_standard_library_alone():
