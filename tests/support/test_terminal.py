@@ -34,7 +34,7 @@ def test_a_process_ends_where_nothing_can_be_written(no_terminal, monkeypatch):
 
 @pytest.mark.processes
 def test_a_program_leaves_with_its_exit_code_where_nothing_can_be_written():
-    program = "from kerasdist import terminal; print(1); terminal.leave(138)"
+    program = "from kerasdist.support import terminal; print(1); terminal.leave(138)"
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     reader, writer = os.pipe()
     os.close(reader)
