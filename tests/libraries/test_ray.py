@@ -58,6 +58,8 @@ def test_each_worker_reads_its_shard_of_ray_data():
 def test_ray_tune_finds_what_one_device_finds():
     output = run_alone(example("Ray Tune"))
 
-    config, loss = output.strip().splitlines()[-1].rsplit(" ", 1)
+    # What a trial logs may come after it.
+    (line,) = [each for each in output.splitlines() if each.startswith("{")]
+    config, loss = line.rsplit(" ", 1)
     assert ast.literal_eval(config) == {"learning_rate": 0.1}
     assert float(loss) == pytest.approx(losses_of_one_device(0.1, epochs=2)[0][-1], rel=1e-5)
