@@ -191,13 +191,6 @@ def test_private_modules_of_keras_and_tensorflow_are_in_one_folder_alone():
     assert found_in(OUTSIDE_OF_PRIVATE, private_modules) == {}
 
 
-def test_private_modules_of_keras_and_of_tensorflow_are_in_files_of_their_own():
-    for path in PRIVATE.glob("*.py"):
-        private = [name for name in imports(path) if re.search(PRIVATE_MODULE, name)]
-        library = "keras" if path.name.startswith("keras_") else "tensorflow"
-        assert {name.split(".")[0] for name in private} <= {library}
-
-
 def test_private_attributes_of_others_are_in_one_folder_alone():
     own = {f"{owner}.{name}" for owner in ("self", "cls", "super()") for name in our_names()}
     # The underscore of Python's two warns of what they are for: to end the process at once, and to

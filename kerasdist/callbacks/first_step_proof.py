@@ -8,7 +8,7 @@ import keras
 from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import reasons
 from kerasdist.comparison.recording import OneStep, Start, Step
-from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.private import custom_parts, keras_adapter
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data import batches
 from kerasdist.training.hooks import scope_checks, slots
@@ -116,7 +116,7 @@ def _step(model, logs) -> Step:
         logs=logs,
         examples=None,
         dtype=model.compute_dtype,
-        has_own_step=not keras_stock.is_stock_step(model.train_step),
+        has_own_step=not custom_parts.is_original_step(model.train_step),
     )
 
 

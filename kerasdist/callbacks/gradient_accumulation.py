@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks import gradients
-from kerasdist.private import keras_optimizers, keras_stock
+from kerasdist.private import custom_parts, keras_optimizers
 from kerasdist.support.checks import check_int
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import traits
@@ -67,7 +67,7 @@ class GradientAccumulation(UpdateCallback):
                     "The optimizer accumulates gradients already: gradient_accumulation_steps="
                     f"{optimizer.gradient_accumulation_steps}. Use one of the two."
                 )
-        self._knows_divisors = keras_stock.has_stock_total_loss(model)
+        self._knows_divisors = custom_parts.has_original_total_loss(model)
         self._has_warned = False
         variables = model.trainable_variables
         if set(map(id, self._variables)) == set(map(id, variables)):

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
@@ -50,7 +50,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
 
 def lost_optimizers_of(model) -> list:
     """Returns the optimizers that a train_step has taken from elsewhere: no checkpoint has them."""
-    if keras_stock.is_stock_step(model.train_step):
+    if custom_parts.is_original_step(model.train_step):
         return []
     held = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
     held = {id(each) for optimizer in held for each in keras_optimizers.nested(optimizer)}
@@ -91,7 +91,7 @@ def _metrics_by_variable(model) -> dict[str, keras.Variable]:
 
     Keras numbers the names that it gives in each process, and so they are counted here.
     """
-    names, counts, metrics = {}, collections.Counter(), keras_stock.metrics_of(model)
+    names, counts, metrics = {}, collections.Counter(), custom_parts.metrics_of(model)
     # Those given to `compile` are in one of Keras' that holds them all.
     for metric in sorted(metrics, key=lambda each: hasattr(each, "metrics")):
         name = re.sub(r"_\d+$", "", metric.name)

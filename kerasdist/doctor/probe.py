@@ -26,7 +26,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.doctor.fingerprints import fingerprints
 from kerasdist.doctor.settings import Settings
 from kerasdist.plan import Plan
-from kerasdist.private import keras_routes, keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_routes, tensorflow_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.support import users_line
@@ -130,7 +130,7 @@ class Probe:
             draws=tuple(sorted(self._draws.places)),
             unsynchronized=tuple(layer.name for layer in unsynchronized if layer.trainable),
             dtype=model.compute_dtype,
-            has_own_step=not keras_stock.is_stock_step(model.train_step),
+            has_own_step=not custom_parts.is_original_step(model.train_step),
         )
         recording.write(self._folder, f"step-{self._num_calls:06}", step)
         self._num_calls += 1

@@ -46,7 +46,7 @@ def handed_to(draw: Callable, read: Callable) -> Generator[None]:
     """Lets other functions make the calls inside.
 
     Args:
-        draw: Called as draw(stock, *args, **kwargs) where a number is drawn.
+        draw: Called as draw(original, *args, **kwargs) where a number is drawn.
         read: Called in the same way where the next element of an iterator is read.
     """
     reads = ((gen_dataset_ops, name) for name in NEXT)

@@ -192,13 +192,13 @@ def let_control_flow_ask_at_call_time() -> None:
     calls: it raises "You must feed a value for placeholder tensor". So the function around asks.
     """
     graph_class = func_graph.FuncGraph
-    stock = names.find(graph_class, "capture_call_time_value")
+    original = names.find(graph_class, "capture_call_time_value")
 
     def capture(graph, closure, spec, *args, **kwargs):
         while graph.is_control_flow_graph:
             graph = graph.outer_graph
         with graph.as_default():
-            return stock(graph, closure, spec, *args, **kwargs)
+            return original(graph, closure, spec, *args, **kwargs)
 
     graph_class.capture_call_time_value = capture
 
@@ -268,12 +268,12 @@ def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) ->
 def _report_lost_worker(worker, on_lost, on_back):
     is_lost = threading.Event()
 
-    def after(stock, report, *, if_lost):
+    def after(original, report, *, if_lost):
         def method(*args):
             if is_lost.is_set() == if_lost:
                 (is_lost.clear if if_lost else is_lost.set)()
                 report(worker.worker_index)
-            return stock(*args)
+            return original(*args)
 
         return method
 

@@ -290,12 +290,12 @@ def around_initializers(context: Callable[[], Any]) -> Generator[None]:
     """Enters `context()` wherever Keras computes the first value of a variable."""
 
     # Of TensorFlow's backend, which all variables of layers go through.
-    def initialize(stock, variable, initializer):
+    def initialize(original, variable, initializer):
         def within(*args, **kwargs):
             with context():
                 return initializer(*args, **kwargs)
 
-        stock(variable, within)
+        original(variable, within)
 
     with names.replaced({(keras.Variable, "_initialize_with_initializer"): initialize}):
         yield

@@ -146,11 +146,11 @@ def begin_average_with(optimizer, variable) -> None:
                 average.assign(trained)
 
 
-def average_each(stock, optimizer, variables: list[keras.Variable]) -> None:
+def average_each(original, optimizer, variables: list[keras.Variable]) -> None:
     """Updates the averages of variables, also of parts that stand in for them.
 
     Args:
-        stock: Keras' own, of an optimizer and all variables that it updates.
+        original: Keras' own, of an optimizer and all variables that it updates.
         optimizer: A built one with `use_ema`.
         variables: Some of those.
     """
@@ -163,7 +163,7 @@ def average_each(stock, optimizer, variables: list[keras.Variable]) -> None:
         object.__setattr__(optimizer, "_model_variables_moving_average", [average])
         average._shape = tuple(average.value.shape)  # What is assigned has it.
         try:
-            stock(optimizer, [variable])
+            original(optimizer, [variable])
         finally:
             average._shape = shape
             object.__setattr__(optimizer, "_model_variables_moving_average", averages)

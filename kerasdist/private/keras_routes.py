@@ -1,9 +1,9 @@
 """Which functions of Keras are routed through ours, and how.
 
 Keras 3 offers no place for what a strategy must change in `fit`, so a few of its functions are
-*routed*: a function of ours is asked first, and goes on to Keras' own (`stock`) wherever the model,
-optimizer or layer is not one of our strategies'. Importing this file changes nothing; the routes
-are laid when the first strategy is made (`kerasdist.training.routes`).
+*routed*: a function of ours is asked first, and goes on to Keras' own (`original`) wherever the
+model, optimizer or layer is not one of our strategies'. Importing this file changes nothing; the
+routes are laid when the first strategy is made (`kerasdist.training.routes`).
 
 tests/private/test_signatures.py fails when one of these names moves. Written against Keras 3.12 to
 3.15; `names.KERAS` stands where they differ.
@@ -192,7 +192,7 @@ ROUTABLE = {
 
 
 def route(functions: Mapping[str, Callable]) -> None:
-    """Routes some of `ROUTABLE` through `function(stock, *args, **kwargs)`.
+    """Routes some of `ROUTABLE` through `function(original, *args, **kwargs)`.
 
     All of them or, where the installed version has another function, none.
 
@@ -204,18 +204,18 @@ def route(functions: Mapping[str, Callable]) -> None:
         RuntimeError: It takes something else; see `signatures.check`.
     """
     routes = {name: ROUTABLE[name] for name in functions}
-    stock = {name: names.find(each.owner, each.name) for name, each in routes.items()}
+    originals = {name: names.find(each.owner, each.name) for name, each in routes.items()}
     for name, each in routes.items():
         place = f"{names.place_of(each.owner)}.{each.name}"
-        signatures.check(each.parameters, place, stock[name])
+        signatures.check(each.parameters, place, originals[name])
     for name, each in routes.items():
-        setattr(each.owner, each.name, _routed(stock[name], functions[name]))
+        setattr(each.owner, each.name, _routed(originals[name], functions[name]))
 
 
-def _routed(stock, function):
-    @functools.wraps(stock)
+def _routed(original, function):
+    @functools.wraps(original)
     def routed(*args, **kwargs):
-        return function(stock, *args, **kwargs)
+        return function(original, *args, **kwargs)
 
     return routed
 

@@ -25,17 +25,17 @@ def refuse(is_ours: Callable) -> None:
     """
     kind = getattr(sys.modules.get("tf_keras"), "Model", None)
     for name in _METHODS if kind else ():
-        stock = getattr(kind, name)
-        if not hasattr(stock, "refused_by_kerasdist"):
-            setattr(kind, name, _refused(stock, is_ours))
+        original = getattr(kind, name)
+        if not hasattr(original, "refused_by_kerasdist"):
+            setattr(kind, name, _refused(original, is_ours))
 
 
-def _refused(stock: Callable, is_ours: Callable) -> Callable:
-    @functools.wraps(stock)
+def _refused(original: Callable, is_ours: Callable) -> Callable:
+    @functools.wraps(original)
     def refused(model, *args, **kwargs):
         if is_ours(model.distribute_strategy):
             raise RuntimeError(_describe(model))
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
 
     refused.refused_by_kerasdist = is_ours  # ty: ignore[missing-attribute]
     return refused

@@ -19,7 +19,7 @@ KERAS = tuple(int(number) for number in keras.__version__.split(".")[:2])
 
 _local = threading.local()  # What a thread has replaced.
 # For each (owner, name) that some thread replaces: what it is, and how often it is replaced.
-_stock: dict[tuple, tuple] = {}
+_originals: dict[tuple, tuple] = {}
 _lock = threading.Lock()
 
 
@@ -101,8 +101,8 @@ def replaced(functions: dict) -> Generator[None]:
     with contextlib.ExitStack() as stack:
         now = dict(before)
         for key, function in functions.items():
-            stock = stack.enter_context(_told_apart_by_thread(*key))
-            now[key] = functools.partial(function, before.get(key, stock))
+            original = stack.enter_context(_told_apart_by_thread(*key))
+            now[key] = functools.partial(function, before.get(key, original))
         _local.functions = now
         try:
             yield
@@ -133,26 +133,26 @@ def _told_apart_by_thread(owner, name: str) -> Generator[Callable]:
     """Lets each thread call the function that it has; yields that of the others."""
     key = owner, name
     with _lock:
-        stock, count = _stock.get(key) or (find(owner, name), 0)
-        _stock[key] = stock, count + 1
+        original, count = _originals.get(key) or (find(owner, name), 0)
+        _originals[key] = original, count + 1
         if not count:
-            setattr(owner, name, _of_thread(key, stock))
+            setattr(owner, name, _of_thread(key, original))
     try:
-        yield stock.fget if isinstance(stock, property) else stock
+        yield original.fget if isinstance(original, property) else original
     finally:
         with _lock:
-            count = _stock[key][1] - 1
-            _stock[key] = stock, count
+            count = _originals[key][1] - 1
+            _originals[key] = original, count
             if not count:
-                del _stock[key]
-                setattr(owner, name, stock)
+                del _originals[key]
+                setattr(owner, name, original)
 
 
-def _of_thread(key: tuple, stock):
-    function = stock.fget if isinstance(stock, property) else stock
+def _of_thread(key: tuple, original):
+    function = original.fget if isinstance(original, property) else original
 
     @functools.wraps(function)
     def call(*args, **kwargs):
         return _replaced_here().get(key, function)(*args, **kwargs)
 
-    return property(call) if isinstance(stock, property) else call
+    return property(call) if isinstance(original, property) else call

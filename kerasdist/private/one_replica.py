@@ -19,7 +19,7 @@ from kerasdist.private import names
 def seen(
     is_seen: Callable[[], bool],
     *,
-    all_reduce: Callable = lambda stock, reduce_op, value: stock(value),
+    all_reduce: Callable = lambda original, reduce_op, value: original(value),
 ) -> Generator[list]:
     """Lets programs see one replica in the threads where `is_seen()`: it has nobody to add up with.
 
@@ -28,7 +28,7 @@ def seen(
 
     Args:
         is_seen: Whether the program in this thread is to see one.
-        all_reduce: Called as all_reduce(stock, reduce_op, value), also where it sees one.
+        all_reduce: Called as all_reduce(original, reduce_op, value), also where it sees one.
 
     Yields:
         A list with an item for each time that the number of replicas was asked for there.
@@ -37,27 +37,27 @@ def seen(
     strategy, replica = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
     gatherer = distribute_lib.ReplicaContext
 
-    def number(stock, owner):
+    def number(original, owner):
         if not is_seen():
-            return stock(owner)
+            return original(owner)
         questions.append(owner)
         return 1
 
-    def reduce(stock, owner, reduce_op, value, options=None):
+    def reduce(original, owner, reduce_op, value, options=None):
         def reduce_own(value):
             own = _on_device(value)
-            return own if is_seen() else stock(owner, reduce_op, own, options)
+            return own if is_seen() else original(owner, reduce_op, own, options)
 
         return all_reduce(reduce_own, reduce_op, value)
 
-    def all_gather(stock, owner, value, axis, options=None):
+    def all_gather(original, owner, value, axis, options=None):
         if not is_seen():
-            return stock(owner, _on_device(value), axis, options)
+            return original(owner, _on_device(value), axis, options)
         return tf.nest.map_structure(tf.identity, value)
 
-    def replica_id(stock, owner):
+    def replica_id(original, owner):
         # Programs find their own part of what is gathered by it.
-        return tf.constant(0) if is_seen() else stock(owner)
+        return tf.constant(0) if is_seen() else original(owner)
 
     replaced = {
         (strategy, "num_replicas_in_sync"): number,

@@ -55,7 +55,7 @@ def adapt(
         is_local_update: Whether this thread updates only the variables of its own replica, with a
             gradient that is the same on all of them. TensorFlow then needs no merge_call, which is
             what lets an update stand inside `tf.cond`.
-        create: Called as create(stock, next_creator, **kwargs) for variables.
+        create: Called as create(original, next_creator, **kwargs) for variables.
         run: See `_route_run`.
     """
     _adapted.add(strategy)
@@ -71,16 +71,16 @@ def _route_run(strategy, run: Callable) -> None:
 
     Args:
         strategy: A strategy.
-        run: Called as run(stock, function, args, kwargs). Its `function` is what AutoGraph makes of
-            the program's; what it gives to `stock` in turn stays as it is.
+        run: Called as run(original, function, args, kwargs). Its `function` is what AutoGraph makes
+            of the program's; what it gives to `original` in turn stays as it is.
     """
-    stock = strategy.run
+    original = strategy.run
     compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def on_replicas(function, args, kwargs):
-        return stock(tf.autograph.experimental.do_not_convert(function), args, kwargs)
+        return original(tf.autograph.experimental.do_not_convert(function), args, kwargs)
 
-    @functools.wraps(stock)  # As one of TensorFlow's, AutoGraph leaves it alone.
+    @functools.wraps(original)  # As one of TensorFlow's, AutoGraph leaves it alone.
     def routed(fn, args=(), kwargs=None, options=None):
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             # Replicas meet outside of it, as TensorFlow has it, too.
@@ -188,8 +188,8 @@ def adapt_parameter_servers(
         strategy: A ParameterServerStrategy of TensorFlow's.
         is_local_update: As in `adapt`.
         update: Called as update(variable, function, args, kwargs, group) for such an update.
-        update_outside: Called as update_outside(stock, variable, function, args, kwargs, group) for
-            all others.
+        update_outside: Called as update_outside(original, variable, function, args, kwargs, group)
+            for all others.
         create: Called as create(create_on, next_creator, **kwargs) for variables. What it calls in
             turn is create_on(server, in_parts, next_creator, **kwargs).
     """
@@ -199,13 +199,13 @@ def adapt_parameter_servers(
         extended._use_merge_call = lambda: not is_local_update()
         names.overwrite(extended, "_replica_ctx_update", update)
     extended._update = functools.partial(update_outside, extended._update)
-    stock, partitioner = extended._create_variable, extended._variable_partitioner
+    original, partitioner = extended._create_variable, extended._variable_partitioner
 
     def create_on(server, in_parts, next_creator, **kwargs):
         extended._variable_partitioner = partitioner if in_parts else None
         # TensorFlow takes them in turn: this one is next.
         names.overwrite(extended, "_variable_count", server)
-        return stock(next_creator, **kwargs)
+        return original(next_creator, **kwargs)
 
     extended._create_variable = functools.partial(create, create_on)
 
@@ -310,8 +310,8 @@ def devices_of_worker(devices) -> Generator[None]:
     """
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
 
-    def local_devices(stock, self, cluster_resolver, worker_device):
-        del stock, cluster_resolver
+    def local_devices(original, self, cluster_resolver, worker_device):
+        del original, cluster_resolver
         own = tuple(f"{worker_device}/device:{device}" for device in devices)
         return own, devices[0].partition(":")[0]
 

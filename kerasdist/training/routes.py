@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from kerasdist.private import (
     coordinator_adapter,
+    custom_parts,
     keras_adapter,
     keras_routes,
-    keras_stock,
     legacy_keras,
     tensorflow_adapter,
 )
@@ -114,8 +114,8 @@ def _make_train_function(stock, model, force=False):
         model.train_function = _make_step(
             model,
             model.train_step,
-            returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
-            weighs_loss=keras_stock.is_stock_step(model.train_step),
+            returns_metrics=custom_parts.returns_original_metrics(model, "train_step"),
+            weighs_loss=custom_parts.is_original_step(model.train_step),
             callbacks=callbacks,
             before_first=functools.partial(slots.make, model),
             rehearse=rehearsal.warn_of_differences if rehearsal.is_due(model) else None,
@@ -154,7 +154,7 @@ def _make_test_function(stock, model, force=False):
         model.test_function = _make_step(
             model,
             model.test_step,
-            returns_metrics=keras_stock.returns_stock_metrics(model, "test_step"),
+            returns_metrics=custom_parts.returns_original_metrics(model, "test_step"),
             weighs_loss=False,
             trains=False,
             rehearse=rehearsed_evaluation.warn_of_differences if is_rehearsed else None,
@@ -284,7 +284,7 @@ def _build(stock, model, iterator=None, data_batch=None):
     if model.train_function is None:
         scope_checks.check(model)
     spec = data_batch if iterator is None else iterator.element_spec
-    if not keras_stock.has_stock_steps(model):
+    if not custom_parts.has_original_steps(model):
         # Whether such a step calls the model, and with what, is for its first trace to say.
         training = running_call.training_of(model)
         if iterator is not None and training:

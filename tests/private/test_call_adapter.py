@@ -28,9 +28,9 @@ DRAWS = {
 def test_whatever_draws_is_handed_over(name):
     seen = []
 
-    def draw(stock, *args, **kwargs):
-        seen.append(stock)
-        return stock(*args, **kwargs)
+    def draw(original, *args, **kwargs):
+        seen.append(original)
+        return original(*args, **kwargs)
 
     with call_adapter.handed_to(draw=draw, read=operator.call):
         DRAWS[name]()
@@ -43,9 +43,9 @@ def test_the_next_element_of_an_iterator_is_handed_over(is_graph):
     iterator = iter(tf.data.Dataset.range(5))
     seen = []
 
-    def read(stock, *args, **kwargs):
-        seen.append(stock)
-        return stock(*args, **kwargs)
+    def read(original, *args, **kwargs):
+        seen.append(original)
+        return original(*args, **kwargs)
 
     def take():
         return next(iterator), iterator.get_next_as_optional().get_value()
@@ -62,9 +62,9 @@ def test_an_iterator_is_put_back():
     next(iterator)
     resources = []
 
-    def read(stock, resource, *args, **kwargs):
+    def read(original, resource, *args, **kwargs):
         resources.append(resource)
-        return stock(resource, *args, **kwargs)
+        return original(resource, *args, **kwargs)
 
     with call_adapter.handed_to(draw=operator.call, read=read):
         next(iterator)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from keras.src.random import seed_generator
 
-from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, names
+from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, names
 from tests import strategies
 
 
@@ -195,7 +195,7 @@ def test_a_mask_of_an_output_is_seen():
 def test_losses_are_replaced_where_keras_calls_them():
     model = _compiled()
     y, predictions = tf.zeros([2, 1]), tf.ones([2, 1])
-    losses = keras_stock.compiled_losses_of(model)
+    losses = custom_parts.compiled_losses_of(model)
     losses.build(y, predictions)
 
     keras_adapter.replace_losses(losses, lambda loss: lambda *args: 3 * loss(*args))

@@ -65,25 +65,25 @@ def test_what_to_install_is_what_kerasdist_depends_on():
 
 
 def test_what_is_replaced_is_put_back_after_an_error():
-    stock = tomllib.loads
+    original = tomllib.loads
     with (
         pytest.raises(KeyError),
-        names.replaced({(tomllib, "loads"): lambda stock, text: stock(text) | {"b": 2}}),
+        names.replaced({(tomllib, "loads"): lambda original, text: original(text) | {"b": 2}}),
     ):
         assert tomllib.loads("a = 1") == {"a": 1, "b": 2}
         raise KeyError
 
-    assert tomllib.loads is stock
+    assert tomllib.loads is original
 
 
 def test_each_thread_replaces_for_itself_whatever_the_order_in_which_they_leave():
-    stock, others_turn, own_turn = tomllib.loads, threading.Event(), threading.Event()
+    original, others_turn, own_turn = tomllib.loads, threading.Event(), threading.Event()
     seen = []
 
     def replace(name, enter, leave):
         assert enter.wait(30)
         enter.clear()
-        with names.replaced({(tomllib, "loads"): lambda stock, text: {name: stock(text)}}):
+        with names.replaced({(tomllib, "loads"): lambda original, text: {name: original(text)}}):
             leave.set()
             assert enter.wait(30)
             seen.append(tomllib.loads("a = 1"))
@@ -96,7 +96,7 @@ def test_each_thread_replaces_for_itself_whatever_the_order_in_which_they_leave(
     other.join(30)
 
     assert seen == [{"own": {"a": 1}}, {"other": {"a": 1}}]
-    assert tomllib.loads is stock
+    assert tomllib.loads is original
 
 
 def test_the_threads_of_replicas_inherit_what_is_replaced():

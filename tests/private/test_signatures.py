@@ -26,7 +26,7 @@ def route(monkeypatch):
             monkeypatch.setitem(keras_routes.ROUTABLE, name, known)
         before = dict(vars(Owner))
         try:
-            keras_routes.route(dict.fromkeys(("assign_add", "embed"), lambda stock, *args: 7))
+            keras_routes.route(dict.fromkeys(("assign_add", "embed"), lambda original, *args: 7))
         except RuntimeError:
             assert dict(vars(Owner)) == before  # Neither of them is routed.
             raise

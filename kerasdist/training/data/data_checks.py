@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.private import custom_parts, keras_adapter
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -25,7 +25,7 @@ def note_infinite(variable, model, batch, *, is_first) -> list:
     Returns:
         What must run with the step, if anything.
     """
-    if not isinstance(batch, (tuple, list)) or not keras_stock.has_stock_losses(model):
+    if not isinstance(batch, (tuple, list)) or not custom_parts.has_original_losses(model):
         return []
     parts = [_floats_of(part, model.distribute_strategy) for part in batch[1:3]]
     if not any(parts):
@@ -167,7 +167,7 @@ def check_metrics(model, logs) -> None:
     for name, value in logs.items():
         if isinstance(value, dict):
             check_metrics(model, value)
-        elif keras.ops.ndim(value) > 0 and name not in keras_stock.stock_metric_names(model):
+        elif keras.ops.ndim(value) > 0 and name not in custom_parts.original_metric_names(model):
             raise ValueError(
                 f"Metric '{name}' returned shape {tuple(value.shape)} from `result()`. Return a "
                 "scalar, or a dict of scalars with a name for each."

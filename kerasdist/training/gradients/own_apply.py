@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 
 import keras
 
-from kerasdist.private import keras_optimizers, keras_stock
+from kerasdist.private import custom_parts, keras_optimizers
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training.context import traits
 from kerasdist.training.gradients import gradient_aggregation
@@ -28,7 +28,7 @@ def routed(model) -> Generator[None]:
     """
     keeps_own_pace = traits.keeps_own_pace(model.distribute_strategy)
     with contextlib.ExitStack() as stack:
-        for optimizer, name in keras_stock.own_applies_of(model):
+        for optimizer, name in custom_parts.custom_applies_of(model):
             if not keeps_own_pace or keras_optimizers.divides(optimizer):
                 route = _ROUTES[name]
                 stack.enter_context(method_replaced(optimizer, name, route, optimizer))

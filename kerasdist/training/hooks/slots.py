@@ -5,7 +5,7 @@ learning rate saves the weights as `fit` begins and loads them at its end. Witho
 the optimizer goes on as it is; with them it begins anew.
 """
 
-from kerasdist.private import keras_optimizers, keras_stock
+from kerasdist.private import custom_parts, keras_optimizers
 
 
 def make(model) -> None:
@@ -18,6 +18,6 @@ def make(model) -> None:
     """
     for optimizer in keras_optimizers.optimizers_of(model):
         keras_optimizers.adopt(optimizer, model.distribute_strategy)
-    if keras_stock.has_stock_steps(model):
+    if custom_parts.has_original_steps(model):
         with model.distribute_strategy.scope():
             keras_optimizers.build_optimizer(model)

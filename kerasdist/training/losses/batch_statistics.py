@@ -14,7 +14,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_adapter, tensorflow_adapter
 from kerasdist.support.text import short_list
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
@@ -135,7 +135,7 @@ def other_states(model) -> list[tf.Variable]:
 
 
 def _of_metrics(model) -> list[tf.Variable]:
-    metrics = keras_stock.metrics_of(model)
+    metrics = custom_parts.metrics_of(model)
     return [each.value for metric in metrics for each in metric.variables]
 
 

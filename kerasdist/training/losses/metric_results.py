@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
@@ -104,7 +104,7 @@ class MetricResults:
     @contextlib.contextmanager
     def watched(self) -> Generator[None]:
         """Notes what the metrics give inside, until `among` is asked."""
-        metrics = keras_stock.metrics_of(self._model)
+        metrics = custom_parts.metrics_of(self._model)
         self._results = {id(metric): (metric, {}) for metric in metrics}
         self._given = {id(metric): [] for metric in metrics}
         self._past, self._of_model = {}, {}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
 from kerasdist.training.losses import all_examples
@@ -40,7 +40,7 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
         return False
     given = dict(zip(("y_true", "y_pred"), args, strict=False)) | kwargs
     predictions = given.get("y_pred")
-    is_own = keras_stock.is_own_loss(loss)
+    is_own = custom_parts.is_custom_loss(loss)
     if is_own and step.rehearsal is not None:
         step.rehearsal.own_losses.append((loss, given.get("y_true"), predictions))
     if step.has_whole_batch:
@@ -48,7 +48,7 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
     if is_own:
         return compiled in compiled_whole
     rank = getattr(getattr(predictions, "shape", None), "rank", None)
-    return keras_stock.mixes_examples(loss, rank=rank)
+    return custom_parts.mixes_examples(loss, rank=rank)
 
 
 def compute(stock: Callable, loss, *args, **kwargs):
@@ -97,6 +97,6 @@ def _own_part(value, given, step):
 
 def may_see_all(model) -> bool:
     """Whether `model` is compiled with losses of the user's that see one replica's examples."""
-    compiled = keras_stock.compiled_losses_of(model)
+    compiled = custom_parts.compiled_losses_of(model)
     sees_one = compiled is not None and compiled not in compiled_whole
-    return sees_one and bool(keras_stock.own_loss_names(model))
+    return sees_one and bool(custom_parts.custom_loss_names(model))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
@@ -50,7 +50,7 @@ def note_others(model, *, are_whole: bool) -> None:
             read then; otherwise they are sums over the replicas.
     """
     if are_whole:
-        for metric in keras_stock.metrics_of(model):
+        for metric in custom_parts.metrics_of(model):
             _read_first(metric)
         return
     for metric in _prepared(model):
@@ -70,7 +70,7 @@ def read_as_counted(model, *, are_whole: bool) -> None:
     if (model in _repeated) == are_whole:
         return
     (_repeated.add if are_whole else _repeated.discard)(model)
-    for metric in keras_stock.metrics_of(model):
+    for metric in custom_parts.metrics_of(model):
         if not are_whole and metric in _updated:
             continue
         for variable in metric.variables:
@@ -86,7 +86,7 @@ def update_function(stock, metric, *args, **kwargs):
 
     `compile` makes such a metric when it first sees predictions.
     """
-    if keras_stock.adds_up(metric):
+    if custom_parts.adds_up(metric):
         return stock(metric, *args, **kwargs)
 
     def update_state(*args, **kwargs):
@@ -99,7 +99,7 @@ def _prepared(model) -> list:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return []
-    return keras_stock.own_metrics_of(model)
+    return custom_parts.custom_metrics_of(model)
 
 
 def _update(update_state: Callable, metric, *args, **kwargs):

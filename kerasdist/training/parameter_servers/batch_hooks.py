@@ -4,7 +4,7 @@ If there is one worker, no step runs ahead of such a hook: the next one sees wha
 on one device. Several workers never wait for a callback, so it acts some steps later there.
 """
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 
 
 def owners(callbacks) -> list[str]:
@@ -14,7 +14,7 @@ def owners(callbacks) -> list[str]:
         callbacks: Those of a `fit`; a wrapper counts as the callback that it wraps.
     """
     innermost = (getattr(callback, "innermost", callback) for callback in callbacks)
-    owners = filter(keras_stock.has_own_batch_hook, innermost)
+    owners = filter(custom_parts.has_custom_batch_hook, innermost)
     return list(dict.fromkeys(type(owner).__name__ for owner in owners))
 
 

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from kerasdist.private import (
     coordinator_adapter,
+    custom_parts,
     keras_adapter,
     keras_optimizers,
-    keras_stock,
 )
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
@@ -47,7 +47,7 @@ class WorkerStepFunction:
     def __init__(self, model, step, **arguments):
         _check(model)
         self._strategy = model.distribute_strategy
-        self._copies = LocalCopies(model) if keras_stock.is_stock_step(step) else None
+        self._copies = LocalCopies(model) if custom_parts.is_original_step(step) else None
         self._step = ModelStep(
             model,
             step,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_optimizers, keras_stock, worker_variables
+from kerasdist.private import custom_parts, keras_optimizers, worker_variables
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers.epoch_iterator import Call
@@ -45,9 +45,9 @@ class WorkerSteps:
         self._copies = copies
         self._ledger = ledger
         self._optimizers = keras_optimizers.optimizers_of(model)
-        is_stock = keras_stock.is_stock_step(step.step)
+        is_stock = custom_parts.is_original_step(step.step)
         # A step of the user's own may reset what is a sum otherwise, or assign to it.
-        metrics_of = keras_stock.own_metrics_of if is_stock else keras_stock.all_metrics_of
+        metrics_of = custom_parts.custom_metrics_of if is_stock else custom_parts.all_metrics_of
         self._counts = LocalCounts(
             model.metrics_variables, step.num_examples, ledger, unsure_metrics=metrics_of(model)
         )

@@ -79,7 +79,7 @@ def looked_for_in_update(optimizer, step) -> Generator[None]:
 class Draws:
     """Stands before the functions of `tf.random`, which Keras' own call too, while it is entered.
 
-    For what is traced; `rehearsal_adapter.alike_draws` is for what runs at once.
+    For what is traced; `trial_adapter.alike_draws` is for what runs at once.
 
     Attributes:
         are_alike: Whether all examples get the same numbers.

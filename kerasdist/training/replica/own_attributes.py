@@ -1,7 +1,7 @@
 """What the user's own models, layers and metrics keep in Python: counts, lists, arrays.
 
 A rehearsal runs their methods, and what they note meanwhile did not happen. Variables get their
-values back from `rehearsal_adapter.assignments_undone`; attributes do so here.
+values back from `trial_adapter.assignments_undone`; attributes do so here.
 
     with own_attributes.kept(model):
         model.train_step(data)
@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.support.unique import unique
 
 # What Keras keeps lists of, as soon as an attribute holds it.
@@ -255,7 +255,7 @@ def _numbers_of(layer) -> dict[str, Any]:
 
 
 def _own_parts_of(model) -> list:
-    metrics = keras_stock.metrics_of(model)
+    metrics = custom_parts.metrics_of(model)
     parts = [
         *keras_adapter.layers_of(model),
         *metrics,

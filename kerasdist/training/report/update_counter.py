@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_optimizers, keras_stock
+from kerasdist.private import custom_parts, keras_optimizers
 from kerasdist.training.context import peers, traits
 from kerasdist.training.report.step_counter import StepCounter
 
@@ -154,7 +154,7 @@ def _counts_of(model):
         yield model.optimizer, _count_of(model.optimizer)
     for optimizer in keras_optimizers.optimizers_of(model):
         yield optimizer, _count_of(optimizer)
-    if keras_stock.is_stock_step(model.train_step):
+    if custom_parts.is_original_step(model.train_step):
         return
     for optimizer in keras_optimizers.optimizers_inside(model):
         count = _count_of(optimizer)

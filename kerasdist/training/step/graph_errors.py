@@ -9,7 +9,7 @@ import re
 
 import tensorflow as tf
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 from kerasdist.training.step import variable_creation
 
 _PATTERN = re.compile(r"\[kerasdist (\w+)\] (.*?) \[end\]", re.DOTALL)
@@ -129,7 +129,7 @@ def of_parts(error: Exception, model, step, differing: str | None = None) -> Exc
     is_of_shapes = is_of_shapes and _SHAPES.search(str(error)) is not None
     if is_of_shapes and differing:
         return ValueError(differing)
-    is_own = not keras_stock.is_stock_step(step) or keras_stock.has_own_parts(model)
+    is_own = not custom_parts.is_original_step(step) or custom_parts.has_custom_parts(model)
     if is_of_shapes and is_own:
         error.add_note(
             f"On {number} replicas, {step.__name__} of '{model.name}' runs on each of them with a "

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import data_checks
@@ -99,11 +99,11 @@ class ModelStep:
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
-        self.first_axes = FirstAxes(is_of_stock_step=keras_stock.is_stock_step(step))
-        self._is_stock = keras_stock.is_stock_step(step)
+        self.first_axes = FirstAxes(is_of_stock_step=custom_parts.is_original_step(step))
+        self._is_stock = custom_parts.is_original_step(step)
         self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
         self._take_own: Any = None
-        if not self._is_stock or keras_stock.has_own_parts(model):
+        if not self._is_stock or custom_parts.has_custom_parts(model):
             self._take_own = functools.partial(own_attributes.Snapshot, model)
         _warn_of_xla(model)
 

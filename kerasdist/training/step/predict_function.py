@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.private import custom_parts, keras_adapter
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -38,7 +38,9 @@ class PredictFunction:
         if model.jit_compile and self._strategy.num_replicas_in_sync == 1:
             self._step = graph_function(model.predict_step, jit_compile=True)
         self._is_divided = len(peers.local_replicas(self._strategy)) > 1
-        self._is_check_due = self._is_divided and not keras_stock.predicts_each_example_alone(model)
+        self._is_check_due = self._is_divided and not custom_parts.predicts_each_example_alone(
+            model
+        )
         self._run = self._compiled(self._predict)
 
     def __call__(self, data: list):

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training.gradients import called_optimizers
 from kerasdist.training.hooks import step_variables
 from kerasdist.training.replica import own_attributes
@@ -86,7 +86,7 @@ class ReadScalars:
             *keras_optimizers.optimizers_of(model),
             *keras_optimizers.optimizers_inside(model),
             *called_optimizers.of(model),
-            *keras_stock.metrics_of(model),
+            *custom_parts.metrics_of(model),
         ]
         variables = [
             *model.trainable_variables,

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 from kerasdist.training.context import peers
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.losses import whole_losses
@@ -36,7 +36,7 @@ def compared(
     )
     if not peers.any_of(strategy, is_wanted):
         return outcome, difference
-    compiled = keras_stock.compiled_losses_of(model)
+    compiled = custom_parts.compiled_losses_of(model)
     with contextlib.ExitStack() as stack:
         whole_losses.compiled_whole.add(compiled)
         stack.callback(whole_losses.compiled_whole.discard, compiled)
@@ -56,7 +56,7 @@ def compared(
 
 
 def _describe(model) -> str:
-    names = ", ".join(f"'{each}'" for each in keras_stock.own_loss_names(model))
+    names = ", ".join(f"'{each}'" for each in custom_parts.custom_loss_names(model))
     return (
         f"Loss: {names} of the model '{model.name}' is no mean over the examples, so each replica "
         "computes it from the whole batch, which a check has found to give what one device gives. "

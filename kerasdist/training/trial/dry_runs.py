@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, rehearsal_adapter
+from kerasdist.private import keras_adapter, trial_adapter
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -47,7 +47,7 @@ def without_traces(model) -> Generator[None]:
     with (
         _quiet(),
         # What is traced here would be found again in the steps that count.
-        rehearsal_adapter.functions_run_eagerly(),
+        trial_adapter.functions_run_eagerly(),
         tf.summary.record_if(False),
         own_attributes.kept(model),
         randomness.generators_kept(),

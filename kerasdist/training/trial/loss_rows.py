@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import rehearsal_adapter
+from kerasdist.private import trial_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.trial import nearby_weights
 
@@ -84,8 +84,8 @@ def _gradient(loss, labels, predictions, start: int, end: int) -> np.ndarray:
         lambda leaf: batches.rows(leaf, start, end), (labels, predictions)
     )
     with (
-        rehearsal_adapter.assignments_undone(),
-        rehearsal_adapter.alike_draws() as start_draws,
+        trial_adapter.assignments_undone(),
+        trial_adapter.alike_draws() as start_draws,
         tf.GradientTape() as tape,
     ):
         start_draws()

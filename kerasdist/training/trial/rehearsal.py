@@ -31,7 +31,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
@@ -76,10 +76,10 @@ def is_due(model) -> bool:
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return False
     return (
-        keras_stock.has_own_parts(model)
-        or not keras_stock.has_stock_losses(model)
+        custom_parts.has_custom_parts(model)
+        or not custom_parts.has_original_losses(model)
         # Beside another loss, of another shape, which Keras adds to the number of each example.
-        or keras_stock.has_unreduced_losses(model)
+        or custom_parts.has_unreduced_losses(model)
     )
 
 
@@ -200,7 +200,7 @@ class _Comparison:
             self._tolerance_of_results = max(self._tolerance_of_results, dry_runs.ROUGH)
         self._num_examples = batches.num_examples(batch)
         # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
-        self._weighs_loss = keras_stock.is_stock_step(step)
+        self._weighs_loss = custom_parts.is_original_step(step)
         self._logs = rehearsed_logs.RehearsedLogs(model)
         self._states = own_attributes.states_of(model)
         if not peers.are_alike(self._strategy, str([name for name, _ in self._states])):

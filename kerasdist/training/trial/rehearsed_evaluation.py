@@ -11,7 +11,7 @@ made of the same parts.
 import functools
 from collections.abc import Callable
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
@@ -34,7 +34,7 @@ def is_due(model) -> bool:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
         return False
-    return not keras_stock.evaluates_each_example_alone(model)
+    return not custom_parts.evaluates_each_example_alone(model)
 
 
 def warn_of_differences(
@@ -60,7 +60,7 @@ def warn_of_differences(
         Whether every replica is to have it, because only then the step gives what one device gives.
     """
     training = model.train_function
-    is_said = getattr(training, "was_rehearsed", False) and keras_stock.returns_stock_metrics(
+    is_said = getattr(training, "was_rehearsed", False) and custom_parts.returns_original_metrics(
         model, "test_step"
     )
     if is_said and not training.is_repeated:

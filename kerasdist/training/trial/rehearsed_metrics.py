@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, tensorflow_adapter
 from kerasdist.training.replica import replica_step
 
 # What the variables of a metric hold, by the id of the metric.
@@ -40,7 +40,7 @@ class RehearsedMetrics:
                 variable.assign(tf.zeros_like(variable.value))
 
     def _found(self) -> dict[int, keras.metrics.Metric]:
-        metrics = filter(keras_stock.adds_up, keras_stock.metrics_of(self._model))
+        metrics = filter(custom_parts.adds_up, custom_parts.metrics_of(self._model))
         # What holds metrics, the user's among them, counts nothing by itself.
         ones = [each for each in metrics if each.variables and not getattr(each, "metrics", ())]
         return {id(metric): metric for metric in ones}

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, rehearsal_adapter
+from kerasdist.private import keras_adapter, trial_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import graph_errors
@@ -83,8 +83,8 @@ def _predict_whole(model, step, batch) -> tuple:
 def _predict_divided(step, predict_parts, batch):
     keras_state = keras_adapter.thread_state()
     with (
-        rehearsal_adapter.assignments_undone(),
-        rehearsal_adapter.alike_draws() as start,
+        trial_adapter.assignments_undone(),
+        trial_adapter.alike_draws() as start,
     ):
 
         def run(share):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, one_replica, rehearsal_adapter
+from kerasdist.private import keras_adapter, one_replica, trial_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import shared_calls
@@ -104,10 +104,10 @@ def rehearse(
             own_losses.extend(replica_step.rehearsal.own_losses)
 
     with (
-        rehearsal_adapter.assignments_undone(),
+        trial_adapter.assignments_undone(),
         one_replica.seen(sees_one_replica, all_reduce=_keep_sum) as questions,
-        rehearsal_adapter.inner_graphs_entered(apart),
-        rehearsal_adapter.alike_draws() as start,
+        trial_adapter.inner_graphs_entered(apart),
+        trial_adapter.alike_draws() as start,
         shared_calls.iterators_kept(),
         shared_calls.made_once(strategy),
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.private import custom_parts, keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import global_loss
@@ -54,7 +54,7 @@ def of(model, step: Callable, batch, logs, *, how_many: few_examples.HowMany) ->
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     examples = few_examples.of(batch, how_many, num_replicas, few=_EXAMPLES_OF_LOSS)
-    predictions = _predict(model, examples) if keras_stock.is_loss_all_own(model) else None
+    predictions = _predict(model, examples) if custom_parts.is_loss_all_custom(model) else None
     if predictions is not None:  # Much less to compute, and no net to multiply what rounds.
         run = functools.partial(_differentiate_loss, model, predictions)
         data = (examples, tf.range(batches.num_examples(examples)))

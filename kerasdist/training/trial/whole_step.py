@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_stock
+from kerasdist.private import custom_parts, keras_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
@@ -69,8 +69,8 @@ def run_shares(model, batch) -> dict:
         step = StepFunction(
             model,
             model.train_step,
-            returns_metrics=keras_stock.returns_stock_metrics(model, "train_step"),
-            weighs_loss=keras_stock.is_stock_step(model.train_step),
+            returns_metrics=custom_parts.returns_original_metrics(model, "train_step"),
+            weighs_loss=custom_parts.is_original_step(model.train_step),
             rehearse=rehearsal.warn_of_differences if rehearsal.is_due(model) else None,
         )
         return dict(step(iter([batch])))
@@ -84,7 +84,7 @@ def state_kept(model) -> Generator[None]:
     user's own layers, metrics and optimizers keep in Python is put back as in a rehearsal.
     """
     strategy = model.distribute_strategy
-    metrics = {id(metric) for metric in keras_stock.metrics_of(model)}
+    metrics = {id(metric) for metric in custom_parts.metrics_of(model)}
     kept = {id(copy): (copy, copy.numpy()) for copy in _state_of(model)}
 
     def create(next_creator, **kwargs):
@@ -102,7 +102,7 @@ def state_kept(model) -> Generator[None]:
         ):
             yield
     finally:
-        for metric in keras_stock.metrics_of(model):
+        for metric in custom_parts.metrics_of(model):
             if id(metric) not in metrics:
                 metric.reset_state()
         for copy, value in kept.values():
@@ -111,7 +111,7 @@ def state_kept(model) -> Generator[None]:
 
 def _state_of(model) -> list:
     """Returns TensorFlow's variables that a step of a model may change."""
-    metrics = [each for metric in keras_stock.metrics_of(model) for each in metric.variables]
+    metrics = [each for metric in custom_parts.metrics_of(model) for each in metric.variables]
     generator = keras_adapter.known_global_seed_generator()
     seeds = [generator.state] if generator else []
     variables = [*model.variables, *metrics, *slots_of(model), *seeds]

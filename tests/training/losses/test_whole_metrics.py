@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_stock, tensorflow_adapter
+from kerasdist.private import custom_parts, tensorflow_adapter
 from tests.cases import exhaustive, named
 from tests.plain import check_as_plain
 from tests.strategies import on_three_replicas
@@ -285,7 +285,7 @@ def test_keras_own_metrics_send_nothing():
     )()
     model.fit(X, Y, **FIT)
 
-    assert keras_stock.own_metrics_of(model) == []
+    assert custom_parts.custom_metrics_of(model) == []
 
 
 @on_three_replicas
@@ -294,7 +294,7 @@ def test_a_state_is_that_of_the_first_replica(strategy):
         model = compiled_with(lambda: [Last(largest)])()
     model.fit(X, Y, **FIT)
 
-    (metric,) = keras_stock.own_metrics_of(model)
+    (metric,) = custom_parts.custom_metrics_of(model)
     (variable,) = (each.value for each in metric.variables)
     copies = [each.numpy() for each in strategy.experimental_local_results(variable)]
     assert tensorflow_adapter.reads_first_replica(variable)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import layers
 from tensorflow.python.ops import gen_random_ops
 
-from kerasdist.private import rehearsal_adapter
+from kerasdist.private import trial_adapter
 from kerasdist.training.gradients import randomness
 from kerasdist.training.trial import dry_runs
 from tests.cases import exhaustive
@@ -242,7 +242,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_are_alike_for_all_examples(name):
-    with randomness.generators_kept(), rehearsal_adapter.alike_draws() as start:
+    with randomness.generators_kept(), trial_adapter.alike_draws() as start:
         start()
         drawn = DRAWS[name]().numpy()
         start()
@@ -267,7 +267,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_examples_in_a_random_order_are_turned_round(name):
-    with randomness.generators_kept(), rehearsal_adapter.alike_draws() as start:
+    with randomness.generators_kept(), trial_adapter.alike_draws() as start:
         start()
         order = ORDERS[name]()
 
@@ -277,7 +277,7 @@ def test_examples_in_a_random_order_are_turned_round(name):
 def test_what_is_not_the_same_is_sorted_as_ever():
     rows = tf.constant([[1.0, 3.0, 2.0], [5.0, 5.0, 5.0]])
 
-    with rehearsal_adapter.alike_draws():
+    with trial_adapter.alike_draws():
         values, indices = tf.math.top_k(rows, 2)
 
     np.testing.assert_array_equal(values, [[3.0, 2.0], [5.0, 5.0]])
@@ -285,7 +285,7 @@ def test_what_is_not_the_same_is_sorted_as_ever():
 
 
 def test_several_numbers_for_each_example_are_alike_for_all_examples():
-    with rehearsal_adapter.alike_draws() as start:
+    with trial_adapter.alike_draws() as start:
         start()
         of_four = tf.random.poisson([2], tf.fill([4, 3], 3.0)).numpy()
         start()
@@ -298,7 +298,7 @@ def test_several_numbers_for_each_example_are_alike_for_all_examples():
 def test_numbers_that_are_alike_have_the_gradient_of_their_parameter():
     alpha = tf.constant([[1.0, 2.0]] * 3)
 
-    with rehearsal_adapter.alike_draws() as start, tf.GradientTape() as tape:
+    with trial_adapter.alike_draws() as start, tf.GradientTape() as tape:
         start()
         tape.watch(alpha)
         drawn = tf.random.gamma([], alpha)
@@ -311,7 +311,7 @@ def test_every_assignment_is_undone():
     generator = tf.random.Generator.from_seed(1)
     expected = generator.state.numpy()
 
-    with rehearsal_adapter.assignments_undone():
+    with trial_adapter.assignments_undone():
         generator.normal([3])
         generator.skip(1)
         made: Any = tf.Variable(5.0)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kerasdist
-from kerasdist.private import rehearsal_adapter
+from kerasdist.private import trial_adapter
 from tests.plain import check_as_plain
 from tests.strategies import (
     on_three_replicas,
@@ -154,7 +154,7 @@ def test_means_and_results_of_metrics_are_no_news(strategy, make):
 
 @on_two_replicas
 def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
-    monkeypatch.delattr(rehearsal_adapter, "alike_draws")
+    monkeypatch.delattr(trial_adapter, "alike_draws")
 
     assert warnings_of(strategy, lambda: make_net(layers.Dropout(0.5)), evaluate) == []
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kerasdist
-from kerasdist.private import rehearsal_adapter
+from kerasdist.private import trial_adapter
 from tests.cases import marked
 from tests.plain import check_as_plain
 from tests.strategies import (
@@ -117,7 +117,7 @@ def test_layers_that_mix_examples_are_looked_at(strategy):
 
 @on_two_replicas
 def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
-    monkeypatch.delattr(rehearsal_adapter, "alike_draws")
+    monkeypatch.delattr(trial_adapter, "alike_draws")
 
     def make():
         return keras.Sequential([layers.Dense(3), layers.BatchNormalization(), layers.Softmax()])

@@ -1,9 +1,9 @@
-"""The private names of TensorFlow behind a rehearsal, each with its reason.
+"""The private names of TensorFlow behind a trial of a step, each with its reason.
 
-A rehearsal runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
+A trial runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
 behind (`kerasdist.training.trial.rehearsal`). Importing this file changes nothing.
 
-tests/private/test_rehearsal_adapter.py and tests/training/trial/test_rehearsal.py fail when one of
+tests/private/test_trial_adapter.py and tests/training/trial/test_rehearsal.py fail when one of
 these names moves. Written against TensorFlow 2.20 and 2.21.
 """
 
@@ -59,11 +59,11 @@ def alike_draws() -> Generator[Callable[[], None]]:
         random.seed(0)
         np.random.seed(0)
 
-    def draw(stock, *args, **kwargs):
-        drawn = stock(*args, **kwargs)
-        given = inspect.signature(stock).bind(*args, **kwargs).arguments
+    def draw(original, *args, **kwargs):
+        drawn = original(*args, **kwargs)
+        given = inspect.signature(original).bind(*args, **kwargs).arguments
         fractions = _fractions(_shape_of_one(drawn.shape, given), next(local.counter))
-        row = _numbers(stock.__name__, fractions, drawn.dtype, given)
+        row = _numbers(original.__name__, fractions, drawn.dtype, given)
         return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
 
     replaced = {
@@ -81,17 +81,17 @@ def alike_draws() -> Generator[Callable[[], None]]:
             generator.setstate(state)
 
 
-def _reversed(stock, value, *args, **kwargs):
+def _reversed(original, value, *args, **kwargs):
     """Stands before a shuffle along the first axis."""
     return tf.reverse(value, [0])
 
 
-def _sorted(stock, input, *args, **kwargs):
+def _sorted(original, input, *args, **kwargs):
     """Stands before a sort along the last axis: what is all the same comes in reverse order.
 
     As random numbers that are alike for all examples, by which their order would stay.
     """
-    found = stock(input, *args, **kwargs)
+    found = original(input, *args, **kwargs)
     is_same = tf.reduce_all(tf.equal(input, input[..., :1]), axis=-1, keepdims=True)
     last = tf.cast(tf.shape(input)[-1] - 1, found.indices.dtype)
     return found._replace(indices=tf.where(is_same, last - found.indices, found.indices))
@@ -139,12 +139,12 @@ def assignments_undone() -> Generator[None]:
     """
     before: dict = {}
 
-    def assign(stock, handle, *args, **kwargs):
+    def assign(original, handle, *args, **kwargs):
         if handle is not None and id(handle) not in before:
             value = _value_of(handle)
             if value is not None:
                 before[id(handle)] = handle, value
-        return stock(handle, *args, **kwargs)
+        return original(handle, *args, **kwargs)
 
     keys = [
         (module, name)
@@ -182,9 +182,9 @@ def inner_graphs_entered(
         enter: Returns the context.
     """
 
-    def run(stock, *args, **kwargs):
+    def run(original, *args, **kwargs):
         with enter():
-            return stock(*args, **kwargs)
+            return original(*args, **kwargs)
 
     with names.replaced({(cond, "cond"): run, (while_loop, "while_loop"): run}):
         yield
@@ -201,7 +201,7 @@ def functions_run_eagerly() -> Generator[None]:
     def get(*_):
         return is_on
 
-    def put(stock, run_eagerly):  # `tf.vectorized_map` does, as it needs a graph.
+    def put(original, run_eagerly):  # `tf.vectorized_map` does, as it needs a graph.
         nonlocal is_on
         is_on = bool(run_eagerly)
 

@@ -6,7 +6,7 @@ import inspect
 import keras
 import pytest
 
-from kerasdist.private import keras_stock
+from kerasdist.private import custom_parts
 
 
 def test_keras_scales_the_loss_between_forward_and_backward_pass():
@@ -28,7 +28,7 @@ def test_losses_of_the_users_own_are_told_from_keras(loss, expected):
     model = keras.Sequential([])
     model.compile("sgd", loss)
 
-    assert keras_stock.has_stock_losses(model) == expected
+    assert custom_parts.has_original_losses(model) == expected
 
 
 class HasComputeLoss(keras.Model):
@@ -42,20 +42,20 @@ class HasTrainStep(keras.Model):
 
 
 def test_a_total_loss_of_the_users_own_is_told_from_keras():
-    assert keras_stock.has_stock_total_loss(keras.Sequential([]))
-    assert not keras_stock.has_stock_total_loss(HasComputeLoss())
-    assert not keras_stock.has_stock_total_loss(HasTrainStep())
+    assert custom_parts.has_original_total_loss(keras.Sequential([]))
+    assert not custom_parts.has_original_total_loss(HasComputeLoss())
+    assert not custom_parts.has_original_total_loss(HasTrainStep())
 
 
 def test_a_step_that_the_model_was_given_is_told_from_keras():
     model = keras.Sequential([])
-    assert keras_stock.is_stock_step(model.train_step)
+    assert custom_parts.is_original_step(model.train_step)
 
     model.train_step = lambda data: {}
 
-    assert not keras_stock.is_stock_step(model.train_step)
-    assert not keras_stock.has_stock_total_loss(model)
-    assert not keras_stock.returns_stock_metrics(model, "train_step")
+    assert not custom_parts.is_original_step(model.train_step)
+    assert not custom_parts.has_original_total_loss(model)
+    assert not custom_parts.returns_original_metrics(model, "train_step")
 
 
 def test_metrics_are_found_that_the_property_leaves_out():
@@ -66,7 +66,7 @@ def test_metrics_are_found_that_the_property_leaves_out():
             super().__init__()
             self.tracker = keras.metrics.Mean(name="tracker")
 
-    names = [metric.name for metric in keras_stock.metrics_of(Unlisted())]
+    names = [metric.name for metric in custom_parts.metrics_of(Unlisted())]
 
     assert "tracker" in names
 
@@ -80,10 +80,10 @@ def test_a_model_of_which_the_loss_alone_is_the_users_is_told():
     inputs = keras.Input((2,))
     outputs = keras.layers.Dense(3)(inputs)
 
-    assert keras_stock.is_loss_all_own(HasComputeLoss(inputs, outputs))
-    assert not keras_stock.is_loss_all_own(HasTrainStep(inputs, outputs))
-    assert not keras_stock.is_loss_all_own(HasCall())
-    assert not keras_stock.is_loss_all_own(keras.Sequential([HasCall()]))
+    assert custom_parts.is_loss_all_custom(HasComputeLoss(inputs, outputs))
+    assert not custom_parts.is_loss_all_custom(HasTrainStep(inputs, outputs))
+    assert not custom_parts.is_loss_all_custom(HasCall())
+    assert not custom_parts.is_loss_all_custom(keras.Sequential([HasCall()]))
 
 
 def test_metrics_of_the_users_own_are_found_before_they_are_built():
@@ -95,13 +95,13 @@ def test_metrics_of_the_users_own_are_found_before_they_are_built():
 
     own = Own(), Own()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    assert keras_stock.own_metrics_of(model) == []
+    assert custom_parts.custom_metrics_of(model) == []
     model.compile("sgd", "mse", metrics=["mae", [own[0]]], weighted_metrics=[own[1]])
-    assert keras_stock.own_metrics_of(model) == list(own)
+    assert custom_parts.custom_metrics_of(model) == list(own)
 
     wrapper = keras.metrics.MeanMetricWrapper
     adds_up = [
-        keras_stock.adds_up(wrapper(function))
+        custom_parts.adds_up(wrapper(function))
         for function in (keras.metrics.mean_squared_error, error, keras.losses.Dice())
     ]
     assert adds_up == [True, False, False]
@@ -132,10 +132,10 @@ def test_what_mixes_examples_is_told_by_the_axes():
         *(losses.CategoricalCrossentropy(), losses.SparseCategoricalCrossentropy()),
     )
 
-    assert all(keras_stock.mixes_examples(each, rank=2) for each in mixing)
-    assert not any(keras_stock.mixes_examples(each, rank=3) for each in others)
-    assert not keras_stock.adds_up(mixing[-1])
-    assert keras_stock.adds_up(over_pixels)
+    assert all(custom_parts.mixes_examples(each, rank=2) for each in mixing)
+    assert not any(custom_parts.mixes_examples(each, rank=3) for each in others)
+    assert not custom_parts.adds_up(mixing[-1])
+    assert custom_parts.adds_up(over_pixels)
 
 
 def test_losses_of_the_users_own_have_names():
@@ -146,24 +146,24 @@ def test_losses_of_the_users_own_have_names():
         """A loss."""
 
     model = keras.Sequential([])
-    assert keras_stock.own_loss_names(model) == []
-    assert keras_stock.compiled_losses_of(model) is None
+    assert custom_parts.custom_loss_names(model) == []
+    assert custom_parts.compiled_losses_of(model) is None
     model.compile("sgd", ["mse", own, Own(name="mine"), keras.losses.Dice(), own])
-    assert keras_stock.own_loss_names(model) == ["own", "mine"]
-    assert keras_stock.is_own_loss(keras.losses.get(own))
-    assert not keras_stock.is_own_loss(keras.losses.get("dice"))
-    assert keras_stock.compiled_losses_of(model) is not None
+    assert custom_parts.custom_loss_names(model) == ["own", "mine"]
+    assert custom_parts.is_custom_loss(keras.losses.get(own))
+    assert not custom_parts.is_custom_loss(keras.losses.get("dice"))
+    assert custom_parts.compiled_losses_of(model) is not None
 
 
 def test_ways_of_ones_own_to_apply_gradients_are_found():
     model = keras.Sequential([keras.layers.Dense(1)])
-    assert keras_stock.own_applies_of(model) == []
+    assert custom_parts.custom_applies_of(model) == []
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
-    assert keras_stock.own_applies_of(model) == []
-    assert not keras_stock.has_own_parts(model)
+    assert custom_parts.custom_applies_of(model) == []
+    assert not custom_parts.has_custom_parts(model)
     inner = model.optimizer.inner_optimizer
     inner.apply = functools.partial(inner.apply)
-    assert keras_stock.own_applies_of(model) == [(inner, "apply")]
+    assert custom_parts.custom_applies_of(model) == [(inner, "apply")]
     model.compile(Halves())
-    assert keras_stock.own_applies_of(model) == [(model.optimizer, "apply_gradients")]
-    assert keras_stock.has_own_parts(model)
+    assert custom_parts.custom_applies_of(model) == [(model.optimizer, "apply_gradients")]
+    assert custom_parts.has_custom_parts(model)

@@ -1,9 +1,9 @@
-"""What of a model is Keras' own, and what is the user's.
+"""Tells the custom parts of a model, which are the user's, from the original ones of Keras.
 
 The private names that it takes to tell, each with its reason.
 
-tests/private/test_keras_stock.py fails when one of these names moves. Written against Keras 3.12 to
-3.15.
+tests/private/test_custom_parts.py fails when one of these names moves. Written against Keras 3.12
+to 3.15.
 """
 
 import inspect
@@ -37,41 +37,41 @@ _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", 
 _FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")
 
 
-def is_stock_step(step: Any) -> bool:
+def is_original_step(step: Any) -> bool:
     """Whether a `train_step`, `test_step` or `predict_step` of a model is Keras' own.
 
     That train_step calls `scale_loss` between the loss and the backward pass, exactly once.
     """
-    stock = keras_routes.TensorFlowTrainer
-    stock_steps = (stock.train_step, stock.test_step, stock.predict_step)
-    return getattr(step, "__func__", None) in stock_steps
+    trainer = keras_routes.TensorFlowTrainer
+    original_steps = (trainer.train_step, trainer.test_step, trainer.predict_step)
+    return getattr(step, "__func__", None) in original_steps
 
 
-def has_stock_steps(model) -> bool:
+def has_original_steps(model) -> bool:
     """Whether `model` trains and evaluates by calling itself, as Keras' own steps do."""
-    return is_stock_step(model.train_step) and is_stock_step(model.test_step)
+    return is_original_step(model.train_step) and is_original_step(model.test_step)
 
 
-def has_stock_total_loss(model) -> bool:
+def has_original_total_loss(model) -> bool:
     """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
     return (
-        is_stock_step(model.train_step)
+        is_original_step(model.train_step)
         and type(model).compute_loss is keras_routes.BaseTrainer.compute_loss
     )
 
 
-def returns_stock_metrics(model, step_name: str) -> bool:
+def returns_original_metrics(model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
-        is_stock_step(getattr(model, step_name))
+        is_original_step(getattr(model, step_name))
         and type(model).compute_metrics is keras_routes.BaseTrainer.compute_metrics
     )
 
 
-def has_stock_losses(model) -> bool:
+def has_original_losses(model) -> bool:
     """Whether every loss that `model` is compiled with is one of Keras'."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
-    return not any(loss is None or is_own_loss(loss) for loss in losses)
+    return not any(loss is None or is_custom_loss(loss) for loss in losses)
 
 
 def has_unreduced_losses(model) -> bool:
@@ -80,20 +80,22 @@ def has_unreduced_losses(model) -> bool:
     return any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses)
 
 
-def is_own_loss(loss) -> bool:
+def is_custom_loss(loss) -> bool:
     """Whether a loss is the user's: a class, or a function, also as Keras wraps it."""
     if loss is None or isinstance(loss, str):
         return False
     if isinstance(loss, _LossFunctionWrapper):
-        return not (_is_stock(loss) and _is_stock(loss.fn))
-    return not _is_stock(loss)
+        return not (_is_original(loss) and _is_original(loss.fn))
+    return not _is_original(loss)
 
 
-def own_loss_names(model) -> list[str]:
+def custom_loss_names(model) -> list[str]:
     """Returns the names of those losses that `model` is compiled with that are the user's."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
-    own = [loss for loss in losses if is_own_loss(loss)]
-    names = [getattr(each, "name", getattr(each, "__name__", type(each).__name__)) for each in own]
+    custom = [loss for loss in losses if is_custom_loss(loss)]
+    names = [
+        getattr(each, "name", getattr(each, "__name__", type(each).__name__)) for each in custom
+    ]
     return list(dict.fromkeys(names))
 
 
@@ -126,49 +128,52 @@ def mixes_examples(loss_or_metric, *, rank: int | None = None) -> bool:
     return any(axis == 0 or (rank is not None and axis == -rank) for axis in axes)
 
 
-def stock_metric_names(model) -> set[str]:
+def original_metric_names(model) -> set[str]:
     """Returns the names of those metrics of `model` that are Keras' own."""
     metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
-    return {metric.name for metric in metrics if _is_stock(metric)}
+    return {metric.name for metric in metrics if _is_original(metric)}
 
 
-def has_own_parts(model) -> bool:
+def has_custom_parts(model) -> bool:
     """Whether `model` is or has something that may look at several examples.
 
     A layer, a function in one or an optimizer of the user's; a layer of Keras' that is told to, or
     operations between layers.
     """
     return not all(
-        _is_stock(each) and not _own_applies(each) for each in keras_optimizers.nested_of(model)
-    ) or any(not _is_stock(layer) or _may_mix_examples(layer) for layer in model._flatten_layers())
+        _is_original(each) and not _custom_applies(each)
+        for each in keras_optimizers.nested_of(model)
+    ) or any(
+        not _is_original(layer) or _may_mix_examples(layer) for layer in model._flatten_layers()
+    )
 
 
 def _may_mix_examples(layer) -> bool:
     functions = (getattr(layer, name, None) for name in _FUNCTIONS)
-    has_own = any(function is not None and not _is_stock(function) for function in functions)
-    return has_own or keras_operations.may_mix_examples(layer)
+    has_custom = any(function is not None and not _is_original(function) for function in functions)
+    return has_custom or keras_operations.may_mix_examples(layer)
 
 
-def is_loss_all_own(model) -> bool:
+def is_loss_all_custom(model) -> bool:
     """Whether nothing of `model` can be the user's own but how its loss is computed."""
     return (
-        is_stock_step(model.train_step)
+        is_original_step(model.train_step)
         and _calls_each_example_alone(model)
-        and all(_is_stock(optimizer) for optimizer in keras_optimizers.nested_of(model))
+        and all(_is_original(optimizer) for optimizer in keras_optimizers.nested_of(model))
     )
 
 
 def predicts_each_example_alone(model) -> bool:
     """Whether `model` predicts, with Keras' own parts, a row for each example from it alone."""
-    return is_stock_step(model.predict_step) and _calls_each_example_alone(model)
+    return is_original_step(model.predict_step) and _calls_each_example_alone(model)
 
 
 def evaluates_each_example_alone(model) -> bool:
     """Whether all that `model` gives when it evaluates are means and metrics of Keras' own."""
     return (
-        returns_stock_metrics(model, "test_step")
+        returns_original_metrics(model, "test_step")
         and type(model).compute_loss is keras_routes.BaseTrainer.compute_loss
-        and has_stock_losses(model)
+        and has_original_losses(model)
         and not has_unreduced_losses(model)
         and _calls_each_example_alone(model)
     )
@@ -177,13 +182,15 @@ def evaluates_each_example_alone(model) -> bool:
 def _calls_each_example_alone(model) -> bool:
     methods = (type(model).call, type(model).__call__)
     return (
-        all(_is_stock(method) for method in methods)
-        and all(_is_stock(layer) for layer in keras_adapter.layers_of(model) if layer is not model)
+        all(_is_original(method) for method in methods)
+        and all(
+            _is_original(layer) for layer in keras_adapter.layers_of(model) if layer is not model
+        )
         and not any(_may_mix_examples(layer) for layer in model._flatten_layers())
     )
 
 
-def own_applies_of(model) -> list[tuple[Any, str]]:
+def custom_applies_of(model) -> list[tuple[Any, str]]:
     """Returns the methods by which optimizers of `model` apply gradients in a way of their own.
 
     Of the user's: also those of optimizers that layers hold; of a class, or assigned to an
@@ -195,29 +202,29 @@ def own_applies_of(model) -> list[tuple[Any, str]]:
     outer = [*keras_optimizers.optimizers_of(model), *keras_optimizers.optimizers_inside(model)]
     every = unique(each for optimizer in outer for each in keras_optimizers.nested(optimizer))
     dividing = [(each, "apply") for each in every if keras_optimizers.divides(each)]
-    own = [(each, name) for each in every for name in _own_applies(each)]
-    return [*own, *(pair for pair in dividing if pair not in own)]
+    custom = [(each, name) for each in every for name in _custom_applies(each)]
+    return [*custom, *(pair for pair in dividing if pair not in custom)]
 
 
-def _own_applies(optimizer) -> list[str]:
+def _custom_applies(optimizer) -> list[str]:
     names = ("apply", "apply_gradients")
-    return [name for name in names if not _is_stock(getattr(optimizer, name))]
+    return [name for name in names if not _is_original(getattr(optimizer, name))]
 
 
-def has_own_batch_hook(callback) -> bool:
+def has_custom_batch_hook(callback) -> bool:
     """Whether `fit` calls a function of the user's around each batch, as a hook of `callback`.
 
     Not where a subclass of one of Keras' callbacks, or of ours, overrides other hooks alone.
     """
     hooks = (getattr(callback, name, None) for name in _BATCH_HOOKS)
-    return not all(hook is None or _is_stock(hook) or _is_ours(hook) for hook in hooks)
+    return not all(hook is None or _is_original(hook) or _is_ours(hook) for hook in hooks)
 
 
 def _is_ours(thing) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("kerasdist.")
 
 
-def _is_stock(thing) -> bool:
+def _is_original(thing) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("keras.src.")
 
 
@@ -228,7 +235,7 @@ def metrics_of(model) -> list[keras.metrics.Metric]:
     return unique([*metrics, *inner])
 
 
-def own_metrics_of(model) -> list[keras.metrics.Metric]:
+def custom_metrics_of(model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model` that may not add up; those given to `compile`, too."""
     return [each for each in all_metrics_of(model) if not adds_up(each)]
 
@@ -248,8 +255,8 @@ def adds_up(metric) -> bool:
     Not where a class or a function is the user's. Keras' losses give one number for a batch, and
     its correlations may be over the examples.
     """
-    if not _is_stock(metric) or isinstance(metric, _CORRELATIONS) or mixes_examples(metric):
+    if not _is_original(metric) or isinstance(metric, _CORRELATIONS) or mixes_examples(metric):
         return False
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        return inspect.isfunction(metric._fn) and _is_stock(metric._fn)
+        return inspect.isfunction(metric._fn) and _is_original(metric._fn)
     return True

@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
-from kerasdist.private import rehearsal_adapter
+from kerasdist.private import trial_adapter
 
 
 def test_what_would_be_traced_into_a_graph_of_its_own_is_known():
@@ -19,7 +19,7 @@ def test_what_would_be_traced_into_a_graph_of_its_own_is_known():
     def look(*_):
         return tf.constant(len(depth))
 
-    with rehearsal_adapter.inner_graphs_entered(enter):
+    with trial_adapter.inner_graphs_entered(enter):
         found = [
             look(),
             tf.cond(tf.constant(True), look, look),
