@@ -34,6 +34,7 @@ from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.losses import batch_statistics, global_loss, loss_scale, whole_metrics
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.parameter_servers import step_function as worker_step_function
 from kerasdist.training.parameter_servers.byte_balance import ByteBalance
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
@@ -103,7 +104,7 @@ def _make_train_function(stock, model, force=False):
     training = running_call.training_of(model)
     callbacks = training.update_callbacks if training else ()
     if force or not _fits(model.train_function, callbacks):
-        scope_checks.check(model)
+        _check(model)
         element_spec = training.element_spec if training else None
         if callbacks and element_spec is not None and model.train_function is None:
             _make_variables(model, element_spec)
@@ -123,6 +124,13 @@ def _make_train_function(stock, model, force=False):
     model.train_function.restart()
     own_functions.note_ours(model.train_function)
     return model.train_function
+
+
+def _check(model):
+    """Refuses what a step cannot do here, before callbacks prepare for it or anything is traced."""
+    scope_checks.check(model)
+    if traits.keeps_own_pace(model.distribute_strategy):
+        worker_step_function.check(model)
 
 
 def _make_step(model, step, *, rehearse, **arguments) -> TrainFunction:
@@ -149,7 +157,7 @@ def _make_test_function(stock, model, force=False):
     if isinstance(model.train_function, WorkerStepFunction):
         model.train_function.wait()  # In a callback of `fit`: Keras resets the metrics next.
     if model.test_function is None or force:
-        scope_checks.check(model)
+        _check(model)
         is_rehearsed = rehearsed_evaluation.is_due(model)
         model.test_function = _make_step(
             model,

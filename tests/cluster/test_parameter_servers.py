@@ -516,6 +516,26 @@ def loop_of_its_own(strategy):
     }
 
 
+class CustomStep(keras.Model):
+    """Applies gradients in a step of its own; its layer has its weights before it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Dense(1)
+        self.layer.build((None, 6))
+
+    def call(self, inputs):
+        return self.layer(inputs)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
 def error_of(function) -> str:
     try:
         function()
@@ -530,6 +550,8 @@ def errors(strategy):
     with strategy.scope():
         eager = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
         eager.compile("sgd", "mse", run_eagerly=True)
+        accumulating = CustomStep()
+        accumulating.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
     short = dataset(20).repeat(1)
     found = {
         "endless function": error_of(lambda: model.fit(lambda c: dataset().repeat(), verbose=0)),
@@ -542,6 +564,11 @@ def errors(strategy):
         "accumulation": error_of(
             lambda: model.fit(
                 dataset(), verbose=0, callbacks=[callbacks.GradientAccumulation(steps=2)]
+            )
+        ),
+        "optimizer's accumulation": error_of(
+            lambda: accumulating.fit(
+                dataset(), verbose=0, callbacks=[callbacks.GradientClipping(global_norm=1.0)]
             )
         ),
     }
@@ -810,6 +837,7 @@ def test_logs_are_numbers_on_the_way_and_exact_at_the_end():
         ("ends early", r"ValueError: The data of a worker ended .* Call `repeat\(\)`"),
         ("eager", "ValueError: `run_eagerly=True` cannot be had with parameter servers"),
         ("accumulation", "ValueError: GradientAccumulation is not supported with parameter serv"),
+        ("optimizer's accumulation", "ValueError: .* cannot accumulate gradients in them"),
     ],
 )
 def test_says_what_cannot_be_had(name, message):

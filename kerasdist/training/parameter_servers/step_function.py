@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -45,7 +46,7 @@ class WorkerStepFunction:
     may_have_discarded = True  # It is not known before somebody asks.
 
     def __init__(self, model, step, **arguments):
-        _check(model)
+        sharded_variables.check_placement(model)
         self._strategy = model.distribute_strategy
         self._copies = LocalCopies(model) if custom_parts.is_original_step(step) else None
         self._step = ModelStep(
@@ -315,7 +316,12 @@ def _spec_of(batch, element_spec):
     )
 
 
-def _check(model):
+def check(model: keras.Model) -> None:
+    """Checks, before anything is traced, that asynchronous workers can run the steps of a model.
+
+    Raises:
+        ValueError: It is to run eagerly, or one of its optimizers accumulates gradients.
+    """
     if model.run_eagerly:
         raise ValueError(
             "`run_eagerly=True` cannot be had with parameter servers: the workers run what the "
@@ -330,4 +336,3 @@ def _check(model):
                 "would apply what another has half added. Received: gradient_accumulation_steps="
                 f"{steps}. Use larger batches."
             )
-    sharded_variables.check_placement(model)

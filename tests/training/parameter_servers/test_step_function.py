@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter
+from kerasdist.training.parameter_servers import step_function
 from kerasdist.training.parameter_servers.data_source import WorkerDataSource
 from kerasdist.training.parameter_servers.epoch_iterator import Calls
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
@@ -93,4 +94,4 @@ def test_gradients_cannot_be_accumulated_by_the_optimizer(worker_in_process):
     )
 
     with pytest.raises(ValueError, match="Received: gradient_accumulation_steps=3"):
-        make_step(model)
+        step_function.check(model)
