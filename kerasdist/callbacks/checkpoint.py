@@ -248,7 +248,6 @@ class Checkpoint(UpdateCallback):
         return UpdateCounter(self.model, every_steps=self.every_steps, every_secs=self.every_secs)
 
     def on_train_begun(self):
-        """Is called after `on_train_begin` of all callbacks."""
         if self._resumption is not None:
             self._resumption.set_first_epoch()
 
@@ -276,7 +275,6 @@ class Checkpoint(UpdateCallback):
             self._leave()
 
     def on_epoch_begun(self, epoch):
-        """Is called after `on_epoch_begin` of all callbacks."""
         if self._resumption is not None:
             self._resumption.go_on_in_epoch()
 

@@ -69,7 +69,7 @@ class FirstStepProof(keras.callbacks.Callback):
 
     def _unwatch(self):
         if self._watched and self.model.train_function is self._watched:
-            self.model.train_function = self._watched.step
+            self.model.train_function = self._watched.inside
         self._watched = None
 
     def _prove(self, batch):

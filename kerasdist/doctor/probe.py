@@ -177,7 +177,7 @@ class Probe:
 
     def _make_train_function(self, stock, model, force=False):
         if isinstance(model.train_function, WatchedStep):
-            model.train_function = model.train_function.step
+            model.train_function = model.train_function.inside
         stock(model, force)
         model.train_function = WatchedStep(
             model.train_function,

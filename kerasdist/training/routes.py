@@ -31,6 +31,7 @@ from kerasdist.training.gradients import (
 )
 from kerasdist.training.hooks import forgotten_scope, scope_checks, slots, update_callback
 from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import batch_statistics, global_loss, loss_scale, whole_metrics
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
@@ -53,7 +54,6 @@ from kerasdist.training.step import (
 from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
-from kerasdist.training.step.train_function import TrainFunction
 from kerasdist.training.trial import rehearsal, rehearsed_evaluation, rehearsed_predictions
 
 
@@ -154,7 +154,7 @@ def _make_test_function(stock, model, force=False):
         return stock(model, force)
     batch_statistics.synchronize(model)
     batch_statistics.synchronize_workers(model)
-    if isinstance(model.train_function, WorkerStepFunction):
+    if isinstance(model.train_function, TrainFunction):
         model.train_function.wait()  # In a callback of `fit`: Keras resets the metrics next.
     if model.test_function is None or force:
         _check(model)
@@ -281,8 +281,7 @@ def _make_predict_function(stock, model, force=False):
             if is_remote
             else PredictFunction(model, describe_difference=describe)
         )
-    if isinstance(model.predict_function, WorkerPredictFunction):
-        model.predict_function.restart()
+    model.predict_function.restart()
     return model.predict_function
 
 

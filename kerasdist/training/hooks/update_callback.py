@@ -60,6 +60,12 @@ class UpdateCallback(keras.callbacks.Callback):
         Traced with the update: it does not run for batches that are only accumulated.
         """
 
+    def on_train_begun(self) -> None:
+        """Is called after `on_train_begin` of all callbacks."""
+
+    def on_epoch_begun(self, epoch: int) -> None:
+        """Is called after `on_epoch_begin` of all callbacks."""
+
     def on_test_begin(self, logs=None):
         self._check_is_training("evaluate")
 

@@ -24,6 +24,7 @@ from kerasdist.private import (
 )
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
+from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.parameter_servers import abandonment, ledger, sharded_variables
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
@@ -37,13 +38,11 @@ from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 _LOGS_SECS = 1.0
 
 
-class WorkerStepFunction:
+class WorkerStepFunction(TrainFunction):
     """Runs the steps of a model on the workers of a ParameterServerStrategy.
 
     Args: those of `ModelStep`.
     """
-
-    may_have_discarded = True  # It is not known before somebody asks.
 
     def __init__(self, model, step, **arguments):
         sharded_variables.check_placement(model)
@@ -72,14 +71,21 @@ class WorkerStepFunction:
         self._running: list = []
         # They hold the iterator of the data, which must end with the `fit` that has made it.
         self._calls: Callable[[], Calls | None] = lambda: None
-        self.num_steps_of_epoch = 0
+        self._num_steps_of_epoch = 0
         self._traced_for = None  # The data, and below the functions traced for it.
         self._concrete: dict = {}
         self._recent: dict | None = None
         self._recent_at = 0.0
 
-    def restart(self):
-        """Waits for what still runs, and begins anew."""
+    @property
+    def may_have_discarded(self) -> bool:
+        return True  # It is not known before somebody asks.
+
+    @property
+    def num_steps_of_epoch(self) -> int:
+        return self._num_steps_of_epoch
+
+    def restart(self) -> None:
         try:
             self.finish()
         except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS):
@@ -128,11 +134,6 @@ class WorkerStepFunction:
         return abandonment.abandoned_after_errors(self._coordinator, self._running)
 
     def finish(self) -> int | None:
-        """Waits for the steps that still run.
-
-        Returns:
-            How many steps of the epoch have been made; None where these are all.
-        """
         running = list(self._running)
         self._running.clear()
         for call in running:
@@ -143,17 +144,14 @@ class WorkerStepFunction:
         return calls.num_done_of_epoch
 
     def wait(self) -> None:
-        """Waits until metrics have what runs, before others reset them.
-
-        Its calls end later, as callbacks count them: the logs of `fit` are then without them.
-        """
+        # The calls end later, as callbacks count them: the logs of `fit` are then without them.
         with self._abandoned():
             for call in self._running:
                 self._settle(call)
 
     def _advance(self, calls: Calls) -> int:
         if self._calls() is not calls:
-            self._calls, self.num_steps_of_epoch = weakref.ref(calls), calls.num_done_of_epoch
+            self._calls, self._num_steps_of_epoch = weakref.ref(calls), calls.num_done_of_epoch
         while call := calls.take():
             self._start(call)
         if not calls.runs_ahead:
@@ -213,7 +211,7 @@ class WorkerStepFunction:
         """Waits for a call, and counts it; returns how many steps it had batches for."""
         num_taken = self._settle(call)
         call.calls.end(call, num_taken)
-        self.num_steps_of_epoch = call.calls.num_done_of_epoch
+        self._num_steps_of_epoch = call.calls.num_done_of_epoch
         return num_taken
 
     def _settle(self, call: Call) -> int:

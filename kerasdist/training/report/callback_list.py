@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.private.replaced_method import ReplacedMethods
 from kerasdist.training.context import peers, traits
+from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.report.wrapper import Wrapper
@@ -56,7 +57,7 @@ class CallbackList(keras.callbacks.CallbackList):
         with self._sorted(_is_inner):
             super().on_train_begin(logs)
         for callback in self.callbacks:
-            if hasattr(callback, "on_train_begun"):  # Of ours: Keras has no such hook.
+            if isinstance(callback, UpdateCallback):
                 callback.on_train_begun()
         if not self._is_alone:  # Only now: a callback may have restored them.
             drift.check_begin(self.model)
@@ -78,7 +79,7 @@ class CallbackList(keras.callbacks.CallbackList):
             if self.model.stop_training:
                 self._request_stop(step)  # All workers know of it after the first step.
         for callback in self.callbacks:
-            if hasattr(callback, "on_epoch_begun"):  # Of ours: Keras has no such hook.
+            if isinstance(callback, UpdateCallback):
                 callback.on_epoch_begun(epoch)
         self._find_listeners()
 

@@ -14,6 +14,7 @@ from kerasdist.private import keras_routes
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training.context import running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.hooks.train_function import EnclosingFunction, TrainFunction
 from kerasdist.training.losses.loss_sums import LossSums
 from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
 from kerasdist.training.step.step_times import StepTimes
@@ -51,7 +52,8 @@ def note_ours(function) -> None:
 def _make(method: Callable, model, kind: str, *args, **kwargs):
     name = f"{kind}_function"
     callbacks = running_call.update_callbacks_of(model) if kind == "train" else ()
-    if getattr(getattr(model, name), "callbacks", callbacks) != callbacks:
+    before = getattr(model, name)
+    if isinstance(before, TrainFunction) and before.callbacks != callbacks:
         setattr(model, name, None)  # Not every override takes `force`.
     _local.ours, _local.is_asked = None, True
     try:
@@ -62,7 +64,7 @@ def _make(method: Callable, model, kind: str, *args, **kwargs):
     function = getattr(model, name)
     if ours is not None:
         function = function if function is ours else WrappedFunction(function, ours)
-    elif hasattr(function, "restart"):  # Of the `fit` before.
+    elif isinstance(function, TrainFunction):  # Of the `fit` before.
         function.restart()
     else:
         _check(model, kind, callbacks)
@@ -94,36 +96,29 @@ def _check(model, kind: str, callbacks):
         )
 
 
-class WrappedFunction:
-    """What an override has made around a function of ours, with all that is asked of ours.
+class WrappedFunction(EnclosingFunction):
+    """What an override has made around a function of ours.
 
     Args:
         function: Of the user's own.
         ours: The train or test function inside.
     """
 
-    def __init__(self, function: Callable, ours):
+    def __init__(self, function: Callable, ours: TrainFunction):
+        super().__init__(ours)
         self._function = function
-        self._ours = ours
 
     def __call__(self, data) -> dict:
         return self._function(data)
 
-    def __getattr__(self, name):
-        return getattr(self._ours, name)
 
-
-class OwnFunction:
-    """A train or test function of the user's own, with what is asked of ours (`TrainFunction`).
+class OwnFunction(TrainFunction):
+    """A train or test function of the user's own; nobody counts its examples.
 
     Args:
         function: Takes an iterator over batches, and returns the logs of a step.
         strategy: Of the model.
     """
-
-    callbacks = ()
-    may_have_discarded = False
-    num_examples = 0  # Nobody counts them.
 
     def __init__(self, function: Callable, strategy):
         self._function = function
@@ -132,9 +127,6 @@ class OwnFunction:
         is_one = strategy.num_replicas_in_sync == 1
         self._scope = strategy.scope if is_one else contextlib.nullcontext
         self.losses, self.times = LossSums(strategy), StepTimes(is_on=False)
-
-    def restart(self) -> None:
-        """Does nothing: there is no state."""
 
     def __call__(self, data) -> dict:
         if not isinstance(data, GlobalBatches):

@@ -43,6 +43,9 @@ class PredictFunction:
         )
         self._run = self._compiled(self._predict)
 
+    def restart(self) -> None:
+        """Begins a `predict`, to which an earlier one has left nothing."""
+
     def __call__(self, data: list):
         """Returns the outputs of a list of global batches as one structure of tensors."""
         outputs = [

@@ -18,6 +18,7 @@ from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.batches import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.hooks import step_variables, update_callback
+from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.replica import draws
 from kerasdist.training.step import graph_errors, replica_run, step_loops
 from kerasdist.training.step.first_step_check import FirstStepCheck
@@ -44,7 +45,7 @@ class _News(NamedTuple):
     is_discarded: Any
 
 
-class StepFunction:
+class StepFunction(TrainFunction):
     """Runs one or more steps of a model over the replicas of its strategy.
 
     Args:
@@ -82,16 +83,13 @@ class StepFunction:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether every replica has the whole batch: else it is not what one device gives."""
         return self._repeated.are_on
 
     @property
-    def was_rehearsed(self) -> bool:
-        """Whether a first step has been checked."""
+    def was_checked(self) -> bool:
         return self._check.is_made
 
-    def restart(self):
-        """Counts examples from 0 again, and looks at the first batch again."""
+    def restart(self) -> None:
         self._step.restart()
         self._stop_request.assign(0)
         self._num_stop_requests.assign(0)
@@ -101,21 +99,17 @@ class StepFunction:
             self.look_again()
 
     def look_again(self) -> None:
-        """Compares the next batch of the workers, too, as that of a new epoch."""
         self._is_digest_due.assign(True)
         self._is_comparison_due = True
 
     def trace_again(self) -> None:
-        """Forgets what has been traced: the steps are computed in another way."""
         self._graphs.clear()
 
     def request_stop(self) -> None:
-        """Tells the other workers, with the next gradients, that this one wants to stop."""
         self._stop_request.assign(1)
 
     @property
     def is_stop_requested(self) -> bool:
-        """Whether a worker wanted to stop before the last step; the same on every worker."""
         if self._news is not None:
             requests = self._news.num_stop_requests
             return requests is not None and float(requests) > 0
@@ -123,7 +117,6 @@ class StepFunction:
 
     @property
     def may_have_discarded(self) -> bool:
-        """Whether a callback may have discarded a step of the last call."""
         if self._news is None:
             return True
         return self._news.is_discarded is not None and bool(self._news.is_discarded)

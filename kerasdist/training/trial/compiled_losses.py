@@ -6,6 +6,7 @@ from collections.abc import Callable
 from kerasdist.private import custom_parts
 from kerasdist.training.context import peers
 from kerasdist.training.context.announcements import announce
+from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import whole_losses
 from kerasdist.training.trial import loss_rows
 
@@ -48,8 +49,8 @@ def compared(
             return outcome, difference
         stack.pop_all()  # It stays.
     for function in (model.train_function, model.test_function):
-        trace_again = getattr(function, "trace_again", lambda: None)  # None before the first call.
-        trace_again()
+        if isinstance(function, TrainFunction):
+            function.trace_again()
     if peers.is_chief(strategy):
         announce(_describe(model))
     return mended

@@ -15,6 +15,7 @@ from kerasdist.private import custom_parts
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
+from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import batch_statistics, whole_metrics
 from kerasdist.training.replica import own_attributes, replica_step
 from kerasdist.training.step import graph_errors, replica_run
@@ -60,9 +61,8 @@ def warn_of_differences(
         Whether every replica is to have it, because only then the step gives what one device gives.
     """
     training = model.train_function
-    is_said = getattr(training, "was_rehearsed", False) and custom_parts.returns_original_metrics(
-        model, "test_step"
-    )
+    was_checked = isinstance(training, TrainFunction) and training.was_checked
+    is_said = was_checked and custom_parts.returns_original_metrics(model, "test_step")
     if is_said and not training.is_repeated:
         return False
     num_replicas = model.distribute_strategy.num_replicas_in_sync

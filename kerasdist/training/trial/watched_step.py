@@ -10,35 +10,33 @@ import numpy as np
 from kerasdist.private import keras_optimizers
 from kerasdist.support.unique import by_unique_name
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.hooks.train_function import EnclosingFunction
 
 
-class WatchedStep:
+class WatchedStep(EnclosingFunction):
     """Stands in for the train function of a model, Keras' own or ours.
 
     Args:
-        step: The function.
+        inside: The function.
         num_steps: How many batches a call of Keras' own may take: `steps_per_execution`.
-        watch: Called as watch(batches, run) in the place of `step`; `run()` is what `step` does and
+        watch: Called as watch(batches, run) in the place of `inside`; `run()` is what that does and
             returns its logs and the number of steps. `batches` is None where each worker reads a
             part of its own.
     """
 
-    def __init__(self, step: Callable, *, num_steps: int, watch: Callable):
-        self.step = step
+    def __init__(self, inside: Callable, *, num_steps: int, watch: Callable):
+        super().__init__(inside)
         self._num_steps = num_steps
         self._watch = watch
 
-    def __getattr__(self, name):
-        return getattr(self.step, name)
-
     def __call__(self, data):
         if isinstance(data, GlobalBatches) and data.next_size is not None:
-            return self._watch(None, lambda: (self.step(data), data.num_taken))
+            return self._watch(None, lambda: (self.inside(data), data.num_taken))
         taken = _take(data, self._num_steps)
 
         def run():
             with _instead(data, taken) as batches:
-                return self.step(batches), len(taken)
+                return self.inside(batches), len(taken)
 
         return self._watch(taken, run)
 
