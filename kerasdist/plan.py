@@ -258,7 +258,7 @@ def _messages(strategy):
 
 
 def _steps_per_call(model, cluster, callbacks):
-    from kerasdist.training.parameter_servers import batch_hooks
+    from kerasdist.training.hooks import batch_hooks
 
     if model.steps_per_execution > 1:
         return str(model.steps_per_execution)

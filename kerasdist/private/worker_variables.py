@@ -3,8 +3,15 @@
 tests/private/test_worker_variables.py fails when one of these names moves.
 """
 
+import uuid
+
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
+
+
+def unique_name() -> str:
+    """Returns a name that nobody else has, also where a later program meets the same workers."""
+    return f"kerasdist_{uuid.uuid4().hex}"
 
 
 def variable(like: tf.Variable | tf.TensorSpec, name: str) -> tf.Variable:

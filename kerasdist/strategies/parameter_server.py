@@ -14,7 +14,7 @@ from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
 from kerasdist.training.parameter_servers import sharded_variables
-from kerasdist.training.parameter_servers.data_waits import DataWaits
+from kerasdist.training.parameter_servers.worker_times import DataWaits
 
 
 class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):

@@ -36,7 +36,6 @@ from kerasdist.training.losses import batch_statistics, global_loss, loss_scale,
 from kerasdist.training.parameter_servers import delivery as remote_delivery
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers import step_function as worker_step_function
-from kerasdist.training.parameter_servers.byte_balance import ByteBalance
 from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochIterator
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
@@ -70,7 +69,7 @@ def adapt(strategy) -> None:
             is_local_update=is_local_update,
             update=remote_delivery.update_in_place,
             update_outside=sharded_variables.update_outside,
-            create=_refusing_legacy_keras(ByteBalance(num_servers).create),
+            create=_refusing_legacy_keras(sharded_variables.ByteBalance(num_servers).create),
         )
     else:
         create = _refusing_legacy_keras(variable_creation.creator_for(strategy))

@@ -51,3 +51,7 @@ def test_numbers_are_0_until_they_are_noted():
         return before
 
     assert [noted().numpy().tolist() for _ in range(2)] == [[0, 0], [1, 2]]
+
+
+def test_no_two_names_are_the_same():
+    assert len({worker_variables.unique_name() for _ in range(100)}) == 100

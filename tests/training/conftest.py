@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kerasdist.private import coordinator_adapter
-from kerasdist.training.parameter_servers import data_waits, ledger, sharded_variables
+from kerasdist.training.parameter_servers import ledger, sharded_variables, worker_times
 from tests import strategies
 
 
@@ -36,7 +36,7 @@ def worker_in_process(monkeypatch):
     strategy: Any = strategies.get("one device")
     for name in ("coordinator", "watch", "step_watch"):
         monkeypatch.setattr(strategy, name, Worker(), raising=False)
-    monkeypatch.setattr(strategy, "data_waits", data_waits.DataWaits(), raising=False)
+    monkeypatch.setattr(strategy, "data_waits", worker_times.DataWaits(), raising=False)
     monkeypatch.setattr(strategy, "is_deterministic", False, raising=False)
     served = types.SimpleNamespace(num_workers=1)
     monkeypatch.setattr(strategy, "served_cluster", served, raising=False)

@@ -14,7 +14,7 @@ from kerasdist.training.context import running_call
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
-from kerasdist.training.parameter_servers import batch_hooks
+from kerasdist.training.hooks import batch_hooks
 from kerasdist.training.parameter_servers.data_source import Pass, WorkerDataSource
 
 # Of a call where the number of its steps is left to us: long beside the millisecond or less in

@@ -25,7 +25,6 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, tensorflow_adapter, worker_variables
-from kerasdist.training.parameter_servers.worker_names import unique_name
 
 # Of a number in the ledger, from the lowest: update of the step, step of the call, the call.
 _STEP = 1 << 8
@@ -140,7 +139,7 @@ class Ledger:
         self, devices: list[str], num_rows: int, *, sleep: Callable[[float], object] = time.sleep
     ):
         self._sleep = sleep
-        self._name = unique_name()
+        self._name = worker_variables.unique_name()
         self._num_calls = [0] * num_rows
         self._rows_of_calls = _RowsOfCalls(self._num_calls)
         self._rows: dict[str, Any] = {}

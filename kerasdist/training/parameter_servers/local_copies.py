@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, stand_ins, worker_variables
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
-from kerasdist.training.parameter_servers.worker_names import unique_name
 
 # Of a weight: copying a larger one takes longer than a message of its own.
 _MOST_BYTES = 2**16
@@ -32,7 +31,7 @@ class LocalCopies:
         variables = model.trainable_variables
         self._variables = [variable for variable in variables if _is_small(variable.value)]
         self._remote = [variable.value for variable in self._variables]
-        self._prefix = unique_name()
+        self._prefix = worker_variables.unique_name()
         self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager

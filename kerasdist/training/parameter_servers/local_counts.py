@@ -19,7 +19,6 @@ import tensorflow as tf
 from kerasdist.private import stand_ins, worker_variables
 from kerasdist.training.parameter_servers import sums
 from kerasdist.training.parameter_servers.ledger import Ledger
-from kerasdist.training.parameter_servers.worker_names import unique_name
 
 
 class LocalCounts:
@@ -46,7 +45,7 @@ class LocalCounts:
         self._unsure = [variable for variable in self._variables if id(variable) in unsure]
         self._num_examples = num_examples
         self._ledger = ledger
-        self._prefix = unique_name()
+        self._prefix = worker_variables.unique_name()
         self._resets: list[tf.Operation] = []  # Of the trace that runs.
 
     @contextlib.contextmanager

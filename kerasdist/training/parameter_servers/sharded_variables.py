@@ -1,12 +1,16 @@
-"""Variables in several parts, one on each of some parameter servers.
+"""Variables on parameter servers: on which one each lives, whole or in several parts.
+
+TensorFlow takes the servers in turn, so that all kernels are on one and all biases on another. Here
+a variable goes to the server that holds the fewest bytes.
 
 TensorFlow's ShardedVariable divides a variable by its rows. Keras takes every variable for a single
 one, so that here its gradient is that of all parts, and its update one for each part, beside its
 slots.
 """
 
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -18,19 +22,59 @@ from kerasdist.support.text import short_list
 # What they do to one row depends on the others.
 _OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
 _Fixed = tf.distribute.experimental.partitioners.FixedShardsPartitioner
+_Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
-def parts_of(variable) -> list[tf.Variable]:
+class ByteBalance:
+    """Makes the variables of one strategy, each on the parameter server with the fewest bytes.
+
+    Args:
+        num_servers: Number of parameter servers.
+    """
+
+    def __init__(self, num_servers: int):
+        self._num_bytes = [0] * num_servers
+
+    def create(self, create_on: Callable, next_creator: Callable, **kwargs: Any) -> Any:
+        """Makes a variable, whole or in parts; see `create`.
+
+        Args:
+            create_on: Called as create_on(server, in_parts, next_creator, **kwargs).
+            next_creator: As TensorFlow hands it over.
+            **kwargs: Likewise.
+        """
+        create_whole, create_parts = (
+            functools.partial(self._create, create_on, in_parts) for in_parts in (False, True)
+        )
+        return create(create_whole, create_parts, next_creator, **kwargs)
+
+    def _create(
+        self, create_on: Callable, in_parts: bool, next_creator: Callable, **kwargs: Any
+    ) -> Any:
+        server = self._num_bytes.index(min(self._num_bytes))
+        variable = create_on(server, in_parts, next_creator, **kwargs)
+        for part in parts_of(variable):
+            num_bytes = part.dtype.size * (part.shape.num_elements() or 0)
+            self._num_bytes[server_of(part)] += num_bytes
+        return variable
+
+
+def server_of(part: tf.Variable) -> int:
+    """Returns the index of the parameter server that a variable, or a part of one, is on."""
+    return tf.DeviceSpec.from_string(part.device).task
+
+
+def parts_of(variable: Any) -> list[tf.Variable]:
     """Returns the parts of a variable of TensorFlow's; itself where it is in one piece."""
     return list(variable.variables) if is_sharded(variable) else [variable]
 
 
-def is_sharded(variable) -> bool:
+def is_sharded(variable: object) -> bool:
     """Whether a variable of TensorFlow's is in several parts."""
     return isinstance(variable, tensorflow_adapter.ShardedVariable)
 
 
-def is_variable(value) -> bool:
+def is_variable(value: object) -> bool:
     """Whether something is a variable of TensorFlow's, in one part or several."""
     return isinstance(value, tf.Variable) or is_sharded(value)
 
@@ -43,7 +87,7 @@ def checked(partitioner: Callable) -> Any:
             (shape, dtype) -> parts of each axis, such as [2, 1].
     """
 
-    def partition(shape, dtype):
+    def partition(shape: tf.TensorShape, dtype: tf.DType) -> list[int]:
         # TensorFlow's own caps its wish at the rows that it is shown.
         shown = [2**40, *shape[1:]] if isinstance(partitioner, _Fixed) else shape
         num_parts = int(partitioner(shape=tf.TensorShape(shown), dtype=dtype)[0])
@@ -59,7 +103,9 @@ def checked(partitioner: Callable) -> Any:
     return partition
 
 
-def create(create_whole, create_parts, next_creator, **kwargs):
+def create(
+    create_whole: Callable, create_parts: Callable, next_creator: Callable, **kwargs: Any
+) -> Any:
     """Makes a variable of the strategy: weights in parts, slots like their weight, others whole.
 
     Args:
@@ -82,17 +128,18 @@ def create(create_whole, create_parts, next_creator, **kwargs):
     return made
 
 
-def gradient(stock, tape, target, sources, *args, **kwargs):
-    """Stands before `tf.GradientTape.gradient`: that of a sharded variable is one of its parts."""
-    values = [getattr(source, "value", source) for source in tf.nest.flatten(sources)]
-    values = [
-        value if is_sharded(value) else source
-        for value, source in zip(values, tf.nest.flatten(sources), strict=True)
-    ]
+def gradient(
+    original: Callable, tape: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Replaces `tf.GradientTape.gradient`: that of a sharded variable is one of its parts."""
+    values = []
+    for source in tf.nest.flatten(sources):
+        value = getattr(source, "value", source)
+        values.append(value if is_sharded(value) else source)
     if not any(map(is_sharded, values)):
-        return stock(tape, target, sources, *args, **kwargs)
-    parts = [parts_of(value) if is_sharded(value) else [value] for value in values]
-    found = iter(stock(tape, target, list(itertools.chain(*parts)), *args, **kwargs))
+        return original(tape, target, sources, *args, **kwargs)
+    parts = [parts_of(value) for value in values]
+    found = iter(original(tape, target, list(itertools.chain(*parts)), *args, **kwargs))
     gradients = [
         _joined([next(found) for _ in group], value)
         for group, value in zip(parts, values, strict=True)
@@ -100,7 +147,7 @@ def gradient(stock, tape, target, sources, *args, **kwargs):
     return tf.nest.pack_sequence_as(sources, gradients)
 
 
-def check_placement(model) -> None:
+def check_placement(model: keras.Model) -> None:
     """Checks that the variables of `model` live on parameter servers.
 
     Raises:
@@ -115,7 +162,7 @@ def check_placement(model) -> None:
             )
 
 
-def check_optimizer(optimizer, variables: list) -> None:
+def check_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:
     """Checks that an optimizer can update each part of sharded variables by itself.
 
     Raises:
@@ -134,7 +181,14 @@ def check_optimizer(optimizer, variables: list) -> None:
         )
 
 
-def update(optimizer, variable, function, args=(), kwargs=None, group=True):
+def update(
+    optimizer: keras.optimizers.Optimizer,
+    variable: Any,
+    function: Callable,
+    args: Sequence = (),
+    kwargs: dict | None = None,
+    group: bool = True,
+) -> Any:
     """Runs an optimizer's update of a variable where it lives: for each part by itself.
 
     Args:
@@ -162,20 +216,27 @@ def update(optimizer, variable, function, args=(), kwargs=None, group=True):
     return None
 
 
-def update_outside(stock, variable, function, args, kwargs, group):
-    """Stands before TensorFlow's update outside of a step, which knows no sharded variable."""
+def update_outside(
+    original: Callable,
+    variable: Any,
+    function: Callable,
+    args: Sequence,
+    kwargs: dict | None,
+    group: bool,
+) -> Any:
+    """Replaces TensorFlow's update outside of a step, which knows no sharded variable."""
     if not is_sharded(variable):
-        return stock(variable, function, args, kwargs, group)
+        return original(variable, function, args, kwargs, group)
     values = [
         tf.convert_to_tensor(each) if isinstance(each, keras.Variable) else each for each in args
     ]
     divided = [divided_argument(value, variable) for value in values]
     for index, part in enumerate(variable.variables):
-        stock(part, function, tuple(each[index] for each in divided), kwargs, group)
+        original(part, function, tuple(each[index] for each in divided), kwargs, group)
     return None
 
 
-def embed(layer: keras.layers.Embedding, inputs):
+def embed(layer: keras.layers.Embedding, inputs: tf.Tensor) -> tf.Tensor:
     """Returns rows of an embedding that only they, not the whole table, are sent for."""
     if inputs.dtype not in (tf.int32, tf.int64):
         inputs = tf.cast(inputs, tf.int32)
@@ -186,26 +247,25 @@ def embed(layer: keras.layers.Embedding, inputs):
     return tf.cast(rows, layer.compute_dtype)
 
 
-def divided_argument(argument, variable) -> list:
+def divided_argument(argument: Any, variable: Any) -> list:
     """Returns what each part of a sharded variable has of an argument of its update."""
-    num_parts = len(variable.variables)
     if isinstance(argument, tf.IndexedSlices):
         return [_rows(argument, start, end) for start, end in _bounds(variable)]
     if tf.is_tensor(argument) and argument.shape == variable.shape:
         return _divide(argument, variable)
-    return [argument] * num_parts
+    return [argument] * len(variable.variables)
 
 
-def _divide(value, variable) -> list:
-    return [value[start:end] for start, end in _bounds(variable)]
+def _divide(value: tf.Tensor, variable: Any) -> list[tf.Tensor]:
+    return tf.split(value, [int(part.shape[0]) for part in variable.variables])
 
 
-def _bounds(variable):
+def _bounds(variable: Any) -> Iterator[tuple[int, int]]:
     ends = itertools.accumulate((int(part.shape[0]) for part in variable.variables), initial=0)
     return itertools.pairwise(ends)
 
 
-def _rows(slices, start, end):
+def _rows(slices: tf.IndexedSlices, start: int, end: int) -> tf.IndexedSlices:
     is_here = (slices.indices >= start) & (slices.indices < end)
     return tf.IndexedSlices(
         tf.boolean_mask(slices.values, is_here),
@@ -214,22 +274,21 @@ def _rows(slices, start, end):
     )
 
 
-def _joined(gradients, value):
+def _joined(gradients: list[_Gradient], value: Any) -> _Gradient:
+    """Returns the gradient of a variable from those of its parts."""
     if not is_sharded(value):
         return gradients[0]
     if all(gradient is None for gradient in gradients):
         return None
-    if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
-        return tf.concat([tf.convert_to_tensor(gradient) for gradient in gradients], axis=0)
-    starts = [start for start, _ in _bounds(value)]
+    slices = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
+    if len(slices) < len(gradients):
+        return tf.concat(list(map(tf.convert_to_tensor, gradients)), axis=0)
+    indices = [
+        each.indices + tf.cast(start, each.indices.dtype)
+        for each, (start, _) in zip(slices, _bounds(value), strict=True)
+    ]
     return tf.IndexedSlices(
-        tf.concat([gradient.values for gradient in gradients], axis=0),
-        tf.concat(
-            [
-                gradient.indices + tf.cast(start, gradient.indices.dtype)
-                for gradient, start in zip(gradients, starts, strict=True)
-            ],
-            axis=0,
-        ),
+        tf.concat([each.values for each in slices], axis=0),
+        tf.concat(indices, axis=0),
         tf.constant(value.shape.as_list()),
     )

@@ -16,7 +16,6 @@ from kerasdist.training.parameter_servers.epoch_iterator import Call
 from kerasdist.training.parameter_servers.ledger import CLOSED, Ledger
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.local_counts import LocalCounts
-from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Steps in each iteration of a long loop, where steps take little longer than their messages: an
@@ -51,7 +50,7 @@ class WorkerSteps:
         self._counts = LocalCounts(
             model.metrics_variables, step.num_examples, ledger, unsure_metrics=metrics_of(model)
         )
-        self.place = unique_name()
+        self.place = worker_variables.unique_name()
         self._run_step_at = graph_function(self._step_at)
         self._run_next_step = graph_function(self._next_step)
         # By the steps in each iteration.

@@ -1,26 +1,33 @@
-"""Where the time of asynchronous workers goes, and how old the weights are that they compute with.
+"""What workers measure: where their time goes, how old their weights are, if they wait for data.
 
 A worker measures for itself, and adds what it has measured at the end of a call to variables of the
 first parameter server, a row for each worker. What a lost worker has not added counts for nothing.
+Whether it waits for its data the chief asks it, where it is late.
 """
 
+import collections
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.cluster import Task
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter, worker_variables
 from kerasdist.training.parameter_servers import sharded_variables
-from kerasdist.training.parameter_servers.worker_names import unique_name
 from kerasdist.training.step import step_times
 
 # The columns of what a worker measures; after them the bytes sent to each ps task. All are sums
 # over the steps of a call, except the largest staleness, which must not be summed over calls.
 _STEPS, _EXAMPLES, _SECS, _INPUT_SECS, _COMPUTE_SECS, _STALENESS, _MAX_STALENESS = range(7)
 _FIRST_BYTES = 7
+# A worker that is halted never answers.
+_ANSWER_SECS = 2.0
+_BEGUN, _ENDED = [1, 0], [0, 1]
 
 
 class WorkerTimes:
@@ -34,9 +41,9 @@ class WorkerTimes:
         is_on: Whether to measure at all; never done without a clock.
     """
 
-    def __init__(self, strategy, *, is_on: bool):
+    def __init__(self, strategy: Any, *, is_on: bool):
         self._is_on = is_on and step_times.has_clock()
-        self._name = unique_name()
+        self._name = worker_variables.unique_name()
         self._row: Any = None  # While a call is traced.
         self._computes_since: Any = None  # While a step is.
         self._updates_before: dict = {}
@@ -87,7 +94,7 @@ class WorkerTimes:
     # What follows is traced by the chief and runs on a worker.
 
     @contextlib.contextmanager
-    def collected(self, num_examples) -> Generator[None]:
+    def collected(self, num_examples: tf.Variable) -> Generator[None]:
         """Traces the steps of a call, and what adds up what they took.
 
         Args:
@@ -107,7 +114,7 @@ class WorkerTimes:
         finally:
             self._row = None
 
-    def of_input(self, read: Callable):
+    def of_input(self, read: Callable) -> Any:
         """Returns what `read()` gives, a batch; counts how long that takes."""
         if self._row is None:
             return read()
@@ -115,11 +122,11 @@ class WorkerTimes:
         self._add({_INPUT_SECS: step_times.stamp_after(batch) - start})
         return batch
 
-    def of_exchange(self, exchange: Callable, tensors: list):
+    def of_exchange(self, exchange: Callable, tensors: list) -> Any:
         """Returns `exchange(tensors)`: the workers do not wait for one another."""
         return exchange(tensors)
 
-    def begin_step(self, tensors, optimizers: list) -> None:
+    def begin_step(self, tensors: Any, optimizers: list) -> None:
         """Notes that a step begins to compute.
 
         Args:
@@ -133,7 +140,9 @@ class WorkerTimes:
         self._updates_before = {id(each): _num_updates(each) for each in updating}
         self._add({_STEPS: 1.0})
 
-    def end_step(self, optimizer, gradients: list, variables: list) -> None:
+    def end_step(
+        self, optimizer: keras.optimizers.Optimizer, gradients: list, variables: list
+    ) -> None:
         """Notes that a step has the gradients of its first update, which are now sent."""
         since, self._computes_since = self._computes_since, None
         if self._row is None or since is None:
@@ -147,39 +156,19 @@ class WorkerTimes:
             numbers[_STALENESS] = stale
             largest = tf.maximum(self._row.read_value()[_MAX_STALENESS], stale)
             numbers[_MAX_STALENESS] = largest - self._row.read_value()[_MAX_STALENESS]
-        for ps, num_bytes in self._bytes(gradients, variables).items():
+        for ps, num_bytes in _bytes_of(gradients, variables).items():
             numbers[_FIRST_BYTES + ps] = num_bytes
         self._add(numbers)
-
-    def _bytes(self, gradients, variables) -> dict:
-        num_bytes: dict = {}
-        for gradient, variable in zip(gradients, variables, strict=True):
-            if gradient is None:
-                continue
-            parts = sharded_variables.parts_of(keras_adapter.value_of(variable))
-            for part in parts:
-                size = math.prod(part.shape) * part.dtype.size
-                if isinstance(gradient, tf.IndexedSlices):  # Over all parts; taken as even.
-                    size = sum(
-                        tf.cast(tf.size(each), tf.float64) * each.dtype.size / len(parts)
-                        for each in (gradient.values, gradient.indices)
-                    )
-                ps = tf.DeviceSpec.from_string(part.device).task
-                num_bytes[ps] = num_bytes.get(ps, 0.0) + size
-        return num_bytes
 
     def _add(self, numbers: dict) -> None:
         with tf.device("/device:CPU:0"):
             self._row.assign_add(self._columns(numbers))
 
-    def _columns(self, numbers: dict):
-        columns = [
-            tf.cast(numbers.get(column, 0.0), tf.float64)
-            for column in range(self._row_spec.shape[0])
-        ]
-        return tf.stack(columns)
+    def _columns(self, numbers: dict) -> tf.Tensor:
+        columns = range(self._row_spec.shape[0])
+        return tf.stack([tf.cast(numbers.get(each, 0.0), tf.float64) for each in columns])
 
-    def _hand_over(self, num_examples):
+    def _hand_over(self, num_examples: tf.Variable) -> None:
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         with tf.device("/device:CPU:0"):
             row = self._row.read_value()
@@ -191,5 +180,72 @@ class WorkerTimes:
             self._largest.scatter_max(tf.IndexedSlices(row[None, _MAX_STALENESS], [worker]))
 
 
-def _num_updates(optimizer):
+def _bytes_of(gradients: list, variables: list) -> dict[int, Any]:
+    """Returns by parameter server how many bytes of gradients are sent there."""
+    num_bytes: dict = collections.defaultdict(float)
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if gradient is None:
+            continue
+        parts = sharded_variables.parts_of(keras_adapter.value_of(variable))
+        for part in parts:
+            size = math.prod(part.shape) * part.dtype.size
+            if isinstance(gradient, tf.IndexedSlices):  # Over all parts; taken as even.
+                size = sum(
+                    tf.cast(tf.size(each), tf.float64) * each.dtype.size / len(parts)
+                    for each in (gradient.values, gradient.indices)
+                )
+            num_bytes[sharded_variables.server_of(part)] += size
+    return num_bytes
+
+
+def _num_updates(optimizer: Any) -> tf.Tensor:
     return tf.identity(optimizer.iterations.value.read_value())
+
+
+class DataWaits:
+    """How many batches each worker has begun to read in its call, and how many it has."""
+
+    def __init__(self):
+        self._name = worker_variables.unique_name()
+        self._counts: Any = None  # While a call is traced.
+
+    def is_waiting(self, worker: Task) -> bool | None:
+        """Returns whether a worker waits for a batch; None where it does not answer."""
+        answers: list[bool] = []
+
+        def ask() -> None:
+            device = f"/job:worker/task:{worker.index}/device:CPU:0"
+            with contextlib.suppress(tf.errors.OpError), tf.device(device):
+                begun, ended = worker_variables.numbers(self._name, 2).numpy()
+                answers.append(bool(begun > ended))
+
+        thread = threading.Thread(target=ask, name="kerasdist_data_waits", daemon=True)
+        thread.start()
+        thread.join(_ANSWER_SECS)
+        return answers[0] if answers else None
+
+    # What follows is traced by the chief and runs on a worker.
+
+    @contextlib.contextmanager
+    def noted(self) -> Generator[None]:
+        """Traces a call in which `of_input` reads."""
+        with tf.device("/device:CPU:0"):
+            self._counts = worker_variables.variable(tf.TensorSpec([2], tf.int64), self._name)
+            reset = self._counts.assign(tf.zeros([2], tf.int64))
+        try:
+            with tf.control_dependencies([reset]):
+                yield
+        finally:
+            self._counts = None
+
+    def of_input(self, read: Callable) -> Any:
+        """Returns what `read()` gives, a batch."""
+        with tf.control_dependencies([self._note(_BEGUN)]):
+            batch = read()
+        with tf.control_dependencies(step_times.tensors_in(batch)):
+            self._note(_ENDED)
+        return batch
+
+    def _note(self, counts: list[int]) -> tf.Operation:
+        with tf.device("/device:CPU:0"):
+            return self._counts.assign_add(tf.constant(counts, tf.int64))

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Task
 from kerasdist.private import worker_variables
-from kerasdist.training.parameter_servers.data_waits import DataWaits
+from kerasdist.training.parameter_servers.worker_times import DataWaits
 
 
 def test_a_batch_is_on_its_way_while_it_is_read():

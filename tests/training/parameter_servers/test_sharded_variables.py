@@ -1,5 +1,6 @@
-"""A variable in several parts is one to Keras: its gradient, its update, its rows."""
+"""Where variables go; and one in several parts is one to Keras: its gradient, its update, rows."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_each_part_is_updated_with_its_rows_of_gradient_and_slot(monkeypatch, ma
     def update(part, gradient, rate):
         part.assign_add(rate * tf.convert_to_tensor(gradient) + slot.value)
 
-    optimizer = SimpleNamespace(variables=[slot])
+    optimizer: Any = SimpleNamespace(variables=[slot])
     sharded_variables.update(optimizer, variable, update, [make_gradient(), 0.5])
 
     expected = ROWS + 0.5 * dense_gradient() + ROWS
@@ -111,7 +112,7 @@ def test_rows_of_an_embedding_are_looked_up_in_all_parts():
         embeddings=SimpleNamespace(value=make_sharded()), compute_dtype="float16"
     )
 
-    rows = sharded_variables.embed(layer, tf.constant([[4.0, 0.0]]))
+    rows = sharded_variables.embed(layer, tf.convert_to_tensor([[4.0, 0.0]]))
 
     assert rows.dtype == tf.float16
     np.testing.assert_array_equal(rows, ROWS[[[4, 0]]])
@@ -122,8 +123,8 @@ def test_slots_are_divided_like_their_weight():
 
     slot = sharded_variables.create(
         lambda _, colocate_with, initial_value, **kwargs: tf.Variable(initial_value),
-        None,
-        None,
+        make_nothing,
+        make_nothing,
         colocate_with=weight,
         initial_value=lambda: tf.constant(ROWS),
     )
@@ -131,3 +132,32 @@ def test_slots_are_divided_like_their_weight():
     assert slot.lives_beside is weight
     assert [part.shape.as_list() for part in sharded_variables.parts_of(slot)] == [[3, 2], [2, 2]]
     np.testing.assert_array_equal(tf.convert_to_tensor(slot), ROWS)
+
+
+def make_nothing(**kwargs):
+    raise NotImplementedError
+
+
+class Placed:
+    """What counts of a variable on a parameter server."""
+
+    def __init__(self, server, in_parts, next_creator, *, shape, **kwargs):
+        self.device = f"/job:ps/replica:0/task:{server}/device:CPU:0"
+        self.dtype, self.shape = tf.float32, tf.TensorShape(shape)
+        self.server, self.in_parts = server, in_parts
+
+
+def test_a_large_variable_is_alone_on_its_server():
+    create = functools.partial(sharded_variables.ByteBalance(2).create, Placed, make_nothing)
+
+    kernel = create(shape=[100, 10], trainable=True)
+    biases = [create(shape=[10], trainable=True) for _ in range(3)]
+
+    assert [each.server for each in (kernel, *biases)] == [0, 1, 1, 1]
+
+
+def test_weights_alone_may_be_in_parts():
+    create = functools.partial(sharded_variables.ByteBalance(2).create, Placed, make_nothing)
+
+    assert create(shape=[], trainable=True).in_parts
+    assert not create(shape=[], trainable=False).in_parts

@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from kerasdist import callbacks
-from kerasdist.training.parameter_servers import batch_hooks
+from kerasdist.training.hooks import batch_hooks
 
 
 def do_nothing(*args, **kwargs):
