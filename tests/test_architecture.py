@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "checkpoints": {"files", "lifetime", "private", "support", "training"},
     "evaluation": {"checkpoints", "support"},
     "patterns": {"support"},
-    "weights": {"checkpoints", "comparison", "files", "patterns", "private", "support", "training"},
+    "weights": {"checkpoints", "files", "patterns", "private", "support", "training"},
     "show": {"support", "training"},
     "callbacks": {
         *("checkpoints", "comparison", "lifetime", "patterns", "plan", "private"),
@@ -49,8 +49,8 @@ MAY_IMPORT = {
     "testing": {"cluster", "launcher", "support"},
     "placement": {"training"},
     "plan": {"placement", "private", "strategies", "support", "training"},
-    "comparison": {"strategies", "support"},
-    "parity": {"comparison"},
+    "comparison": {"strategies", "support", "training"},
+    "parity": {"training"},
     "doctor": {
         *("__init__", "cluster", "comparison", "config", "launcher", "parity", "plan"),
         *("private", "strategies", "support", "training"),

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kerasdist.comparison.differences import TOLERANCES, absolute_differences
 from kerasdist.comparison.recording import OneStep, Recording, Step
 from kerasdist.support.text import counted
+from kerasdist.training.trial.tolerances import TRAINED, absolute_differences, is_rounding
 
 _KINDS = ("weight", "optimizer", "log")
 _MOST_ROWS = 3  # Shown of what differs.
@@ -112,8 +112,8 @@ def compare(truth: Recording | OneStep, ours: Recording | OneStep) -> Comparison
         compared = list(_compare_step(truth, ours, position))
         largest = max([largest, *(each.size for each in compared)])
         # Relative for values above 1, unlike in the parity table, whose numbers are small.
-        tolerance = TOLERANCES.get(step.dtype, TOLERANCES["float32"])
-        differences = [each for each in compared if each.relative_size > tolerance]
+        tolerance = TRAINED.get(step.dtype, TRAINED["float32"])
+        differences = [each for each in compared if not is_rounding(each.relative_size, tolerance)]
         if differences:
             break
     return Comparison(

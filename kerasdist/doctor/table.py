@@ -21,11 +21,11 @@ import tensorflow as tf
 
 from kerasdist import parity
 from kerasdist.cluster import Cluster
-from kerasdist.comparison.differences import TOLERANCES
 from kerasdist.config import DeploymentConfig
 from kerasdist.parity.data import EVEN
 from kerasdist.strategies.make_strategy import count_gpus, make_strategy
 from kerasdist.support.usage_error import UsageError
+from kerasdist.training.trial.tolerances import TRAINED, is_rounding
 
 # The rows of `--quick`: each takes another way through what kerasdist replaces in Keras.
 QUICK = (
@@ -151,7 +151,7 @@ def _cell(value, tolerance) -> str:
 
 
 def _is_within(value, tolerance) -> bool:
-    return not isinstance(value, str) and value <= tolerance
+    return not isinstance(value, str) and is_rounding(value, tolerance)
 
 
 def _line(*cells) -> str:
@@ -166,7 +166,7 @@ def _versions() -> str:
 
 
 def _markdown(rows: list[Row]) -> str:
-    allowed = ", ".join(f"{size:.0e} in {dtype}" for dtype, size in TOLERANCES.items())
+    allowed = ", ".join(f"{size:.0e} in {dtype}" for dtype, size in TRAINED.items())
     lines = [
         "# The same weights: measured",
         "",

@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.comparison.differences import TOLERANCES
 from kerasdist.parity import models, own_parts
 from kerasdist.parity.data import EVEN, ODD, Data
+from kerasdist.training.trial.tolerances import TRAINED
 
 CLASS_WEIGHT = {0: 0.2, 1: 3.0, 2: 1.0}
 
@@ -39,7 +39,7 @@ class Case:
     model: Callable[[], keras.Model]
     fit: Callable[[Data], dict] = Data.arrays
     reference: Callable[[Data], dict] | None = None
-    tolerance: float = TOLERANCES["float32"]
+    tolerance: float = TRAINED["float32"]
     train: Callable[[keras.Model, Data, dict], dict] | None = None
     fits_in_scope: bool = False
 
@@ -291,12 +291,12 @@ CASES = (
     Case(
         name="mixed_float16",
         model=lambda: models.mixed("mixed_float16"),
-        tolerance=TOLERANCES["float16"],
+        tolerance=TRAINED["float16"],
     ),
     Case(
         name="mixed_bfloat16",
         model=lambda: models.mixed("mixed_bfloat16"),
-        tolerance=TOLERANCES["bfloat16"],
+        tolerance=TRAINED["bfloat16"],
     ),
     Case(
         name="Embedding (sparse gradients)",

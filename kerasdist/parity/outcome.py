@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.comparison.differences import absolute_differences
 from kerasdist.parity.cases import Case
 from kerasdist.parity.data import ODD, Data
+from kerasdist.training.trial.tolerances import absolute_differences
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

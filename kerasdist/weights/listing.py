@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from kerasdist.comparison.differences import absolute_differences
 from kerasdist.support.text import counted, in_columns
+from kerasdist.training.trial.tolerances import absolute_differences
 from kerasdist.weights.sources import Source, Value, read
 
 

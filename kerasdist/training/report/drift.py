@@ -15,12 +15,9 @@ from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.replica import own_attributes
-from kerasdist.training.trial import assignments
+from kerasdist.training.trial import assignments, tolerances
 
 _MOST_SHOWN = 4
-# Relative: far above the rounding differences between kinds of machines.
-_DRIFT = 1e-4
-_NEGLIGIBLE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +103,8 @@ def _are_apart(rows: np.ndarray) -> np.ndarray:
     """Returns which columns are not the same in all rows: bools [size]."""
     is_finite = np.isfinite(rows)
     rows = np.where(is_finite, rows, 0.0)
-    scales = np.maximum(np.abs(rows).max(axis=0), _NEGLIGIBLE)
-    apart = np.ptp(rows, axis=0) / scales > _DRIFT
+    scales = np.maximum(np.abs(rows).max(axis=0), tolerances.DRIFT_NEAR_ZERO)
+    apart = np.ptp(rows, axis=0) / scales > tolerances.DRIFT
     return apart | (is_finite.any(axis=0) & ~is_finite.all(axis=0))
 
 

@@ -14,11 +14,8 @@ import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training.context import peers
+from kerasdist.training.trial import compare, tolerances
 
-# Of the root mean square: above rounding.
-_TOLERANCE = 2e-5
-# Of the norm of a weight: what moving it and moving it back leaves.
-_ROUNDING = 2.0**-20
 # The states that have been told, of each model, and the models of which weights have been.
 _told_states: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _told_weights: weakref.WeakSet = weakref.WeakSet()
@@ -55,14 +52,14 @@ def _sketch_of_change(before, variable) -> float:
         return 0.0
     before, now = (tf.cast(tf.reshape(each, [-1]), tf.float64) for each in (before, now))
     change = now - before
-    if tf.norm(change) <= _ROUNDING * tf.norm(before):
+    if tf.norm(change) <= tolerances.MOVED_BACK * tf.norm(before):
         return 0.0
     return float(tf.reduce_sum(change * tf.cos(tf.range(tf.size(change), dtype=tf.float64))))
 
 
 def are_different(spreads: list) -> bool:
     """Whether one of the variables of `note_spreads` is not the same on all replicas."""
-    return any(spread > _TOLERANCE for spread in spreads)
+    return any(map(compare.deviates, spreads))
 
 
 def describe_spreads(model, weights, states, spreads: list, num_replicas: int) -> list[str]:
@@ -77,7 +74,7 @@ def describe_spreads(model, weights, states, spreads: list, num_replicas: int) -
     """
     left = iter(spreads)
     of_weights, of_states = (
-        [name for name, _ in variables if next(left) > _TOLERANCE]
+        [name for name, _ in variables if compare.deviates(next(left))]
         for variables in (weights, states)
     )
     return describe_news(model, of_weights, of_states, num_replicas)

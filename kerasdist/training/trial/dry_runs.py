@@ -19,26 +19,8 @@ from kerasdist.training.gradients import randomness
 from kerasdist.training.replica import own_attributes
 from kerasdist.training.trial import rehearsed_run
 
-# Of the norm: above what rounding makes of most nets. More is looked at twice, up to `ROUGH`.
-_TOLERANCE, ROUGH, _TOLERANCE_OF_16_BITS = 2e-5, 1e-3, 5e-2
 # Among what Keras keeps for a thread, which those of its replicas inherit.
 _QUIET = "kerasdist_is_quiet"
-
-
-def tolerance_of(model) -> float:
-    """Returns how much of the norm of a gradient may be rounding, by the dtype of `model`."""
-    is_short = model.compute_dtype in ("float16", "bfloat16")
-    return _TOLERANCE_OF_16_BITS if is_short else _TOLERANCE
-
-
-def tolerance_of_results(model) -> float:
-    """Returns how much of the largest result may be rounding, which nobody looks at twice.
-
-    Accelerators multiply with fewer bits, and in other ways for other numbers of examples.
-    """
-    devices = model.distribute_strategy.extended.worker_devices
-    is_on_cpus = all(tf.DeviceSpec.from_string(each).device_type == "CPU" for each in devices)
-    return tolerance_of(model) if is_on_cpus else max(tolerance_of(model), ROUGH)
 
 
 @contextlib.contextmanager

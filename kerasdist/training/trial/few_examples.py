@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
-from kerasdist.training.trial import nearby_weights
+from kerasdist.training.trial import tolerances
 from kerasdist.training.trial.output_sizes import OutputSizes
 
 # One for each replica, which shows what a mean of more hides, such as a threshold above it; a few;
@@ -129,7 +129,7 @@ def touched(batch):
         is_exact = tf.equal(leaf, tf.round(leaf))
         if tf.reduce_all(is_exact) and tf.size(tf.unique(tf.reshape(leaf, [-1])).y) > _CLASSES:
             is_exact = False  # Pixels.
-        return tf.where(is_exact, leaf, leaf * (1.0 + nearby_weights.ROUNDING))
+        return tf.where(is_exact, leaf, leaf * (1.0 + tolerances.LAST_BITS))
 
     def touch_all(data):  # Of ragged and sparse tensors, the parts.
         return tf.nest.map_structure(touch, data, expand_composites=True)

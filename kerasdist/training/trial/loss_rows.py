@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kerasdist.private import trial_adapter
 from kerasdist.training.data import batches
-from kerasdist.training.trial import nearby_weights
+from kerasdist.training.trial import nearby_weights, tolerances
 
 # Each costs a call of the loss, and two different ones are enough.
 _MOST_EXAMPLES = 8
@@ -74,8 +74,11 @@ def _is_mean_of_parts(loss, labels, predictions, ends: Sequence[int], tolerance:
     alone = np.concatenate(parts)
     if not np.isfinite(whole).all():
         return True
-    difference = np.linalg.norm(whole - alone)  # NaN for an example without anything that counts.
-    return bool(difference <= tolerance * max(np.linalg.norm(whole), np.linalg.norm(alone)))
+    difference = float(
+        np.linalg.norm(whole - alone)
+    )  # NaN for an example without anything that counts.
+    scale = max(map(float, map(np.linalg.norm, (whole, alone))))
+    return tolerances.is_rounding(difference, tolerance, scale=scale)
 
 
 def _gradient(loss, labels, predictions, start: int, end: int) -> np.ndarray:

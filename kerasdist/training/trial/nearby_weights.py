@@ -10,11 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.context import peers
-
-# Of each weight: the last bits of a float32, and far above those in which accelerators multiply.
-ROUNDING, _STEP = 2.0**-22, 1e-3
-# How much of the norm of a difference may be another one nearby.
-_ALIKE = 0.2
+from kerasdist.training.trial import tolerances
 
 
 def move(model, fraction: float, seed: int = 0) -> None:
@@ -36,7 +32,7 @@ def step_nearby(step: Callable, model, seed: int) -> Callable:
     """Returns a step that is made with the weights nearby; what it assigns is for the caller."""
 
     def run(data):
-        move(model, _STEP, seed)
+        move(model, tolerances.PERTURBATION, seed)
         return step(data)
 
     return run
@@ -44,7 +40,9 @@ def step_nearby(step: Callable, model, seed: int) -> Callable:
 
 def numbers_nearby(structure, seed: int):
     """Returns tensors of numbers that are nearby, such as predictions."""
-    return tf.nest.map_structure(lambda each: _moved(each, _STEP, seed), structure)
+    return tf.nest.map_structure(
+        lambda each: _moved(each, tolerances.PERTURBATION, seed), structure
+    )
 
 
 def _moved(tensor, fraction: float, seed: int):
@@ -57,14 +55,3 @@ def _moved(tensor, fraction: float, seed: int):
         shape = [size if each == axis else 1 for each in range(len(sizes))]
         tensor = tensor * tf.constant(1 + fraction * waves.reshape(shape), tensor.dtype)
     return tensor
-
-
-def is_computed(difference: np.ndarray, nearby: list[np.ndarray]) -> bool:
-    """Whether two results differ by what is computed, and not by rounding.
-
-    Args:
-        difference: Between the two.
-        nearby: The same, each with weights nearby.
-    """
-    allowed = _ALIKE * np.linalg.norm(difference)
-    return all(np.linalg.norm(difference - each) <= allowed for each in nearby)

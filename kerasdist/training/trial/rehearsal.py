@@ -41,20 +41,18 @@ from kerasdist.training.replica import own_attributes
 from kerasdist.training.step import graph_errors, replica_run
 from kerasdist.training.trial import (
     assignments,
+    compare,
     compiled_losses,
     dry_runs,
     few_examples,
-    gradient_difference,
-    nearby_weights,
     precision,
     rehearsed_logs,
     rehearsed_run,
     rehearsed_step,
+    tolerances,
+    words,
 )
-from kerasdist.training.trial.gradient_difference import GradientDifference
-
-# Where weights are nearby; two, as a single number is alike by accident once in 15 times.
-_SEEDS_NEARBY = (1, 2)
+from kerasdist.training.trial.compare import GradientDifference
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,11 +191,11 @@ class _Comparison:
     def __init__(self, model, step: Callable, batch, *, how_many: few_examples.HowMany):
         self._model, self._strategy = model, model.distribute_strategy
         self._num_replicas = self._strategy.num_replicas_in_sync
-        self._tolerance = dry_runs.tolerance_of(model)
-        self._tolerance_of_results = dry_runs.tolerance_of_results(model)
+        self._tolerance = tolerances.of_gradients(model)
+        self._tolerance_of_results = tolerances.of_results(model)
         if how_many == "one":  # Statistics of so few round more, and what bends differs by much.
-            self._tolerance = max(self._tolerance, dry_runs.ROUGH)
-            self._tolerance_of_results = max(self._tolerance_of_results, dry_runs.ROUGH)
+            self._tolerance = max(self._tolerance, tolerances.ROUGH)
+            self._tolerance_of_results = max(self._tolerance_of_results, tolerances.ROUGH)
         self._num_examples = batches.num_examples(batch)
         # As the step that counts: a gradient of the user's own, which clips, sees what is weighed.
         self._weighs_loss = custom_parts.is_original_step(step)
@@ -260,8 +258,11 @@ class _Comparison:
                 weighs_loss=self._weighs_loss,
                 take_own=functools.partial(own_attributes.Snapshot, self._model),
             )
-        difference = gradient_difference.find(
-            self._whole, rehearsed, self._tolerance, self._num_replicas
+        difference = compare.gradients(
+            *self._whole.updates,
+            rehearsed.updates[0],
+            tolerance=self._tolerance,
+            num_replicas=self._num_replicas,
         )
         if self._is_rounding(difference, rehearsed, divide):
             difference = None
@@ -269,13 +270,15 @@ class _Comparison:
 
     def _is_rounding(self, found: GradientDifference | None, rehearsed, divide: Callable) -> bool:
         """Whether a small difference is another one where the weights are others nearby."""
-        is_small = found is not None and found.difference <= dry_runs.ROUGH
+        is_small = found is not None and found.size <= tolerances.ROUGH
         if not peers.any_of(self._strategy, is_small):
             return False
         variable = found.variable if found else ""
-        nearby = [self._difference_nearby(variable, divide, seed) for seed in _SEEDS_NEARBY]
-        difference = gradient_difference.of_variable(self._whole, rehearsed, variable)
-        return is_small and not nearby_weights.is_computed(difference, nearby)
+        nearby = [
+            self._difference_nearby(variable, divide, seed) for seed in tolerances.PERTURBATIONS
+        ]
+        difference = compare.gradient_of(self._whole.updates[0], rehearsed.updates[0], variable)
+        return is_small and not tolerances.is_computed(difference, nearby)
 
     def _difference_nearby(self, variable: str, divide: Callable, seed: int) -> np.ndarray:
         step, batch = self._step.nearby(seed), self._step.batch
@@ -288,14 +291,14 @@ class _Comparison:
             weighs_loss=self._weighs_loss,
             take_own=functools.partial(own_attributes.Snapshot, self._model),
         )
-        return gradient_difference.of_variable(whole, shared, variable)
+        return compare.gradient_of(whole.updates[0], shared.updates[0], variable)
 
     def describe_logs(self) -> list[str]:
         """Returns in words what the step of the last comparison returns that is not the same."""
         if not self._step.has_logs:
             return []
         tolerance = self._tolerance_of_results
-        return self._logs.describe(self._num_replicas, tolerance, gradient_difference.ROUNDING)
+        return self._logs.describe(self._num_replicas, tolerance)
 
     def describe(self, parts: _Parts, difference: GradientDifference | None) -> list[str]:
         """Returns in words what is not the same of gradients, weights and states."""
@@ -306,7 +309,8 @@ class _Comparison:
         spread = [*counted, *spread]
         if difference is None:
             return spread
-        return [gradient_difference.describe(difference, self._num_replicas), *spread]
+        asks = self._whole.asks_for_number
+        return [words.of_gradient(difference, self._num_replicas, asks_for_number=asks), *spread]
 
 
 def _says_something(whole: rehearsed_run.Rehearsed) -> bool:

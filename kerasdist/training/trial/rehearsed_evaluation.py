@@ -23,10 +23,10 @@ from kerasdist.training.trial import (
     compiled_losses,
     dry_runs,
     few_examples,
-    gradient_difference,
     precision,
     rehearsed_logs,
     rehearsed_run,
+    tolerances,
 )
 
 
@@ -94,9 +94,9 @@ def _rehearse(
     strategy = model.distribute_strategy
     num_replicas, num_examples = strategy.num_replicas_in_sync, batches.num_examples(batch)
     batch = few_examples.of(batch, how_many, num_replicas)
-    nearly, tolerance = few_examples.touched(batch), dry_runs.tolerance_of_results(model)
+    nearly, tolerance = few_examples.touched(batch), tolerances.of_results(model)
     if how_many == "one":  # As in training.
-        tolerance = max(tolerance, dry_runs.ROUGH)
+        tolerance = max(tolerance, tolerances.ROUGH)
     logs = rehearsed_logs.RehearsedLogs(model, is_training=False)
     with_losses = functools.partial(_step_with_losses, step)
     with (
@@ -117,7 +117,7 @@ def _rehearse(
                     is_whole=False,
                     take_own=functools.partial(own_attributes.Snapshot, model),
                 )
-            return None, logs.describe(num_replicas, tolerance, gradient_difference.ROUNDING)
+            return None, logs.describe(num_replicas, tolerance)
 
         compare_whole = functools.partial(compare, batches.whole_for_each)
         try:

@@ -20,11 +20,8 @@ from kerasdist.support.text import short_list
 from kerasdist.training.losses.metric_results import MetricResults
 from kerasdist.training.replica import replica_step
 from kerasdist.training.step.step_logs import describe_rows, name_of
-from kerasdist.training.trial import nearby_weights
+from kerasdist.training.trial import compare, nearby_weights, tolerances
 from kerasdist.training.trial.rehearsed_metrics import RehearsedMetrics
-
-# What differs by less may be rounding of a sum that is about 0.
-_NEGLIGIBLE = 1e-6
 
 
 class RehearsedLogs:
@@ -52,7 +49,7 @@ class RehearsedLogs:
         """Runs `step` with the whole batch, or with `touched`, the same but for rounding."""
         self._metrics.begin()
         if data is touched:  # Inputs such as words cannot be.
-            nearby_weights.move(self._model, nearby_weights.ROUNDING)
+            nearby_weights.move(self._model, tolerances.LAST_BITS)
         arrays = _arrays_of(step(data))
         self._metrics.keep_whole(is_touched=data is touched)
         self._wholes[data is touched] = arrays
@@ -78,13 +75,12 @@ class RehearsedLogs:
             self._means[path] = sums.numpy()[start : start + whole.size].reshape(whole.shape)
             start += whole.size
 
-    def describe(self, num_replicas: int, tolerance: float, rounding: float) -> list[str]:
+    def describe(self, num_replicas: int, tolerance: float) -> list[str]:
         """Returns in words what is not the same.
 
         Args:
             num_replicas: Over all workers.
             tolerance: Of the largest number of a log.
-            rounding: How much of what rounding does to the inputs is rounding, too.
         """
         results = self._results.among(self._logs) if isinstance(self._logs, dict) else {}
         texts, differing = [], []
@@ -96,14 +92,14 @@ class RehearsedLogs:
                 texts.append(describe_rows(path, [whole.shape, shape or ()]))
                 continue
             touched = self._wholes[True].get(path, whole)
-            if differs(whole, touched, self._means[path], tolerance, rounding):
+            if compare.results_differ(whole, touched, self._means[path], tolerance):
                 differing.append((name_of(path), whole, self._means[path]))
         if differing:
             describe = _describe_numbers if self._is_training else _describe_evaluation
             texts.append(describe(differing, num_replicas))
         if texts:  # Metrics of the same numbers are no news.
             return texts
-        allowed = functools.partial(differs, tolerance=tolerance, rounding=rounding)
+        allowed = functools.partial(compare.results_differ, tolerance=tolerance)
         names = self._metrics.differing(allowed)
         return [_describe_counted(names, num_replicas)] if names else []
 
@@ -123,19 +119,6 @@ def _part_of(array, shape, share: float) -> np.ndarray:
     if array is None or array.shape != shape or not share:
         return np.zeros(shape).ravel()
     return array.ravel() * share
-
-
-def differs(whole, touched, mean, tolerance: float, rounding: float) -> bool:
-    """Whether an array of divided examples is not that of the whole batch; see `describe`."""
-    if not whole.size or not np.isfinite(whole).all():
-        return False
-    largest = max(np.abs(whole).max(), np.abs(mean).max())
-    allowed = max(
-        tolerance * largest if np.isfinite(largest) else 0.0,
-        rounding * np.abs(whole - touched).max() if touched.shape == whole.shape else np.inf,
-        _NEGLIGIBLE,
-    )
-    return not np.abs(whole - mean).max() <= allowed
 
 
 def _describe_numbers(differing: list, num_replicas: int) -> str:

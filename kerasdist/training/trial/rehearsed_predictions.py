@@ -8,7 +8,6 @@ predicted twice, operation by operation: all of them by one replica, and divided
 No worker speaks to another: each predicts all data, and decides by itself.
 """
 
-import functools
 from collections.abc import Callable
 
 import keras
@@ -20,14 +19,14 @@ from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import graph_errors
 from kerasdist.training.trial import (
+    compare,
     dry_runs,
     few_examples,
-    gradient_difference,
     nearby_weights,
     rehearsed_run,
+    tolerances,
 )
 from kerasdist.training.trial.output_sizes import OutputSizes
-from kerasdist.training.trial.rehearsed_logs import differs
 
 
 def describe_difference(model, step: Callable, predict_parts: Callable, batch) -> str | None:
@@ -58,7 +57,7 @@ def _describe_with(model, step: Callable, predict_parts: Callable, batch) -> str
             joined = _predict_divided(step, predict_parts, batch)
         except Exception as error:  # The whole batch may be right for what a part is not.
             return graph_errors.describe_error(error)
-    return _describe(*map(_arrays_of, (whole, nearly, joined)), dry_runs.tolerance_of(model))
+    return _describe(*map(_arrays_of, (whole, nearly, joined)), tolerances.of_gradients(model))
 
 
 def _predict_whole(model, step, batch) -> tuple:
@@ -73,7 +72,7 @@ def _predict_whole(model, step, batch) -> tuple:
 
     def run(share):
         if share is touched:
-            nearby_weights.move(model, nearby_weights.ROUNDING)
+            nearby_weights.move(model, tolerances.LAST_BITS)
         outputs[peers.replica_id() - first] = step(share)
 
     rehearsed_run.rehearse(strategy, run, shares, is_whole=True)
@@ -113,19 +112,6 @@ def _describe(wholes: dict, nearlies: dict, joineds: dict, tolerance: float) -> 
             shape = None if joined is None else joined.shape
             return f"of a few examples {name} has the shape {shape}, on one device {whole.shape}"
         nearly = nearlies.get(path)
-        if _is_other(whole, whole if nearly is None else nearly, joined, tolerance):
+        if compare.outputs_differ(whole, whole if nearly is None else nearly, joined, tolerance):
             return f"the numbers of {name} are others"
     return None
-
-
-def _is_other(whole, nearly, joined, tolerance: float) -> bool:
-    if nearly.shape != whole.shape:  # Rounding decides.
-        return False
-    if whole.dtype.kind not in "fV":  # NumPy does not know bfloat16.
-        return bool(((whole != joined) & (whole == nearly)).any())
-    whole, nearly, joined = (each.astype("float64") for each in (whole, nearly, joined))
-    are_finite = functools.reduce(np.logical_and, map(np.isfinite, (whole, nearly)))
-    if not np.isfinite(joined[are_finite]).all():
-        return True
-    arrays = [each[are_finite] for each in (whole, nearly, joined)]
-    return differs(*arrays, tolerance, gradient_difference.ROUNDING)

@@ -22,7 +22,7 @@ from kerasdist.training.replica.replica_step import (
     sees_one_replica,
 )
 from kerasdist.training.step import replica_run
-from kerasdist.training.trial import gradient_difference
+from kerasdist.training.trial.compare import CUSTOM_SUM
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,5 +134,5 @@ def _keep_sum(stock, reduce_op, value):
     if step is not None and step.rehearsal is not None:
         leaves = zip(tf.nest.flatten(value), tf.nest.flatten(result), strict=True)
         gradients = [summed for each, summed in leaves if each in step.whole_gradients]
-        step.rehearsal.updates.extend(([gradient_difference.OWN_SUM], [each]) for each in gradients)
+        step.rehearsal.updates.extend(([CUSTOM_SUM], [each]) for each in gradients)
     return result

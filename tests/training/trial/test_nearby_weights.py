@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from kerasdist.training.trial import nearby_weights
@@ -40,18 +39,3 @@ def test_only_numbers_are_moved_and_other_seeds_move_them_otherwise():
     assert first["b"].numpy().tolist() == [1, 2]
     assert (first["a"] != second["a"]).numpy().all()
     assert first["c"] != second["c"]
-
-
-@pytest.mark.parametrize(
-    ("nearby", "expected"),
-    [
-        ([[1.01, -2.0], [1.0, -1.95]], True),
-        ([[1.01, -2.0], [1.0, 1.95]], False),
-        ([[0.5, -1.0]], False),
-        ([[np.nan, -2.0]], False),
-    ],
-)
-def test_what_is_nearly_the_same_is_computed(nearby, expected):
-    assert (
-        nearby_weights.is_computed(np.array([1.0, -2.0]), list(map(np.array, nearby))) is expected
-    )
