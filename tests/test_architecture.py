@@ -153,6 +153,19 @@ def test_the_page_names_files_that_are_there():
     ] == []
 
 
+def test_pages_for_users_name_no_files_of_the_source():
+    for_maintainers = {"architecture.md", "releasing.md"}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+
+    def files_of_source(path):
+        named = re.findall(r"\bkerasdist/\w+|\b[\w/]+\.py\b", path.read_text())
+        inside = {name.removeprefix("kerasdist/") for name in named}
+        return {name for name in inside if (ROOT / "kerasdist" / name).exists()}
+
+    pages = [path for path in pages if path.name not in for_maintainers]
+    assert found_in(pages, files_of_source) == {}
+
+
 def test_what_loads_without_tensorflow_imports_the_standard_library_alone():
     paths = [path for path in LIBRARY if part_of(path) in STANDARD_LIBRARY_ONLY]
 

@@ -1,5 +1,10 @@
-"""What is installed: the wheel holds kerasdist alone, and the lock pins all that it needs."""
+"""What is installed, and what a hosting service reads.
 
+The wheel holds kerasdist alone, the lock pins all that it needs, and the files for a service say
+what the project says elsewhere.
+"""
+
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 # Those of older versions are for their tests, which need less.
 LOCKS = [ROOT / "requirements.lock", *sorted((ROOT / "locks").glob("*.lock"))]
+ISSUE_FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
 @pytest.mark.processes
@@ -58,6 +64,44 @@ def test_a_lock_has_hashes_and_names_no_host(path):
     assert packages
     assert all(package.endswith("\\") for package in packages)  # A hash follows.
     assert "://" not in lock
+
+
+def test_the_workflow_of_a_hosting_service_runs_what_continuous_integration_runs():
+    [job] = read_yaml(ROOT / ".github/workflows/ci.yml")["jobs"].values()
+
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_the_hooks_before_a_commit_are_the_commands_of_make_lint():
+    [local] = read_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
+    _, recipe = (ROOT / "Makefile").read_text().split("\nlint:", maxsplit=1)
+    commands = re.findall(r"^\t@(\.venv.*)$", recipe.partition("\n\n")[0], flags=re.MULTILINE)
+
+    assert commands
+    assert [hook["entry"] for hook in local["hooks"]] == commands
+    # No hook is downloaded.
+    assert local["repo"] == "local"
+    assert {hook["language"] for hook in local["hooks"]} == {"system"}
+
+
+def test_the_citation_names_the_version():
+    citation = read_yaml(ROOT / "CITATION.cff")
+
+    assert citation["version"] == PROJECT["project"]["version"]
+    assert citation["license"] == PROJECT["project"]["license"]
+
+
+@pytest.mark.parametrize("path", ISSUE_FORMS, ids=lambda path: path.stem)
+def test_a_form_for_issues_can_be_read(path):
+    form = read_yaml(path)
+
+    assert "blank_issues_enabled" in form or {"name", "description", "body"} <= set(form)
+
+
+def read_yaml(path: Path) -> dict:
+    # In the lock, but not in an environment that was made before.
+    return pytest.importorskip("yaml").safe_load(path.read_text())
 
 
 def without_groups(group: list) -> list[str]:
