@@ -9,7 +9,7 @@ from kerasdist.support.checks import check_int
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import traits
 from kerasdist.training.hooks.update_callback import UpdateCallback
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 class GradientAccumulation(UpdateCallback):
@@ -125,7 +125,7 @@ class GradientAccumulation(UpdateCallback):
 
     def _divisor(self):
         """Returns what the loss of the batch was divided by: float32 scalar; None for a sum."""
-        divisors = replica_step.divisors() if self._knows_divisors else []
+        divisors = replicas.divisors() if self._knows_divisors else []
         if len(divisors) > 1:
             self._warn_once(
                 f"The losses of the model '{self.model.name}' are divided by different numbers: "
@@ -135,7 +135,7 @@ class GradientAccumulation(UpdateCallback):
                 'reduction="sum", or use larger batches.'
             )
         if len(divisors) != 1:
-            return tf.cast(replica_step.global_num_examples(), tf.float32)
+            return tf.cast(replicas.global_num_examples(), tf.float32)
         total = divisors[0].total
         if total is None and self.model.losses:
             self._warn_once(

@@ -8,7 +8,7 @@ from kerasdist import patterns
 from kerasdist.callbacks import gradients
 from kerasdist.support.checks import is_number
 from kerasdist.training.hooks.update_callback import UpdateCallback
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 class GradientMultipliers(UpdateCallback):
@@ -74,7 +74,7 @@ class GradientMultipliers(UpdateCallback):
         return gradient
 
     def _value_of(self, factor):
-        return factor(replica_step.num_updates()) if callable(factor) else factor
+        return factor(replicas.num_updates()) if callable(factor) else factor
 
 
 def _pairs_of(multipliers) -> list[tuple]:

@@ -15,7 +15,7 @@ from kerasdist.support.unique import unique
 from kerasdist.training.context import traits
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 class MovingAverage(StepCallback):
@@ -161,7 +161,7 @@ class MovingAverage(StepCallback):
     def after_update(self, variables):
         updated = {id(variable) for variable in variables}
         # If a step makes several updates, statistics move only once.
-        is_first = replica_step.is_first_update()
+        is_first = replicas.is_first_update()
         moving = [
             pair
             for pair in self._averages
@@ -170,7 +170,7 @@ class MovingAverage(StepCallback):
         if self.every_steps == 1:
             self._move(moving)
         else:
-            count = replica_step.num_updates()
+            count = replicas.num_updates()
             tf.cond(count % self.every_steps == 0, lambda: self._move(moving), lambda: None)
 
     def validating(self, model):
@@ -186,7 +186,7 @@ class MovingAverage(StepCallback):
     def _move(self, averages):
         decay: Any = self.decay
         if self.num_updates:
-            count = tf.cast(replica_step.num_updates(), tf.float32)
+            count = tf.cast(replicas.num_updates(), tf.float32)
             decay = tf.minimum(decay, (1 + count) / (10 + count))
         for variable, average in averages:
             pairs = zip(parts_of(variable.value), parts_of(average), strict=True)

@@ -19,7 +19,7 @@ from kerasdist.training.gradients.sliced_gradients import values_of
 from kerasdist.training.hooks import layer_outputs, step_variables, tensor_statistics
 from kerasdist.training.hooks.graph_function import rare_cond
 from kerasdist.training.parameter_servers.sharded_variables import parts_of
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 class StepRecord:
@@ -170,10 +170,10 @@ class StepRecord:
         }
 
     def _is_recorder(self) -> bool:
-        step = replica_step.current()
+        step = replicas.current()
         return (
             step is not None
-            and step.rehearsal is None
+            and step.trial is None
             and not step.options.is_quiet
             and peers.is_chief(self._strategy)
             and peers.replica_id() == peers.local_replicas(self._strategy)[0]
@@ -186,9 +186,9 @@ class StepRecord:
         until the next one is planned.
         """
         is_recorded = self._step >= 0
-        if not replica_step.is_first_update():
+        if not replicas.is_first_update():
             return is_recorded, self._step.read_value()
-        count = tf.cast(replica_step.num_updates(), tf.int64) + 1
+        count = tf.cast(replicas.num_updates(), tf.int64) + 1
         return (count >= self._due) & ~is_recorded, count
 
 

@@ -20,7 +20,7 @@ from kerasdist.training.gradients.sliced_gradients import map_values, values_of
 from kerasdist.training.hooks import layer_outputs, step_variables
 from kerasdist.training.hooks.graph_function import rare_cond
 from kerasdist.training.hooks.update_callback import StepCallback
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.report import report_file
 from kerasdist.training.trial import whole_step
 
@@ -103,10 +103,10 @@ class StopOnNonFinite(StepCallback):
         # XLA cannot keep what may have a different size in each call.
         self._keeps_batch = not traits.is_compiled_by_xla(model)
 
-    def riders(self, gradients):
-        step: Any = replica_step.current()
+    def extra_sums(self, gradients):
+        step: Any = replicas.current()
         sizes = tf.stack([_size_of(each) for each in gradients]) if gradients else tf.zeros([0])
-        losses = [tf.cast(each, tf.float32) for each in replica_step.losses().values()]
+        losses = [tf.cast(each, tf.float32) for each in replicas.losses().values()]
         losses = tf.stack(losses or [0.0])
         is_bad = ~tf.reduce_all(tf.math.is_finite(tf.concat([sizes, losses], axis=0)))
         if step.may_be_empty:
@@ -115,10 +115,10 @@ class StopOnNonFinite(StepCallback):
         self._found_by[threading.get_ident()] = sizes, losses
         num_replicas = peers.num_replicas(self.model.distribute_strategy)
         flag = tf.one_hot(peers.replica_id(), num_replicas) * tf.cast(is_bad, tf.float32)
-        return {_rider(step.updates.optimizers): flag}
+        return {_extra_sum(step.updates.optimizers): flag}
 
     def guard_scaled(self, gradients, optimizer):
-        step: Any = replica_step.current()
+        step: Any = replicas.current()
         is_bad, leave_out, _ = self._judgment(
             step.updates.optimizers, optimizer.inner_optimizer, []
         )
@@ -131,7 +131,7 @@ class StopOnNonFinite(StepCallback):
         return [spoilt if gradient is first else gradient for gradient in gradients]
 
     def update(self, gradients_and_variables, apply):
-        step: Any = replica_step.current()
+        step: Any = replicas.current()
         if threading.get_ident() not in self._found_by:  # A LossScaleOptimizer has been asked.
             apply(gradients_and_variables)
             return
@@ -144,15 +144,15 @@ class StopOnNonFinite(StepCallback):
         rare_cond(is_bad, leave_out, lambda: apply(gradients_and_variables))
 
     def _judgment(self, before, optimizer, variables) -> tuple:
-        """Returns whether the update is left out, what is then done, and the riders' sizes.
+        """Returns whether the update is left out, what is then done, and the sizes of gradients.
 
         Args:
             before: The optimizers that have updated in this step.
             optimizer: The one that counts this update.
-            variables: The positions of those whose gradients the riders have seen.
+            variables: The positions of those whose gradients `extra_sums` has seen.
         """
-        step: Any = replica_step.current()
-        flags = step.sums[_rider(before)]
+        step: Any = replicas.current()
+        flags = step.sums[_extra_sum(before)]
         local = peers.replica_id() - peers.local_replicas(self.model.distribute_strategy)[0]
         evidence = self._evidence[local]
         sizes, losses = self._found_by.pop(threading.get_ident())
@@ -166,10 +166,10 @@ class StopOnNonFinite(StepCallback):
 
         def leave_out():
             count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-            names = replica_step.losses()
+            names = replicas.losses()
             evidence.keep(count, found, names, data, is_first=not before)
 
-        replica_step.discard_if(is_left_out)
+        replicas.discard_if(is_left_out)
         return is_left_out, leave_out, sizes
 
     def _of_all(self, variables: list, sizes, others):
@@ -317,7 +317,7 @@ def _inputs_in(batch):
     return x
 
 
-def _rider(updates: list) -> str:
+def _extra_sum(updates: list) -> str:
     return f"replicas that are not finite, update {len(updates)}"
 
 

@@ -8,7 +8,7 @@ from kerasdist.support.checks import check_int, check_positive
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.hooks.update_callback import StepCallback
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.report import log_lines
 from kerasdist.training.report.limit import Limit
 from kerasdist.training.report.rate_meter import Rate, RateMeter
@@ -69,7 +69,7 @@ class Throughput(StepCallback):
         self._has_counted = self.peak_flops is None
 
     def update(self, gradients_and_variables, apply):
-        step = replica_step.current()
+        step = replicas.current()
         if not self._has_counted and self._specs is None and step is not None:
             self._specs = specs_of(step.data)
         apply(gradients_and_variables)

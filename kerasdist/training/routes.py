@@ -40,7 +40,7 @@ from kerasdist.training.parameter_servers.epoch_iterator import WorkerEpochItera
 from kerasdist.training.parameter_servers.predict_function import WorkerPredictFunction
 from kerasdist.training.parameter_servers.step_function import WorkerStepFunction
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
@@ -97,9 +97,9 @@ def _is_ours(model) -> bool:
     return model is not None and tensorflow_adapter.is_adapted(keras_adapter.strategy_of(model))
 
 
-def _make_train_function(stock, model, force=False):
+def _make_train_function(original, model, force=False):
     if not _is_ours(model):
-        return stock(model, force)
+        return original(model, force)
     training = running_call.training_of(model)
     callbacks = training.update_callbacks if training else ()
     if force or not _fits(model.train_function, callbacks):
@@ -148,9 +148,9 @@ def _fits(train_function, callbacks) -> bool:
     )
 
 
-def _make_test_function(stock, model, force=False):
+def _make_test_function(original, model, force=False):
     if not _is_ours(model):
-        return stock(model, force)
+        return original(model, force)
     batch_statistics.synchronize(model)
     batch_statistics.synchronize_workers(model)
     if isinstance(model.train_function, TrainFunction):
@@ -171,17 +171,17 @@ def _make_test_function(stock, model, force=False):
     return model.test_function
 
 
-def _compile(stock, model, *args, **kwargs):
+def _compile(original, model, *args, **kwargs):
     if isinstance(model, keras.Model) and keras_adapter.strategy_of(model) is None:
         scope_checks.adopt_if_inside(model)
     if not _is_ours(model):
-        stock(model, *args, **kwargs)
+        original(model, *args, **kwargs)
         return scope_checks.check_outsider(model, "compiled")
     with tensorflow_adapter.outside_scopes(), model.distribute_strategy.scope():
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
 
 
-def _outside_scopes(stock, model, *args, **kwargs):
+def _outside_scopes(original, model, *args, **kwargs):
     """Calls a method of a model where `with strategy.scope():` around it makes no difference.
 
     Counters, logs and what callbacks make would be variables of the strategy in a scope, which all
@@ -190,44 +190,44 @@ def _outside_scopes(stock, model, *args, **kwargs):
     if not _is_ours(model):
         is_inside = tensorflow_adapter.is_adapted(tf.distribute.get_strategy())
         with tensorflow_adapter.outside_scopes() if is_inside else contextlib.nullcontext():
-            return stock(model, *args, **kwargs)
+            return original(model, *args, **kwargs)
     tensorflow_adapter.check_not_forked()
     with tensorflow_adapter.outside_scopes(), own_functions.adapted(model):
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
 
 
-def _train_on_batch(stock, model, *args, **kwargs):
+def _train_on_batch(original, model, *args, **kwargs):
     if not _is_ours(model):
         scope_checks.check_outsider(model, "trained")
-    return _outside_scopes(stock, model, *args, **kwargs)
+    return _outside_scopes(original, model, *args, **kwargs)
 
 
-def _write(stock, model, *args, **kwargs):
+def _write(original, model, *args, **kwargs):
     # Keras makes an optimizer, with its variables, to save a model.
-    outside = functools.update_wrapper(functools.partial(_outside_scopes, stock), stock)
+    outside = functools.update_wrapper(functools.partial(_outside_scopes, original), original)
     with model_file.being_written():
         return chief.write(outside, model, *args, **kwargs)
 
 
-def _write_file(stock, model, *args, **kwargs):
+def _write_file(original, model, *args, **kwargs):
     if not _is_ours(model) or model_file.is_being_written():
-        return stock(model, *args, **kwargs)
-    whole = functools.update_wrapper(functools.partial(model_file.write, stock), stock)
+        return original(model, *args, **kwargs)
+    whole = functools.update_wrapper(functools.partial(model_file.write, original), original)
     return _write(whole, model, *args, **kwargs)
 
 
-def _write_by_function(name, stock, model, *args, **kwargs):
+def _write_by_function(name, original, model, *args, **kwargs):
     """Writes a file by a function of Keras', which a program calls by `name`."""
 
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def write(*args, **kwargs):
-        return stock(*args, **kwargs)
+        return original(*args, **kwargs)
 
     write.__name__ = name
     return _write_file(write, model, *args, **kwargs)
 
 
-def _fit(stock, model, *args, **kwargs):
+def _fit(original, model, *args, **kwargs):
     callbacks = ()
     if not _is_ours(model):
         scope_checks.check_outsider(model, "trained")
@@ -236,24 +236,24 @@ def _fit(stock, model, *args, **kwargs):
     else:
         given = None
         with contextlib.suppress(TypeError):  # Of wrong arguments, for Keras to say.
-            given = inspect.signature(stock).bind_partial(model, *args, **kwargs)
+            given = inspect.signature(original).bind_partial(model, *args, **kwargs)
             callbacks = update_callback.flattened(given.arguments.get("callbacks"))
         if given is not None:
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
     watched = peers.watched(keras_adapter.strategy_of(model))
     with running_call.entered("fit", model, **known), watched:
-        return _outside_scopes(stock, model, *args, **kwargs)
+        return _outside_scopes(original, model, *args, **kwargs)
 
 
-def _evaluate(stock, model, *args, callbacks=None, **kwargs):
+def _evaluate(original, model, *args, callbacks=None, **kwargs):
     with contextlib.ExitStack() as stack:
         if isinstance(callbacks, CallbackList):  # Only `fit` hands over a list that is made.
             for callback in update_callback.of_step(running_call.update_callbacks_of(model)):
                 stack.enter_context(callback.validating(model))
         stack.enter_context(running_call.entered("evaluate", model))
         stack.enter_context(peers.watched(keras_adapter.strategy_of(model)))
-        results = _outside_scopes(stock, model, *args, callbacks=callbacks, **kwargs)
+        results = _outside_scopes(original, model, *args, callbacks=callbacks, **kwargs)
         if _is_ours(model) and model.test_function is not None:
             data_checks.check_equal_lengths(
                 model.distribute_strategy, model.test_function.num_examples
@@ -261,15 +261,15 @@ def _evaluate(stock, model, *args, callbacks=None, **kwargs):
         return results
 
 
-def _predict(stock, model, *args, **kwargs):
+def _predict(original, model, *args, **kwargs):
     data_checks.check_can_predict(model, args[0] if args else kwargs.get("x"))
     with running_call.entered("predict", model):
-        return _outside_scopes(stock, model, *args, **kwargs)
+        return _outside_scopes(original, model, *args, **kwargs)
 
 
-def _make_predict_function(stock, model, force=False):
+def _make_predict_function(original, model, force=False):
     if not _is_ours(model):
-        return stock(model, force)
+        return original(model, force)
     batch_statistics.synchronize(model)
     if model.predict_function is None or force:
         scope_checks.check_variables(model)
@@ -284,9 +284,9 @@ def _make_predict_function(stock, model, force=False):
     return model.predict_function
 
 
-def _build(stock, model, iterator=None, data_batch=None):
+def _build(original, model, iterator=None, data_batch=None):
     if not _is_ours(model):
-        return stock(model, iterator, data_batch)
+        return original(model, iterator, data_batch)
     if model.train_function is None:
         scope_checks.check(model)
     spec = data_batch if iterator is None else iterator.element_spec
@@ -334,21 +334,21 @@ def _make_variables(model, element_spec):
             raise
 
 
-def _epoch_logs(stock, model, logs):
+def _epoch_logs(original, model, logs):
     if not isinstance(logs, LazyLogs):
-        return stock(model, logs)
+        return original(model, logs)
     if isinstance(logs, RecentLogs):
-        return stock(model, logs.exact())
+        return original(model, logs.exact())
     callbacks = update_callback.of_step(running_call.update_callbacks_of(model))
     averages = [each for callback in callbacks for each in callback.variables_of_replicas()]
     is_fit = running_call.is_fit()
     with peers.end_of_epoch(model.distribute_strategy) if is_fit else contextlib.nullcontext():
         batch_statistics.synchronize_workers(model, averages)
-        return stock(model, logs.nested())
+        return original(model, logs.nested())
 
 
-def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
-    make = stock
+def _make_epoch_iterator(original, *args, distribute_strategy=None, **kwargs):
+    make = original
     if traits.keeps_own_pace(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochIterator
     elif tensorflow_adapter.is_adapted(distribute_strategy):
@@ -356,35 +356,35 @@ def _make_epoch_iterator(stock, *args, distribute_strategy=None, **kwargs):
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
 
 
-def _gradient(stock, tape, target, sources, *args, **kwargs):
+def _gradient(original, tape, target, sources, *args, **kwargs):
     try:
-        found = sharded_variables.gradient(stock, tape, target, sources, *args, **kwargs)
+        found = sharded_variables.gradient(original, tape, target, sources, *args, **kwargs)
     except ValueError:
         scope_checks.check_on_replica("`tape.gradient`")
         raise
     return whole_gradients.of_batch(found, target, sources)
 
 
-def _reset_graph(stock):
+def _reset_graph(original):
     # In `fit` a scope around it is left for its callbacks.
     if tensorflow_adapter.is_adapted(tf.distribute.get_strategy()) or running_call.is_fit():
-        return tensorflow_adapter.reset_graph(stock)
-    return stock()
+        return tensorflow_adapter.reset_graph(original)
+    return original()
 
 
-def _embed(stock, layer, inputs):
+def _embed(original, layer, inputs):
     is_plain = not layer.lora_enabled and layer.quantization_mode is None
     # While a model is built from shapes alone, there is no variable yet.
     is_plain = is_plain and sharded_variables.is_variable(layer.embeddings.value)
     if is_plain and traits.has_remote_variables(tf.distribute.get_strategy()):
         return sharded_variables.embed(layer, inputs)
-    return stock(layer, inputs)
+    return original(layer, inputs)
 
 
-def _make_callback_list(stock, cls, *args, model=None, **kwargs):
+def _make_callback_list(original, cls, *args, model=None, **kwargs):
     if cls is keras.callbacks.CallbackList and _is_ours(model):
         cls = CallbackList
-    return stock(cls)
+    return original(cls)
 
 
 # Those before Keras' own, by the names in `keras_routes.ROUTABLE`.

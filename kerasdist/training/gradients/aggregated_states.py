@@ -5,7 +5,7 @@ Keras assigns what was there together with what is added, so that the old sum wo
 each replica; and TensorFlow's mean is that of the replicas, where one device has that of the
 examples.
 
-A function here stands before Keras' own of the same name, which it is given as `stock`.
+A function here stands before Keras' own of the same name, which it is given as `original`.
 """
 
 from collections.abc import Iterable
@@ -14,32 +14,32 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
-def assign(stock, variable, value):
+def assign(original, variable, value):
     """Stands before `assign` of a variable: a mean is one over the examples of the batch."""
-    step = replica_step.with_shares()
+    step = replicas.with_shares()
     is_alone = step is None or step.has_whole_batch or keras_adapter.is_stateless()
     if is_alone or not _is_aggregated(variable, "mean") or not variable.value.dtype.is_floating:
-        return stock(variable, value)
+        return original(variable, value)
     value = tf.cast(value, variable.value.dtype)
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
     weight = tf.cast(step.share * num_replicas, value.dtype)
-    stock(variable, tf.math.multiply_no_nan(value, weight))
+    original(variable, tf.math.multiply_no_nan(value, weight))
     return value
 
 
 def adds_up(variable) -> bool:
     """Whether what is added to a variable, in the step of this thread, is added up."""
-    step = replica_step.current()
-    is_one_device = step is None or (step.is_alone and step.rehearsal is None)
+    step = replicas.current()
+    is_one_device = step is None or (step.is_alone and step.trial is None)
     return not is_one_device and _is_aggregated(variable, "sum")
 
 
 def add_up(variable, value) -> None:
     """Adds to a variable what all replicas add to it that have examples."""
-    step: Any = replica_step.current()
+    step: Any = replicas.current()
     counts = step.is_first if step.has_whole_batch else step.num_examples > 0
     keras_adapter.add_in_place(variable, tf.where(counts, value, tf.zeros_like(value)))
 

@@ -3,7 +3,7 @@
 An optimizer also clips, counts, averages and decays weights; metrics add to their states. Where
 workers keep their own pace, each of these reaches variables that others change, too.
 
-A function here stands before Keras' own of the same task, which it is given as `stock`.
+A function here stands before Keras' own of the same task, which it is given as `original`.
 """
 
 import functools
@@ -14,42 +14,42 @@ import tensorflow as tf
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
 from kerasdist.training.context import peers, traits
 from kerasdist.training.gradients import aggregated_states
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
-def clip(stock, optimizer, gradients):
+def clip(original, optimizer, gradients):
     """Stands before an optimizer's clipping of its gradients."""
-    step = replica_step.current()
+    step = replicas.current()
     if step is None:
-        return stock(optimizer, gradients)
-    return step.delivery.clip(stock, optimizer, gradients)
+        return original(optimizer, gradients)
+    return step.delivery.clip(original, optimizer, gradients)
 
 
-def assign_number(stock, optimizer, variable, value):
+def assign_number(original, optimizer, variable, value):
     """Stands before an optimizer's assignment to a number that it has, such as its iterations."""
-    step = replica_step.current()
+    step = replicas.current()
     if step is None:
-        return stock(optimizer, variable, value)
-    return step.delivery.assign_number(stock, optimizer, variable, value)
+        return original(optimizer, variable, value)
+    return step.delivery.assign_number(original, optimizer, variable, value)
 
 
-def average(stock, optimizer, variables):
+def average(original, optimizer, variables):
     """Stands before an optimizer's moving average of its weights."""
     delivery = _delivery_to_others()
     if delivery is None or not optimizer.use_ema:
-        return stock(optimizer, variables)
-    return delivery.change(functools.partial(keras_optimizers.average_each, stock), variables)
+        return original(optimizer, variables)
+    return delivery.change(functools.partial(keras_optimizers.average_each, original), variables)
 
 
-def decay(stock, optimizer, variables):
+def decay(original, optimizer, variables):
     """Stands before an optimizer's weight decay."""
     delivery = _delivery_to_others()
     if delivery is None:
-        return stock(optimizer, variables)
-    return delivery.change(stock, variables)
+        return original(optimizer, variables)
+    return delivery.change(original, variables)
 
 
-def assign(stock, variable, value):
+def assign(original, variable, value):
     """Stands before `assign` of a variable.
 
     Raises:
@@ -58,14 +58,14 @@ def assign(stock, variable, value):
     """
     is_number = not isinstance(value, tf.Tensor)  # It is not computed.
     if is_number or keras_adapter.is_stateless() or not _is_of_several_workers(variable):
-        return aggregated_states.assign(stock, variable, value)
+        return aggregated_states.assign(original, variable, value)
     added = tensorflow_adapter.addend_of(variable.value, value)
     if added is not None:
         keras_adapter.add_in_place(variable, tf.broadcast_to(added, variable.shape))
         return value
     if _is_of_metric(variable) and tensorflow_adapter.is_read_for(variable.value, value):
         _check_one_worker(variable)
-    return stock(variable, value)
+    return original(variable, value)
 
 
 def _is_of_metric(variable) -> bool:
@@ -83,10 +83,10 @@ def _check_one_worker(variable) -> None:
         )
 
 
-def assign_add(stock, variable, value):
+def assign_add(original, variable, value):
     """Stands before `assign_add` of a variable."""
     if keras_adapter.is_stateless():
-        return stock(variable, value)
+        return original(variable, value)
     delivery = _delivery_to_others()
     if delivery is not None:
         return delivery.add_in_place(variable, value)
@@ -94,7 +94,7 @@ def assign_add(stock, variable, value):
         return keras_adapter.add_in_place(variable, value)
     if aggregated_states.adds_up(variable):
         return aggregated_states.add_up(variable, value)
-    return stock(variable, value)
+    return original(variable, value)
 
 
 def _is_of_several_workers(variable) -> bool:
@@ -103,13 +103,13 @@ def _is_of_several_workers(variable) -> bool:
     Keras reads a variable and assigns the sum, which takes back what came between.
     """
     is_step = not tf.executing_eagerly() and traits.keeps_own_pace(tf.distribute.get_strategy())
-    is_step = is_step and replica_step.current() is None
+    is_step = is_step and replicas.current() is None
     return is_step and isinstance(variable.value, tf.Variable)
 
 
 def _delivery_to_others() -> Any:
     """Returns how this step reaches variables that other workers change, too; None elsewhere."""
-    step = replica_step.current()
+    step = replicas.current()
     if step is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
         return None
     return step.delivery

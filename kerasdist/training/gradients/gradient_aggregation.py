@@ -23,7 +23,7 @@ from kerasdist.training.context.announcements import announce
 from kerasdist.training.gradients import called_optimizers
 from kerasdist.training.gradients.sliced_gradients import Parcel, map_values, values_of
 from kerasdist.training.hooks import scope_checks, update_callback
-from kerasdist.training.replica import draws, replica_step
+from kerasdist.training.replica import draws, replicas
 from kerasdist.training.replica.dependence import Dependence
 
 _local = threading.local()
@@ -33,27 +33,27 @@ _OF_LOOP = (
 )
 
 
-def apply(stock, optimizer, gradients, trainable_variables=None):
+def apply(original, optimizer, gradients, trainable_variables=None):
     """Stands before `optimizer.apply`: sums the replicas' gradients, then applies the sum.
 
     Raises:
         RuntimeError: A loop of the user's own calls it outside of the scope of the optimizer or of
             the weights; or, with several replicas, outside of `strategy.run`.
     """
-    step = replica_step.current()
+    step = replicas.current()
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     if step is None or step.is_of_loop:
         variables = trainable_variables or keras_optimizers.variables_trained_by(optimizer)
         scope_checks.check_loop_scope(optimizer, variables)
     if step is None:
-        return _apply_outside_steps(stock, optimizer, gradients, trainable_variables)
+        return _apply_outside_steps(original, optimizer, gradients, trainable_variables)
     step.updates.graphs.append(tf.compat.v1.get_default_graph())
     gradients = list(gradients)
     if not gradients:  # As for Keras, this is no update, and does not build the optimizer.
-        return stock(optimizer, gradients, trainable_variables)
+        return original(optimizer, gradients, trainable_variables)
     called_optimizers.note(optimizer)
-    if step.rehearsal is not None:
+    if step.trial is not None:
         return _rehearse_update(optimizer, gradients, trainable_variables, step)
     if step.is_of_loop and not tensorflow_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
         with tf.init_scope():
@@ -65,18 +65,18 @@ def apply(stock, optimizer, gradients, trainable_variables=None):
     variables = list(trainable_variables or keras_optimizers.variables_trained_by(optimizer))
     if is_in_own_apply():
         gradients = _aggregate_anew(variables, gradients, step)
-        update = functools.partial(step.delivery.apply, stock, optimizer, gradients, variables)
+        update = functools.partial(step.delivery.apply, original, optimizer, gradients, variables)
         return step.delivery.carry_out(update)
     if is_aggregated():
-        return _update(stock, optimizer, gradients, variables, step)
+        return _update(original, optimizer, gradients, variables, step)
     # Those of a LossScaleOptimizer may be infinite: it judges them itself.
     own = [] if _scales(optimizer) else list(map(step.whole_gradients.own, gradients))
     for callback in update_callback.of_step(step.options.callbacks):
-        step.riders.update(callback.riders(own))
+        step.extra_sums.update(callback.extra_sums(own))
     gradients = _aggregate_of(variables, gradients, step, _division_of(optimizer, step))
     draws_seen = draws.looked_for_in_update(optimizer, step)
     with _local_updates(), draws_seen, step.delivery.updating(optimizer):
-        return _update(stock, optimizer, gradients, variables, step)
+        return _update(original, optimizer, gradients, variables, step)
 
 
 def _rehearse_update(optimizer, gradients, variables, step) -> None:
@@ -86,7 +86,7 @@ def _rehearse_update(optimizer, gradients, variables, step) -> None:
         for variable, gradient in zip(variables, gradients, strict=True)
         if not is_overwritten(variable)
     ]
-    keep_rehearsed(
+    keep_update(
         [path for path, _ in pairs],
         [gradient for _, gradient in pairs],
         step,
@@ -94,25 +94,25 @@ def _rehearse_update(optimizer, gradients, variables, step) -> None:
     )
 
 
-def _apply_outside_steps(stock, optimizer, gradients, variables):
+def _apply_outside_steps(original, optimizer, gradients, variables):
     strategy = keras_adapter.strategy_of(optimizer)
     if not tensorflow_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
-        return stock(optimizer, gradients, variables)
+        return original(optimizer, gradients, variables)
     scope_checks.check_on_replica("`optimizer.apply`")
     # Loops written for one device do not know of `strategy.run`.
-    run = functools.partial(stock, optimizer, list(gradients), variables)
+    run = functools.partial(original, optimizer, list(gradients), variables)
     return peers.on_replicas(strategy, tf.autograph.experimental.do_not_convert(run))
 
 
-def keep_rehearsed(
-    paths: list[str], gradients: list, step: replica_step.ReplicaStep, *, factor: int = 1
+def keep_update(
+    paths: list[str], gradients: list, step: replicas.Replica, *, factor: int = 1
 ) -> None:
-    """Keeps the gradient of the global batch in `step.rehearsal`, by the paths of what has it."""
-    assert step.rehearsal is not None
-    step.rehearsal.updates.append((paths, _aggregate_others(gradients, step, factor)))
+    """Keeps the gradient of the global batch in `step.trial`, by the paths of what has it."""
+    assert step.trial is not None
+    step.trial.updates.append((paths, _aggregate_others(gradients, step, factor)))
 
 
-def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) -> list:
+def aggregate(gradients: list, step: replicas.Replica, factor: int = 1) -> list:
     """Returns the gradient of the global batch, the same on every replica.
 
     Args:
@@ -122,13 +122,13 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
         factor: What their loss was divided by; of no meaning where `step.weighs_loss`.
     """
     if step.is_alone:
-        step.sums.update(step.riders)
+        step.sums.update(step.extra_sums)
         return gradients
     cannot_meet = tf.compat.v1.get_default_graph() is not step.graph
-    if step.has_whole_batch and cannot_meet and not set(step.riders) - set(step.sums):
+    if step.has_whole_batch and cannot_meet and not set(step.extra_sums) - set(step.sums):
         return gradients  # All replicas have the same.
     present = [gradient for gradient in gradients if gradient is not None]
-    if not present and not (set(step.riders) - set(step.sums)):
+    if not present and not (set(step.extra_sums) - set(step.sums)):
         return gradients
     are_dense = not any(isinstance(each, tf.IndexedSlices) for each in present)
     if not (step.has_whole_batch and are_dense and tensorflow_adapter.is_recorded()):
@@ -146,19 +146,19 @@ def aggregate(gradients: list, step: replica_step.ReplicaStep, factor: int = 1) 
     return summed
 
 
-def _summed(gradients: list, step: replica_step.ReplicaStep, factor: int) -> list:
+def _summed(gradients: list, step: replicas.Replica, factor: int) -> list:
     present = [gradient for gradient in gradients if gradient is not None]
     parcels = [Parcel(gradient, step.dependence) for gradient in present]
     sent = [tensor for parcel in parcels for tensor in parcel.tensors]
     if not step.weighs_loss:
         sent = [_weigh(tensor, step, factor) for tensor in sent]
-    riders = [name for name in step.riders if name not in step.sums]
+    extra_sums = [name for name in step.extra_sums if name not in step.sums]
     # Made on the replica's device: TensorFlow asks for one.
-    values = [tf.identity(step.riders[name]) for name in riders]
+    values = [tf.identity(step.extra_sums[name]) for name in extra_sums]
     summed = step.exchange(_sum_over_replicas, [*sent, *values])
     if step.dependence:
         step.dependence.end_at(summed)
-    step.sums.update(zip(riders, summed[len(sent) :], strict=True))
+    step.sums.update(zip(extra_sums, summed[len(sent) :], strict=True))
     sums = iter(summed)
     whole = iter(
         [parcel.unpacked(itertools.islice(sums, len(parcel.tensors))) for parcel in parcels]
@@ -230,7 +230,7 @@ def _aggregate_anew(variables, gradients: list, step) -> list:
     if step.is_alone or not is_of_batch:
         return gradients
     # Nobody has scaled their loss.
-    step = dataclasses.replace(step, weighs_loss=False, riders={})
+    step = dataclasses.replace(step, weighs_loss=False, extra_sums={})
     with _local_updates(False):
         return _aggregate_of(variables, gradients, step, 1)
 
@@ -267,11 +267,11 @@ def num_replicas() -> int:
     return peers.num_replicas(tf.distribute.get_strategy())
 
 
-def all_reduce(stock, optimizer, gradients_and_variables):
+def all_reduce(original, optimizer, gradients_and_variables):
     """Stands before Keras' all-reduce, which comes too late: the gradients are summed already."""
     if is_aggregated():
         return list(gradients_and_variables)
-    return stock(optimizer, gradients_and_variables)
+    return original(optimizer, gradients_and_variables)
 
 
 def is_aggregated() -> bool:
@@ -303,15 +303,15 @@ def in_own_apply() -> Generator[None]:
         _local.is_in_own_apply = False
 
 
-def _update(stock, optimizer, gradients, variables, step):
+def _update(original, optimizer, gradients, variables, step):
     """Updates this replica's variables with the gradients of the global batch."""
     if _scales(optimizer):  # It unscales the gradients for its inner one, which comes by here.
         for callback in update_callback.of_step(step.options.callbacks):
             gradients = callback.guard_scaled(gradients, optimizer)
-        return stock(optimizer, gradients, variables)
+        return original(optimizer, gradients, variables)
     if not step.options.callbacks:
         delivery = step.delivery
-        apply_all = functools.partial(delivery.apply, stock, optimizer, gradients, variables)
+        apply_all = functools.partial(delivery.apply, original, optimizer, gradients, variables)
         return delivery.carry_out(apply_all, is_divided=keras_optimizers.divides(optimizer))
     step.updates.optimizers.append(optimizer)
     pairs = list(zip(gradients, variables, strict=True))
@@ -323,7 +323,7 @@ def _update(stock, optimizer, gradients, variables, step):
         if pairs:
             scaled = [(_scaled(gradient, scale), variable) for gradient, variable in pairs]
             values, updated = map(list, zip(*scaled, *overwriting, strict=True))
-            step.delivery.apply(stock, optimizer, values, updated)
+            step.delivery.apply(original, optimizer, values, updated)
         for callback in step.options.callbacks:
             callback.after_update(variables)
 
@@ -366,7 +366,7 @@ def _sum_over_replicas(tensors: list) -> list:
         are_dense = not any(isinstance(each, tf.IndexedSlices) for each in group)
         # A program that differentiates once more, such as one with a penalty for gradients.
         is_differentiable = is_recorded and are_dense and dtype.is_floating
-        sum_up = replica_step if is_differentiable else tensorflow_adapter
+        sum_up = replicas if is_differentiable else tensorflow_adapter
         sums = sum_up.sum_over_replicas(group)
         for index, value in zip(positions, sums, strict=True):
             summed[index] = _cast(value, given[index].dtype)

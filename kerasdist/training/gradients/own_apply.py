@@ -16,7 +16,7 @@ from kerasdist.private import custom_parts, keras_optimizers
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.training.context import traits
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ _ROUTES = {"apply": _apply, "apply_gradients": _apply_gradients}
 
 def _passes(gradients) -> bool:
     is_outermost = not gradient_aggregation.is_in_own_apply()
-    return replica_step.current() is None or not is_outermost or not len(gradients)
+    return replicas.current() is None or not is_outermost or not len(gradients)
 
 
 def _run(call: Callable, optimizer, gradients, variables):
@@ -82,7 +82,7 @@ def _run(call: Callable, optimizer, gradients, variables):
         What it does; None where it is called inside of what a callback decides, or in a rehearsal,
         which looks at the gradient only.
     """
-    step = replica_step.current()
+    step = replicas.current()
     results: list = []
     if variables is not None:
         variables = list(variables)

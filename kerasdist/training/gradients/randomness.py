@@ -23,7 +23,7 @@ from kerasdist.support.shared_context import SharedContext
 from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import draws, replica_step
+from kerasdist.training.replica import draws, replicas
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -32,12 +32,12 @@ _STRIDE = 0x9E3779B1
 _seeds_of_all: dict[tf.Graph, int] = {}
 
 
-def next_seed(stock, generator, ordered=True):
+def next_seed(original, generator, ordered=True):
     """Stands before `keras.random.SeedGenerator.next`; returns a seed [2] of the same dtype."""
-    step = replica_step.current()
+    step = replicas.current()
     if step is None:
-        return stock(generator, ordered)
-    seed = _seed_of_first(stock, generator, ordered, step)
+        return original(generator, ordered)
+    seed = _seed_of_first(original, generator, ordered, step)
     is_in_update = gradient_aggregation.is_aggregated()
     if step.replica_id == 0 or is_in_update or draws.are_alike():
         return seed
@@ -45,11 +45,11 @@ def next_seed(stock, generator, ordered=True):
     return seed + tf.cast(offset, seed.dtype)
 
 
-def _seed_of_first(stock, generator, ordered, step):
+def _seed_of_first(original, generator, ordered, step):
     """Returns the same seed on all replicas: the generator moves on once, as on one device."""
     if getattr(generator.state.value, "distribute_strategy", None) is not None:
-        return stock(generator, ordered)  # Each replica has a copy of this, too.
-    return step.seeds.get(generator, functools.partial(stock, generator, ordered))
+        return original(generator, ordered)  # Each replica has a copy of this, too.
+    return step.seeds.get(generator, functools.partial(original, generator, ordered))
 
 
 @contextlib.contextmanager
@@ -99,22 +99,22 @@ def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:
         )
 
 
-def global_seed_generator(stock):
+def global_seed_generator(original):
     """Stands before the getter of the generator that random numbers without a seed come from.
 
     Keras makes one for each thread, where it is first used, and replicas are traced in threads of
     their own. Here they share that of the program. It belongs to no strategy: it is made in a
     thread that has none. One that was made in the scope of another strategy goes on as such a one.
     """
-    step = replica_step.current()
+    step = replicas.current()
     state = keras_adapter.thread_state() if step is None else step.keras_state
     known = keras_adapter.known_global_seed_generator(state)
     if known is not None and _is_of_another_strategy(known):
         make = functools.partial(_copy, known)
     elif known is None and step is not None:
-        make = stock
+        make = original
     else:
-        return known or stock()
+        return known or original()
     with ThreadPoolExecutor(1) as pool:
         return keras_adapter.set_global_seed_generator(state, pool.submit(make).result())
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from kerasdist.private import call_adapter
 from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 @contextlib.contextmanager
@@ -42,10 +42,10 @@ def iterators_kept() -> Generator[None]:
     """
     before: dict = {}
 
-    def read(stock, iterator, *args, **kwargs):
+    def read(original, iterator, *args, **kwargs):
         if id(iterator) not in before:
             before[id(iterator)] = iterator, call_adapter.state_of(iterator)
-        return stock(iterator, *args, **kwargs)
+        return original(iterator, *args, **kwargs)
 
     try:
         with call_adapter.handed_to(draw=operator.call, read=read):
@@ -55,11 +55,11 @@ def iterators_kept() -> Generator[None]:
             call_adapter.set_state(iterator, state)
 
 
-def _read(stock, *args, **kwargs):
-    step: Any = replica_step.current()
+def _read(original, *args, **kwargs):
+    step: Any = replicas.current()
     if step is not None and step.calls.is_first and step.is_first:
         _warn_if_out_of_reach(step)
-    return _of_first(step, stock, args, kwargs)
+    return _of_first(step, original, args, kwargs)
 
 
 def _warn_if_out_of_reach(step) -> None:
@@ -73,27 +73,27 @@ def _warn_if_out_of_reach(step) -> None:
     )
 
 
-def _draw(stock, *args, **kwargs):
-    step = replica_step.current()
+def _draw(original, *args, **kwargs):
+    step = replicas.current()
     if step is None or gradient_aggregation.is_aggregated():
-        return stock(*args, **kwargs)
-    if step.rehearsal is not None:  # All draw alike, some for fewer examples than the first.
-        return stock(*args, **kwargs)
+        return original(*args, **kwargs)
+    if step.trial is not None:  # All draw alike, some for fewer examples than the first.
+        return original(*args, **kwargs)
     if step.has_whole_batch:
-        return _of_first(step, stock, args, kwargs)
+        return _of_first(step, original, args, kwargs)
     if not step.draws_alone or not _is_for_one_number(args, kwargs):
-        return stock(*args, **kwargs)
-    number = _of_first(step, stock, args, kwargs)
+        return original(*args, **kwargs)
+    number = _of_first(step, original, args, kwargs)
     if step.dependence is not None:
         step.dependence.end_at(number)
     return number
 
 
-def _of_first(step, stock, args, kwargs) -> Any:
+def _of_first(step, original, args, kwargs) -> Any:
     """Makes a call on the first replica of this process; returns on the others what it gave."""
     if step is None:
-        return stock(*args, **kwargs)
-    return step.calls.get(stock, functools.partial(stock, *args, **kwargs))
+        return original(*args, **kwargs)
+    return step.calls.get(original, functools.partial(original, *args, **kwargs))
 
 
 def _is_for_one_number(args: tuple, kwargs: dict) -> bool:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 def of_batch(found, target, sources):
@@ -26,8 +26,8 @@ def of_batch(found, target, sources):
         target: What they are the gradient of, on this replica: a mean over its examples.
         sources: Variables and tensors. Those by tensors stay as they are, those of its examples.
     """
-    step = replica_step.current()
-    if step is not None and step.is_alone and step.rehearsal is not None:
+    step = replicas.current()
+    if step is not None and step.is_alone and step.trial is not None:
         _remember(tf.nest.flatten(found), step)
     if step is None or step.is_alone or step.weighs_loss or not _can_meet(step):
         return found
@@ -57,14 +57,14 @@ def of_batch(found, target, sources):
     return tf.nest.pack_sequence_as(sources, gradients)
 
 
-def _remember(gradients: list, step: replica_step.ReplicaStep) -> None:
+def _remember(gradients: list, step: replicas.Replica) -> None:
     """Lets a rehearsal find what is done with the gradients of a whole batch."""
     for gradient in gradients:
         if gradient is not None:
             step.whole_gradients.add(gradient, gradient)
 
 
-def _can_meet(step: replica_step.ReplicaStep) -> bool:
+def _can_meet(step: replicas.Replica) -> bool:
     """Whether this is the graph of the step itself, and no loop body that will be vectorized."""
     is_step = tf.compat.v1.get_default_graph() is step.graph
     return is_step and not tensorflow_adapter.is_being_vectorized()

@@ -110,7 +110,7 @@ class StepCallback(UpdateCallback):
         """Whether it may look at one of the next `num_steps` steps, as it does now and then.
 
         Steps at which no callback looks are compiled without what that takes; see
-        `ReplicaStep.is_quiet`. All workers must give the same answer. Overridden by callbacks that
+        `Replica.is_quiet`. All workers must give the same answer. Overridden by callbacks that
         look at few steps.
         """
         return True
@@ -121,10 +121,10 @@ class StepCallback(UpdateCallback):
         Traced once for all replicas, and only if it is overridden.
         """
 
-    def riders(self, gradients: list) -> dict:
+    def extra_sums(self, gradients: list) -> dict:
         """Returns float32 tensors of this replica to be summed with the gradients, by unique names.
 
-        Traced once per replica and update. `replica_step.current().sums` then holds the sums.
+        Traced once per replica and update. `replicas.current().sums` then holds the sums.
 
         Args:
             gradients: Of this replica alone: tensors, IndexedSlices or None; empty for those of a

@@ -20,7 +20,7 @@ from kerasdist.private import keras_adapter, tensorflow_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 # What replicas show each other: a variable is the same on all of them.
 _SHOWN = (tf.Tensor, tf.RaggedTensor)
@@ -57,7 +57,7 @@ def reason_to_stay_apart(arguments, step) -> str | None:
 
 
 @contextlib.contextmanager
-def as_one_device(step: replica_step.ReplicaStep) -> Generator[None]:
+def as_one_device(step: replicas.Replica) -> Generator[None]:
     """Lets a replica that has all examples be the only one inside: all draw the same numbers."""
     alone = dataclasses.replace(
         step,
@@ -68,11 +68,11 @@ def as_one_device(step: replica_step.ReplicaStep) -> Generator[None]:
         share=1.0,
         may_be_empty=False,
     )
-    with replica_step.entered(alone), randomness.graph_seed_of_all():
+    with replicas.entered(alone), randomness.graph_seed_of_all():
         yield
 
 
-def of_all(arguments, step: replica_step.ReplicaStep, *, have_gradients: bool = False):
+def of_all(arguments, step: replicas.Replica, *, have_gradients: bool = False):
     """Returns arguments with the rows of all replicas, in their order.
 
     Args:
@@ -93,7 +93,7 @@ def of_all(arguments, step: replica_step.ReplicaStep, *, have_gradients: bool = 
     )
 
 
-def start_of(arguments, step: replica_step.ReplicaStep):
+def start_of(arguments, step: replicas.Replica):
     """Returns which of all examples is the first of this replica: int32 scalar; 0 for no rows.
 
     Args:
@@ -224,7 +224,7 @@ def _joined(parts: list, step) -> list[tuple]:
     replica = peers.replica_id()  # Where a step is rehearsed, all steps say 0.
     own = tf.one_hot(replica, _num_replicas(), dtype=tf.float64)
     sizes = own[:, tf.newaxis] * tf.cast(sizes, tf.float64)
-    (sizes,) = replica_step.sum_over_replicas([sizes])
+    (sizes,) = replicas.sum_over_replicas([sizes])
     sizes = tf.cast(sizes, tf.int32)
     starts = tf.cumsum(sizes, exclusive=True)[replica]
     ends = tf.reduce_sum(sizes, axis=0) - starts - sizes[replica]
@@ -259,7 +259,7 @@ def _summed(tensors: list) -> list:
         by_dtype.setdefault(tensor.dtype, []).append(tensor)
     sums: dict[int, Any] = {}
     for group in by_dtype.values():
-        summed = replica_step.sum_over_replicas(group)
+        summed = replicas.sum_over_replicas(group)
         sums.update(zip(map(id, group), summed, strict=True))
     return [sums[id(tensor)] for tensor in tensors]
 
@@ -268,4 +268,4 @@ def _mean_over_examples(leaf, step):
     """Returns a number that a replica computed, as the mean over all examples; others as it is."""
     if not leaf.dtype.is_floating:
         return leaf
-    return replica_step.sum_over_replicas([leaf * tf.cast(step.share, leaf.dtype)])[0]
+    return replicas.sum_over_replicas([leaf * tf.cast(step.share, leaf.dtype)])[0]

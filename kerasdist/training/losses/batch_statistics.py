@@ -2,7 +2,7 @@
 
 With `synchronized=True` Keras computes the statistics of the global batch, which is what one device
 computes. Without it each replica normalizes with its own examples. Its moving statistics then drift
-apart, and stock Keras saves those of the first replica. Here they are variables that hold one value
+apart, and Keras alone saves those of the first replica. Here they are variables that hold one value
 per replica and read as the mean over the replicas, as in tf.keras 2: the moving average is linear,
 so the mean of the replicas' averages is the average of the replicas' means. Over several workers
 the mean is taken at the end of each epoch and before `evaluate`, when all of them are there.
@@ -19,18 +19,18 @@ from kerasdist.support.text import short_list
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
-def moments(stock, layer, inputs, mask):
+def moments(original, layer, inputs, mask):
     """Returns (mean, variance) of the batch as Keras does; synchronized, those of the global batch.
 
     Keras sends three messages for each layer, and none where there is a mask. The formulas are
     Keras' own.
     """
-    step = replica_step.current()
+    step = replicas.current()
     if step is None or step.has_whole_batch or not layer.synchronized:
-        found = stock(layer, inputs, mask)
+        found = original(layer, inputs, mask)
         return _of_some(layer, inputs, found) if step and step.is_of_loop else found
     dtype = inputs.dtype
     inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs
@@ -66,7 +66,7 @@ def _moments(inputs, _, axes):
     (channel,) = (axis for axis in range(inputs.shape.rank) if axis not in axes)
     with tensorflow_adapter.without_gradient():
         total, square = (tf.reduce_sum(each, axis=axes) for each in (inputs, tf.square(inputs)))
-        total, square, count = replica_step.sum_over_replicas(
+        total, square, count = replicas.sum_over_replicas(
             [total, square, _num_values(inputs, channel)]
         )
         mean, mean_square = (tf.math.divide_no_nan(each, count) for each in (total, square))
@@ -76,7 +76,7 @@ def _moments(inputs, _, axes):
     def backward(of_mean, of_variance):
         of_variance = tf.where(excess < 0, tf.zeros_like(of_variance), 2 * of_variance)
         gradient = tf.concat([of_mean, of_variance], axis=0)
-        gradient = tf.math.divide_no_nan(replica_step.sum_gradient_over_replicas(gradient), count)
+        gradient = tf.math.divide_no_nan(replicas.sum_gradient_over_replicas(gradient), count)
         of_mean, of_variance = tf.split(gradient, 2)
         if channel == inputs.shape.rank - 1:
             return [of_mean + of_variance * (inputs - mean)]
@@ -101,12 +101,12 @@ def _num_values(inputs, channel):
 def _masked_moments(inputs, mask, axes):
     weights = tf.cast(tf.broadcast_to(mask[..., tf.newaxis], tf.shape(inputs)), inputs.dtype)
     total = tf.reduce_sum(tf.math.multiply_no_nan(inputs, weights), axis=axes)
-    total, weight = replica_step.sum_over_replicas([total, tf.reduce_sum(weights, axis=axes)])
+    total, weight = replicas.sum_over_replicas([total, tf.reduce_sum(weights, axis=axes)])
     weight += keras.config.epsilon()
     mean = total / weight
     shape = [1 if axis in axes else -1 for axis in range(inputs.shape.rank)]
     distance = tf.math.multiply_no_nan(tf.square(inputs - tf.reshape(mean, shape)), weights)
-    (distance,) = replica_step.sum_over_replicas([tf.reduce_sum(distance, axis=axes)])
+    (distance,) = replicas.sum_over_replicas([tf.reduce_sum(distance, axis=axes)])
     return mean, distance / weight
 
 

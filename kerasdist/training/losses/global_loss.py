@@ -26,8 +26,8 @@ import tensorflow as tf
 
 from kerasdist.private import keras_adapter, keras_routes, tensorflow_adapter
 from kerasdist.training.losses import whole_losses
-from kerasdist.training.replica import replica_step
-from kerasdist.training.replica.replica_step import Divisor
+from kerasdist.training.replica import replicas
+from kerasdist.training.replica.replicas import Divisor
 
 _local = threading.local()
 
@@ -47,12 +47,12 @@ class _Call:
 
 
 def reduce_weighted_values(
-    stock, values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
+    original, values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
 ):
     """Reduces per-example losses like Keras, with the divisor of the global batch.
 
     Args:
-        stock: Keras' own function of this name.
+        original: Keras' own function of this name.
         values: Losses [examples on this replica, ...].
         sample_weight: None, or weights that broadcast to `values`.
         mask: None, or the Keras mask of the predictions.
@@ -64,8 +64,10 @@ def reduce_weighted_values(
         that one device computes for the whole batch. Without reduction, the numbers of this
         replica's examples.
     """
-    step = replica_step.with_shares()
-    loss = stock(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+    step = replicas.with_shares()
+    loss = original(
+        values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype
+    )
     if step is None or (step.has_whole_batch and not step.options.callbacks):
         return loss
     if reduction in ("sum", "none", None):
@@ -82,7 +84,7 @@ def reduce_weighted_values(
         step.losses.divisors.append(_mean_over_examples(step))
         return loss
     local = tf.stop_gradient(tf.reduce_sum(tf.cast(weights, tf.float32)))
-    total = local if step.has_whole_batch else replica_step.sum_over_replicas([local])[0]
+    total = local if step.has_whole_batch else replicas.sum_over_replicas([local])[0]
     step.losses.divisors.append(
         Divisor(name="the sum of its mask or weights", total=total, weights=weights)
     )
@@ -92,12 +94,12 @@ def reduce_weighted_values(
     return loss * tf.cast(_divide(fraction, step.share), loss.dtype)
 
 
-def build_losses(stock, compiled, *args, **kwargs):
+def build_losses(original, compiled, *args, **kwargs):
     """Stands before what makes ready the losses that are given to `compile`.
 
     One whose class has a `__call__` of its own need not call Keras', where `call_loss` stands.
     """
-    stock(compiled, *args, **kwargs)
+    original(compiled, *args, **kwargs)
     keras_adapter.replace_losses(
         compiled,
         lambda loss: (
@@ -108,11 +110,11 @@ def build_losses(stock, compiled, *args, **kwargs):
     )
 
 
-def compiled_loss(stock, compiled, *args, **kwargs):
+def compiled_loss(original, compiled, *args, **kwargs):
     """Stands before the call of the losses that are given to `compile`."""
     with _in_call(_Call(compiled=compiled)):
-        loss = stock(compiled, *args, **kwargs)
-    step = replica_step.with_shares()
+        loss = original(compiled, *args, **kwargs)
+    step = replicas.with_shares()
     if step is None or loss is None or loss.shape.rank == 0:
         return loss
     step.losses.divisors.append(_sum_over_examples())
@@ -139,13 +141,13 @@ def weigh(loss, step):
     return loss * tf.cast(tf.minimum(step.num_examples, 1), loss.dtype)
 
 
-def call_loss(stock, loss, *args, **kwargs):
+def call_loss(original, loss, *args, **kwargs):
     """Stands before the call of any loss: one that another calls is the user's to reduce."""
     outer = _call()
     if outer is None:
-        return stock(loss, *args, **kwargs)
+        return original(loss, *args, **kwargs)
     with _in_call(dataclasses.replace(outer, depth=outer.depth + 1, compiled=None)):
-        return _call_once_or_whole(stock, outer.compiled, loss, *args, **kwargs)
+        return _call_once_or_whole(original, outer.compiled, loss, *args, **kwargs)
 
 
 def _call_overridden(loss, *args, **kwargs):
@@ -160,23 +162,23 @@ def _call_overridden(loss, *args, **kwargs):
         return _call_once_or_whole(operator.call, outer.compiled, loss, *args, **kwargs)
 
 
-def _call_once_or_whole(stock, compiled, loss, *args, **kwargs):
+def _call_once_or_whole(original, compiled, loss, *args, **kwargs):
     """Calls a loss with this replica's examples or, where it needs them, with those of all."""
     if compiled is not None and whole_losses.sees_all(compiled, loss, args, kwargs):
-        return whole_losses.compute(stock, loss, *args, **kwargs)
-    return stock(loss, *args, **kwargs)
+        return whole_losses.compute(original, loss, *args, **kwargs)
+    return original(loss, *args, **kwargs)
 
 
-def scale_for_distribution(stock, value):
+def scale_for_distribution(original, value):
     """Leaves a loss as it is: `share` weighs it here, where Keras divides by num_replicas."""
-    if replica_step.with_shares() is not None or _is_on_no_replica():
+    if replicas.with_shares() is not None or _is_on_no_replica():
         return value
-    return stock(value)
+    return original(value)
 
 
-def unscale_for_distribution(stock, value):
+def unscale_for_distribution(original, value):
     """Leaves a loss that is logged as it is, too."""
-    return scale_for_distribution(stock, value)
+    return scale_for_distribution(original, value)
 
 
 def _is_on_no_replica() -> bool:
@@ -185,52 +187,52 @@ def _is_on_no_replica() -> bool:
     return tensorflow_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
 
 
-def update_mean(stock, metric, values, sample_weight=None):
+def update_mean(original, metric, values, sample_weight=None):
     """Updates a `keras.metrics.Mean` so that a scalar counts once per global batch.
 
     A loss that is tracked as one number per batch would count once per replica.
     """
-    step = replica_step.with_shares()
+    step = replicas.with_shares()
     if step is None:
-        return stock(metric, values, sample_weight)
+        return original(metric, values, sample_weight)
     values = keras.ops.convert_to_tensor(values)
     if len(values.shape) > 0:
-        return stock(metric, values, sample_weight)
+        return original(metric, values, sample_weight)
     step.losses.means[metric.name] = values
     if step.has_whole_batch:
-        return stock(metric, values, sample_weight)
-    return stock(metric, values, step.share if sample_weight is None else sample_weight)
+        return original(metric, values, sample_weight)
+    return original(metric, values, step.share if sample_weight is None else sample_weight)
 
 
-def add_loss(stock, layer, loss):
+def add_loss(original, layer, loss):
     """Stands before `Layer.add_loss`: each replica has a list of its own.
 
     The replicas take turns wherever they send a message, and Keras keeps one list for all.
     """
-    step = replica_step.current()
+    step = replicas.current()
     if step is None:
-        return stock(layer, loss)
+        return original(layer, loss)
     if not step.has_whole_batch and keras_adapter.is_sum_over_batch(layer):
         loss = _divide(loss, step.share)
     added = keras_adapter.losses_added_by(layer)
     num_before = len(added)
-    stock(layer, loss)
+    original(layer, loss)
     step.losses.added.setdefault(id(layer), []).extend(added[num_before:])
     del added[num_before:]
     return None
 
 
-def own_losses(stock, layer) -> list:
+def own_losses(original, layer) -> list:
     """Stands before the getter of what a layer has added by itself."""
-    step = replica_step.current()
-    return stock(layer) if step is None else list(step.losses.added.get(id(layer), ()))
+    step = replicas.current()
+    return original(layer) if step is None else list(step.losses.added.get(id(layer), ()))
 
 
-def clear_losses(stock, layer) -> None:
+def clear_losses(original, layer) -> None:
     """Stands before what forgets the losses of a layer and those inside, when it is called."""
-    step = replica_step.current()
+    step = replicas.current()
     if step is None:
-        stock(layer)
+        original(layer)
         return
     for each in keras_adapter.layers_of(layer):
         step.losses.added.pop(id(each), None)
@@ -239,7 +241,7 @@ def clear_losses(stock, layer) -> None:
 def global_sum(values):
     """Returns the sum over the global batch; see `kerasdist.global_sum`."""
     values = _floating(values)
-    step = replica_step.current()
+    step = replicas.current()
     if step is None or step.has_whole_batch:
         return tf.reduce_sum(values)
     return _global(tf.reduce_sum(values), step)
@@ -250,11 +252,11 @@ def global_mean(values, weights=None):
     values = _floating(values)
     weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
     weights = tf.broadcast_to(weights, tf.shape(values))
-    step = replica_step.current()
+    step = replicas.current()
     if step is None or step.has_whole_batch:
         total, divisor = tf.reduce_sum(values * weights), tf.reduce_sum(weights)
         return tf.math.divide_no_nan(total, divisor)
-    divisor = replica_step.sum_over_replicas([tf.reduce_sum(weights)])[0]
+    divisor = replicas.sum_over_replicas([tf.reduce_sum(weights)])[0]
     return _global(tf.math.divide_no_nan(tf.reduce_sum(values * weights), divisor), step)
 
 
@@ -267,7 +269,7 @@ def _floating(values):
 
 def _global(part, step):
     """Returns the sum of every replica's part, with the gradient that `share` makes whole."""
-    total = tf.stop_gradient(replica_step.sum_over_replicas([part])[0])
+    total = tf.stop_gradient(replicas.sum_over_replicas([part])[0])
     part = _divide(part, step.share)
     whole = part + tf.stop_gradient(total - part)
     if step.dependence:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import global_loss
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 # The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
 _scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
@@ -19,7 +19,7 @@ _made_in_trace: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _LARGEST_REHEARSED_SCALE = 2.0**10
 
 
-def scale_loss(stock, optimizer, loss):
+def scale_loss(original, optimizer, loss):
     """Stands before `optimizer.scale_loss`: weighs the loss by the replica's share.
 
     Keras' own train_step calls it right before the backward pass, where one multiplication does the
@@ -28,25 +28,25 @@ def scale_loss(stock, optimizer, loss):
     what an example adds to a float16 gradient is then what it adds on one device, and becomes
     infinite with it.
     """
-    step = replica_step.current()
+    step = replicas.current()
     if step is None or gradient_aggregation.is_aggregated():
-        return stock(optimizer, loss)
+        return original(optimizer, loss)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
         _scaled_unbuilt.add(optimizer)
     if step.is_of_loop:
-        return stock(optimizer, loss)
+        return original(optimizer, loss)
     if step.weighs_loss and not step.has_whole_batch:
         loss = global_loss.weigh(loss, step)
     elif _scale_of(optimizer) is not None and not step.has_whole_batch:
-        scaled = _scaled_loss(stock, optimizer, loss / gradient_aggregation.num_replicas(), step)
-        step.losses.divisions.append(replica_step.Division(loss=scaled, optimizer=optimizer))
+        scaled = _scaled_loss(original, optimizer, loss / gradient_aggregation.num_replicas(), step)
+        step.losses.divisions.append(replicas.Division(loss=scaled, optimizer=optimizer))
         return scaled
-    return _scaled_loss(stock, optimizer, loss, step)
+    return _scaled_loss(original, optimizer, loss, step)
 
 
-def _scaled_loss(stock, optimizer, loss, step):
-    if step.rehearsal is None or _scale_of(optimizer) is None:
-        return stock(optimizer, loss)
+def _scaled_loss(original, optimizer, loss, step):
+    if step.trial is None or _scale_of(optimizer) is None:
+        return original(optimizer, loss)
     scale = tf.minimum(tf.cast(_scale_of(optimizer), loss.dtype), _LARGEST_REHEARSED_SCALE)
     return loss * scale
 

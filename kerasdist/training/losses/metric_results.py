@@ -22,7 +22,7 @@ from kerasdist.private import custom_parts, tensorflow_adapter
 from kerasdist.private.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +244,7 @@ class MetricResults:
 def _note_reset(method, metric, *args, **kwargs) -> Any:
     """Lets the step know what a replica without examples is to leave: not what was there before."""
     result = method(*args, **kwargs)
-    step = replica_step.current()
+    step = replicas.current()
     if step is not None and tf.compat.v1.get_default_graph() is step.graph:
         for variable in metric.variables:
             step.states.resets[id(variable.value)] = tf.convert_to_tensor(variable.value)

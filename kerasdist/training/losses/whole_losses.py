@@ -20,7 +20,7 @@ from kerasdist.private import custom_parts
 from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
 from kerasdist.training.losses import all_examples
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 # What models are compiled with, where all losses of the user's in it see all examples.
 compiled_whole: weakref.WeakSet = weakref.WeakSet()
@@ -35,14 +35,14 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
         args: What it is called with: labels, predictions and weights.
         kwargs: The same, by name.
     """
-    step = replica_step.with_shares()
+    step = replicas.with_shares()
     if step is None:
         return False
     given = dict(zip(("y_true", "y_pred"), args, strict=False)) | kwargs
     predictions = given.get("y_pred")
     is_own = custom_parts.is_custom_loss(loss)
-    if is_own and step.rehearsal is not None:
-        step.rehearsal.own_losses.append((loss, given.get("y_true"), predictions))
+    if is_own and step.trial is not None:
+        step.trial.own_losses.append((loss, given.get("y_true"), predictions))
     if step.has_whole_batch:
         return False
     if is_own:
@@ -51,16 +51,16 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
     return custom_parts.mixes_examples(loss, rank=rank)
 
 
-def compute(stock: Callable, loss, *args, **kwargs):
+def compute(original: Callable, loss, *args, **kwargs):
     """Returns the loss of all examples, of which `share` times it adds up over the replicas.
 
     Args:
-        stock: Keras' own call of a loss.
+        original: Keras' own call of a loss.
         loss: The loss.
         *args: Labels, predictions and weights of this replica's examples.
         **kwargs: The same, by name.
     """
-    step = replica_step.current()
+    step = replicas.current()
     assert step is not None
     reason = all_examples.reason_to_stay_apart((args, kwargs), step)
     if reason is not None:
@@ -69,11 +69,11 @@ def compute(stock: Callable, loss, *args, **kwargs):
             "own examples alone. It is no mean over the examples, so the weights will be other "
             "ones than on one device."
         )
-        return stock(loss, *args, **kwargs)
+        return original(loss, *args, **kwargs)
     given = (args, kwargs)
     args, kwargs = all_examples.of_all(given, step, have_gradients=True)
     with all_examples.as_one_device(step):
-        value = keras.ops.convert_to_tensor(stock(loss, *args, **kwargs))
+        value = keras.ops.convert_to_tensor(original(loss, *args, **kwargs))
     return value if value.shape.rank == 0 else _own_part(value, given, step)
 
 

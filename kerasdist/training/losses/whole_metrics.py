@@ -18,7 +18,7 @@ from kerasdist.private.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.losses import all_examples
-from kerasdist.training.replica import own_attributes, replica_step
+from kerasdist.training.replica import own_attributes, replicas
 
 # Those that a step has updated with all examples; another step may leave them alone.
 _updated: weakref.WeakSet = weakref.WeakSet()
@@ -81,16 +81,16 @@ def read_as_counted(model, *, are_whole: bool) -> None:
             variable.value.assign(total)
 
 
-def update_function(stock, metric, *args, **kwargs):
+def update_function(original, metric, *args, **kwargs):
     """Stands before `update_state` of a metric that is made of a function, the user's or Keras'.
 
     `compile` makes such a metric when it first sees predictions.
     """
     if custom_parts.adds_up(metric):
-        return stock(metric, *args, **kwargs)
+        return original(metric, *args, **kwargs)
 
     def update_state(*args, **kwargs):
-        return stock(metric, *args, **kwargs)
+        return original(metric, *args, **kwargs)
 
     return _update(update_state, metric, *args, **kwargs)
 
@@ -103,7 +103,7 @@ def _prepared(model) -> list:
 
 
 def _update(update_state: Callable, metric, *args, **kwargs):
-    step = replica_step.with_shares()
+    step = replicas.with_shares()
     if step is None or step.has_whole_batch:
         return update_state(*args, **kwargs)
     reason = all_examples.reason_to_stay_apart((args, kwargs), step)

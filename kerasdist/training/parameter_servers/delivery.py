@@ -13,7 +13,7 @@ from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensor
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 
 class RemoteDelivery:
@@ -360,6 +360,6 @@ def _nothing(_):
 
 def update_in_place(*args, **kwargs):
     """Runs an update in the step of this thread; see `RemoteDelivery.update`."""
-    step = replica_step.current()
+    step = replicas.current()
     assert step is not None
     return step.delivery.update(*args, **kwargs)

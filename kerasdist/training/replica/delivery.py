@@ -27,17 +27,17 @@ class LocalDelivery:
         """
         return update()
 
-    def apply(self, stock, optimizer, gradients: list, variables: list):
-        """Calls `stock(optimizer, gradients, variables)`, which is Keras' own update."""
-        return stock(optimizer, gradients, variables)
+    def apply(self, original, optimizer, gradients: list, variables: list):
+        """Calls `original(optimizer, gradients, variables)`, which is Keras' own update."""
+        return original(optimizer, gradients, variables)
 
-    def clip(self, stock, optimizer, gradients: list):
-        """Calls `stock(optimizer, gradients)`, which clips what the optimizer is to clip."""
-        return stock(optimizer, gradients)
+    def clip(self, original, optimizer, gradients: list):
+        """Calls `original(optimizer, gradients)`, which clips what the optimizer is to clip."""
+        return original(optimizer, gradients)
 
-    def assign_number(self, stock, optimizer, variable, value) -> None:
-        """Calls `stock(optimizer, variable, value)`, which assigns to what the optimizer has."""
-        stock(optimizer, variable, value)
+    def assign_number(self, original, optimizer, variable, value) -> None:
+        """Calls `original(optimizer, variable, value)`, which assigns to what the optimizer has."""
+        original(optimizer, variable, value)
 
     def add_in_place(self, variable: keras.Variable, value) -> None:
         """Adds to a variable where it lives, in one operation."""

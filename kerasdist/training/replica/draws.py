@@ -59,7 +59,7 @@ def looked_for_in_update(optimizer, step) -> Generator[None]:
 
     Args:
         optimizer: What is traced inside is its update.
-        step: The `ReplicaStep` of this replica.
+        step: The `Replica` of this replica.
     """
     if not step.is_first or step.is_alone or tf.executing_eagerly():
         yield
@@ -120,21 +120,21 @@ class Draws:
             self._local.is_left = before
 
     def _replace(self, module, name, alike):
-        stock = getattr(module, name)
-        signature = inspect.signature(stock)
+        original = getattr(module, name)
+        signature = inspect.signature(original)
 
-        @functools.wraps(stock)
+        @functools.wraps(original)
         def draw(*args, **kwargs):
             if getattr(self._local, "is_left", False):
-                return stock(*args, **kwargs)
+                return original(*args, **kwargs)
             with self._lock:
                 self.places.add(tf.get_current_name_scope() or "train_step")
             if not self.are_alike or alike is None:
-                return stock(*args, **kwargs)
+                return original(*args, **kwargs)
             return alike(**signature.bind(*args, **kwargs).arguments)
 
         setattr(module, name, draw)
-        self._stack.callback(setattr, module, name, stock)
+        self._stack.callback(setattr, module, name, original)
 
 
 def _draw_alike(draw, *, shape, seed=None, name=None, **arguments):

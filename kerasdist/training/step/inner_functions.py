@@ -7,21 +7,21 @@ operation, notes where it is.
 
 import tensorflow as tf
 
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.step import replica_run
 
 _LIBRARIES = ("keras", "tensorflow", "kerasdist")
 
 
-def call(stock, function, *args, **kwargs):
+def call(original, function, *args, **kwargs):
     """Stands before the call of a `tf.function`."""
-    step = replica_step.current()
+    step = replicas.current()
     if step is None or step.is_alone or (step.weighs_loss and not step.is_of_loop):
-        return stock(function, *args, **kwargs)
+        return original(function, *args, **kwargs)
     if tf.compat.v1.get_default_graph() is step.graph and (inlined := _inlined(function)):
         return inlined(*args, **kwargs)
-    with replica_step.apart():
-        return stock(function, *args, **kwargs)
+    with replicas.apart():
+        return original(function, *args, **kwargs)
 
 
 def _inlined(function):

@@ -21,9 +21,9 @@ from kerasdist.training.hooks import update_callback
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.losses import batch_statistics, loss_scale, whole_metrics
 from kerasdist.training.losses.loss_sums import LossSums
-from kerasdist.training.replica import own_attributes, replica_step
+from kerasdist.training.replica import own_attributes, replicas
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.step import replica_run
 from kerasdist.training.step.step_logs import StepLogs, mean_over_examples
 from kerasdist.training.step.step_times import StepTimes
@@ -46,7 +46,7 @@ class ModelStep:
         step: The model's bound train_step or test_step.
         returns_metrics: Whether `step` returns the model's metrics and nothing of its own; they are
             then read when somebody asks, and the step does not compute them.
-        weighs_loss: See `ReplicaStep.weighs_loss`.
+        weighs_loss: See `Replica.weighs_loss`.
         trains: Whether it is a train_step.
         callbacks: The update callbacks that are compiled into the step, in list order.
         before_first: Is called right before the first step, by `begin`.
@@ -152,14 +152,14 @@ class ModelStep:
             num_replicas = self._strategy.num_replicas_in_sync
             batch_statistics.warn_if_unsynchronized(self._model, num_replicas)
 
-    def run(self, batch, shares, *, checks, riders=(), counter=None) -> replica_run.GlobalStep:
+    def run(self, batch, shares, *, checks, extra_sums=(), counter=None) -> replica_run.GlobalStep:
         """Traces a step.
 
         Args:
             batch: The batch of which the shares are.
             shares: `batches.Shares`.
             checks: Tensors that must be there before anything of the step runs.
-            riders: See `replica_run.run`.
+            extra_sums: See `replica_run.run`.
             counter: Variable that counts the examples, in place of `num_examples`.
 
         Raises:
@@ -180,7 +180,7 @@ class ModelStep:
                 shares,
                 options=self._options(),
                 checks=checks,
-                riders=riders,
+                extra_sums=extra_sums,
                 states=states,
             )
         whole_metrics.note_others(self._model, are_whole=shares.are_whole)
@@ -265,7 +265,7 @@ class ModelStep:
         if self._returns_metrics:
             data_checks.check_metrics(self._model, logs)
             logs = {}
-        return logs, replica_step.losses() if self._observes_losses() else {}
+        return logs, replicas.losses() if self._observes_losses() else {}
 
     def _observes_losses(self) -> bool:
         return self._adds_losses or bool(self._observers)
@@ -276,14 +276,14 @@ class ModelStep:
 
         def traced(data):
             outputs = function(data)
-            return outputs, replica_step.take_discards()
+            return outputs, replicas.take_discards()
 
         compiled = graph_function(traced, jit_compile=True)
 
         def run(data):
             # What belongs to its graph cannot be used outside but as its output.
             outputs, discards = compiled(data)
-            replica_step.discard_if(*discards)
+            replicas.discard_if(*discards)
             return outputs
 
         return run

@@ -3,7 +3,7 @@
     result = replica_run.run(strategy, step_function, shares)
     result.outputs[0]                       # What the first replica of this worker returned.
 
-What each of them knows about the others meanwhile is its `ReplicaStep`.
+What each of them knows about the others meanwhile is its `Replica`.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from kerasdist.training.losses import loss_scale
 from kerasdist.training.replica.dependence import Dependence
 from kerasdist.training.replica.eager_operations import EagerOperations
 from kerasdist.training.replica.first_answers import FirstAnswers
-from kerasdist.training.replica.replica_step import (
-    ReplicaStep,
+from kerasdist.training.replica.replicas import (
+    Replica,
     StepOptions,
     current,
     entered,
@@ -77,7 +77,7 @@ class GlobalStep:
         shares: What each of them counts for in a mean over the examples; over all workers they
             add up to 1.
         num_examples: The examples of the global batch.
-        sums: The sums of the riders over all replicas; empty where no gradients were summed.
+        sums: What came of `extra_sums` over all replicas; empty where no gradients were summed.
         is_discarded: Bool scalar, whether it leaves nothing behind; None where it always does.
     """
 
@@ -102,7 +102,7 @@ def run(
     *,
     options: StepOptions = _DEFAULTS,
     checks=(),
-    riders=(),
+    extra_sums=(),
     states=States(),
 ) -> GlobalStep:
     """Runs `step_function` once on every replica, each with its share of the global batch.
@@ -113,7 +113,7 @@ def run(
         shares: The global batch, split.
         options: How it is run.
         checks: Tensors that must be there before anything of the step runs.
-        riders: Pairs of a name and a float32 scalar of this worker, which is summed over the
+        extra_sums: Pairs of a name and a float32 scalar of this worker, which is summed over the
             workers together with the gradients.
         states: The `States` that the step sets.
     """
@@ -131,7 +131,7 @@ def run(
     begins_again = not is_alone and (shares.are_whole or not tf.executing_eagerly())
     go_back = _way_back(options.take_own) if begins_again else None
     step_of_replica = functools.partial(
-        ReplicaStep,
+        Replica,
         global_num_examples=shares.total,
         has_whole_batch=is_alone or shares.are_whole,
         is_alone=is_alone,
@@ -161,7 +161,9 @@ def run(
                 *(exchange, options.take_own),
                 options.times.of_exchange if options.times and is_first else operator.call,
             ),
-            riders={name: value if is_first else tf.zeros_like(value) for name, value in riders},
+            extra_sums={
+                name: value if is_first else tf.zeros_like(value) for name, value in extra_sums
+            },
             seeds=FirstAnswers(seeds, is_first=is_first),
             calls=FirstAnswers(calls, is_first=is_first),
         )
@@ -182,18 +184,18 @@ def run(
     )
 
 
-def run_own(strategy, stock, function, args, kwargs):
+def run_own(strategy, original, function, args, kwargs):
     """Runs on every replica what a loop of the user's own gives to `strategy.run`.
 
     Args:
         strategy: One of our strategies.
-        stock: Does it without us, as stock(function, args, kwargs).
+        original: Does it without us, as original(function, args, kwargs).
         function: Called on each replica with its part of the arguments.
         args: The arguments.
         kwargs: Those by name.
     """
     if strategy.num_replicas_in_sync == 1:
-        return stock(function, args, kwargs)
+        return original(function, args, kwargs)
     first, *_ = peers.local_replicas(strategy)
     keras_state = keras_adapter.thread_state()
     operations = EagerOperations() if tf.executing_eagerly() else None
@@ -205,7 +207,7 @@ def run_own(strategy, stock, function, args, kwargs):
         replica_id = peers.replica_id()
         if operations is None and replica_id != first:
             go_back()
-        step = ReplicaStep.of_loop(
+        step = Replica.of_loop(
             replica_id=replica_id,
             keras_state=keras_state,
             dependence=Dependence((args, kwargs), operations),
@@ -220,7 +222,7 @@ def run_own(strategy, stock, function, args, kwargs):
         loss_scale.traced_again_if_late(),
         _around_replicas(strategy, first, operations),
     ):
-        return stock(replica_fn, args, kwargs)
+        return original(replica_fn, args, kwargs)
 
 
 @contextlib.contextmanager
@@ -244,11 +246,11 @@ def _around_replicas(strategy, first_replica: int, operations) -> Generator[None
         yield
 
 
-def _all_reduce(stock, reduce_op, value):
+def _all_reduce(original, reduce_op, value):
     """Stands before an `all_reduce` of the program's own: the same on all replicas afterwards."""
     step = current()
     if step is None or step.has_whole_batch:
-        return stock(value)
+        return original(value)
     is_sum = reduce_op in (tf.distribute.ReduceOp.SUM, "SUM", "sum")
     if is_sum and step.may_be_empty and step.dependence and step.dependence.is_in(value):
         # What a replica computes of an example that does not count is no part of a sum.
@@ -256,7 +258,7 @@ def _all_reduce(stock, reduce_op, value):
             return tf.where(step.num_examples > 0, values, tf.zeros_like(values))
 
         value = tf.nest.map_structure(lambda each: map_values(each, counted), value)
-    result = stock(value)
+    result = original(value)
     if step.dependence:
         step.dependence.end_at(result)
     if step.is_of_loop:
@@ -344,7 +346,7 @@ def after(data, checks=()):
 
 
 @contextlib.contextmanager
-def _put_back(states: States, copies: States, step: ReplicaStep) -> Generator[None]:
+def _put_back(states: States, copies: States, step: Replica) -> Generator[None]:
     """Lets what is traced inside leave states as they are where the step counts for nothing.
 
     Args:
@@ -378,7 +380,7 @@ def _put_back(states: States, copies: States, step: ReplicaStep) -> Generator[No
         put_back_if(is_empty, touched, before | resets)
 
 
-def _check_applied(step: ReplicaStep):
+def _check_applied(step: Replica):
     if not step.has_whole_batch and not tf.executing_eagerly():
         _check_conditions(step)
     # A LossScaleOptimizer that is called may leave out the update.
@@ -395,7 +397,7 @@ def _check_applied(step: ReplicaStep):
         )
 
 
-def _check_conditions(step: ReplicaStep) -> None:
+def _check_conditions(step: Replica) -> None:
     graphs = unique(step.updates.graphs)
     if any(step.dependence.has_own_condition(graph, step.graph) for graph in graphs):
         raise OwnConditionError(
@@ -406,7 +408,7 @@ def _check_conditions(step: ReplicaStep) -> None:
         )
 
 
-def _is_discarded(step: ReplicaStep):
+def _is_discarded(step: Replica):
     return tf.reduce_any(step.states.discards) if step.states.discards else None
 
 

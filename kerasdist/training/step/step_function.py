@@ -342,16 +342,16 @@ class StepFunction(TrainFunction):
         is_first = tf.equal(self.num_examples, 0)
         checks = self._step.look_at(batch, is_first=is_first, num_parts=len(shares.data))
         next_size = tf.cast(next_size, tf.float32)
-        riders = ((_NEXT_SIZE, next_size),)
-        result = self._run_shares(batch, shares, checks=checks, riders=riders)
+        extra_sums = ((_NEXT_SIZE, next_size),)
+        result = self._run_shares(batch, shares, checks=checks, extra_sums=extra_sums)
         if _NEXT_SIZE not in result.sums:  # In `evaluate`.
             return tf.cast(peers.sum_in_graph(self._strategy, next_size), tf.int64)
         return tf.cast(result.sums[_NEXT_SIZE], tf.int64)
 
-    def _run_shares(self, batch, shares, *, checks, riders=()):
-        riders = (*self._riders(), *riders)
+    def _run_shares(self, batch, shares, *, checks, extra_sums=()):
+        extra_sums = (*self._extra_sums(), *extra_sums)
         with self._graphs.tracing():
-            result = self._step.run(batch, shares, checks=checks, riders=riders)
+            result = self._step.run(batch, shares, checks=checks, extra_sums=extra_sums)
         self._check.note_trace()
         if self._lookers and not tf.executing_eagerly() and not self._step.is_quiet:
             # Two graphs would draw other numbers than one, and end with other weights.
@@ -361,7 +361,7 @@ class StepFunction(TrainFunction):
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
         return result
 
-    def _riders(self):
+    def _extra_sums(self):
         if self._is_alone:
             return ()
         return ((_STOP, self._stop_request.read_value()),)

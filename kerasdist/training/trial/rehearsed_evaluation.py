@@ -17,7 +17,7 @@ from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import batch_statistics, whole_metrics
-from kerasdist.training.replica import own_attributes, replica_step
+from kerasdist.training.replica import own_attributes, replicas
 from kerasdist.training.step import graph_errors, replica_run
 from kerasdist.training.trial import (
     compiled_losses,
@@ -142,4 +142,4 @@ def _rehearse(
 def _step_with_losses(step, data) -> dict:
     """Returns what a step returns, and the losses that Keras adds up meanwhile."""
     logs = step(data)
-    return {"logs": logs, "losses": replica_step.losses()}
+    return {"logs": logs, "losses": replicas.losses()}

@@ -18,7 +18,7 @@ import tensorflow as tf
 from kerasdist.private import tensorflow_adapter
 from kerasdist.support.text import short_list
 from kerasdist.training.losses.metric_results import MetricResults
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.step.step_logs import describe_rows, name_of
 from kerasdist.training.trial import compare, nearby_weights, tolerances
 from kerasdist.training.trial.rehearsed_metrics import RehearsedMetrics
@@ -60,7 +60,7 @@ class RehearsedLogs:
         self._metrics.begin()
         logs = step(data)
         self._metrics.add_up()
-        replica: Any = replica_step.current()
+        replica: Any = replicas.current()
         arrays = _arrays_of(logs)
         flat = [
             _part_of(arrays.get(path), whole.shape, float(replica.share))

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, tensorflow_adapter
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 
 # What the variables of a metric hold, by the id of the metric.
 _States = dict[int, list[np.ndarray]]
@@ -67,7 +67,7 @@ class RehearsedMetrics:
 
     def add_up(self) -> None:
         """Adds up what steps with the shares have counted; all replicas call it."""
-        replica: Any = replica_step.current()
+        replica: Any = replicas.current()
         # Where each has the whole batch, the numbers of the first one are read.
         counts = float(replica.share if replica.has_whole_batch else replica.share > 0)
         added = self._states()

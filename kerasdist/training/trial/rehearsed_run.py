@@ -13,9 +13,9 @@ from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import shared_calls
 from kerasdist.training.replica.first_answers import FirstAnswers
-from kerasdist.training.replica.replica_step import (
-    RehearsalNotes,
-    ReplicaStep,
+from kerasdist.training.replica.replicas import (
+    Replica,
+    TrialNotes,
     apart,
     current,
     entered,
@@ -63,7 +63,7 @@ def rehearse(
         step_function: Called as `step_function(data)` in replica context.
         shares: What each replica gets.
         is_whole: Whether that is the whole batch, as on one device. The step then sees one replica.
-        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        weighs_loss: Whether the step can weigh the loss; see `Replica.weighs_loss`.
         take_own: See `StepOptions`.
     """
     first, *_ = peers.local_replicas(strategy)
@@ -81,7 +81,7 @@ def rehearse(
         if own is not None and position > 0:
             own.put_back()
         count = shares.counts[position]
-        replica_step: Any = ReplicaStep(
+        replica: Any = Replica(
             replica_id=0,  # Of which the random numbers are those of one device.
             num_examples=count,
             global_num_examples=shares.total,
@@ -92,16 +92,16 @@ def rehearse(
             weighs_loss=weighs_loss and not shares.are_whole,
             keras_state=keras_state,
             exchange=functools.partial(replica_run.exchange, take_own, operator.call),
-            rehearsal=RehearsalNotes(),
+            trial=TrialNotes(),
             is_first=replica_id == 0,
             calls=FirstAnswers(calls, is_first=position == 0),
         )
         start()
-        with entered(replica_step):
+        with entered(replica):
             step_function(shares.data[position])
-        updates[position].extend(replica_step.rehearsal.updates)
+        updates[position].extend(replica.trial.updates)
         if position == 0:
-            own_losses.extend(replica_step.rehearsal.own_losses)
+            own_losses.extend(replica.trial.own_losses)
 
     with (
         trial_adapter.assignments_undone(),
@@ -123,16 +123,16 @@ def rehearse(
     )
 
 
-def _keep_sum(stock, reduce_op, value):
+def _keep_sum(original, reduce_op, value):
     """Stands before an `all_reduce` of the program's own: keeps what it makes of a gradient.
 
     That of the whole batch is no replica's part of it. What the program then clips may be the same
     in this step, and differ in a later one.
     """
     del reduce_op
-    step, result = current(), stock(value)
-    if step is not None and step.rehearsal is not None:
+    step, result = current(), original(value)
+    if step is not None and step.trial is not None:
         leaves = zip(tf.nest.flatten(value), tf.nest.flatten(result), strict=True)
         gradients = [summed for each, summed in leaves if each in step.whole_gradients]
-        step.rehearsal.updates.extend(([CUSTOM_SUM], [each]) for each in gradients)
+        step.trial.updates.extend(([CUSTOM_SUM], [each]) for each in gradients)
     return result

@@ -12,7 +12,7 @@ from kerasdist.private import custom_parts, keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import global_loss
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.trial import few_examples, nearby_weights
 
 # Per replica: twice as many predictions as examples of a step cost little.
@@ -110,7 +110,7 @@ def _differentiate_loss(model, predictions, data):
         data: The share of a replica, and its positions in the whole batch [examples].
     """
     (x, y, sample_weight), positions = keras.utils.unpack_x_y_sample_weight(data[0]), data[1]
-    replica: Any = replica_step.current()
+    replica: Any = replicas.current()
     variables = model.trainable_variables
     with tf.GradientTape() as tape:
         tape.watch(predictions)
@@ -120,4 +120,4 @@ def _differentiate_loss(model, predictions, data):
     leaves = tf.nest.flatten(predictions)
     paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]
     gradients = tape.gradient(loss, [*leaves, *variables])
-    gradient_aggregation.keep_rehearsed(paths, gradients, replica)
+    gradient_aggregation.keep_update(paths, gradients, replica)

@@ -12,7 +12,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.losses import batch_statistics
-from kerasdist.training.replica import own_attributes, replica_step
+from kerasdist.training.replica import own_attributes, replicas
 from kerasdist.training.step import lazy_logs, replica_run
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.trial import assignments, rehearsal
@@ -31,7 +31,7 @@ def run_whole(model, batch) -> dict:
     def on_replica(data):
         keras_adapter.inherit(keras_state)
         num_examples = batches.num_examples(data)
-        step = replica_step.ReplicaStep(
+        step = replicas.Replica(
             replica_id=0,
             num_examples=num_examples,
             global_num_examples=num_examples,
@@ -42,7 +42,7 @@ def run_whole(model, batch) -> dict:
             weighs_loss=False,
             keras_state=keras_state,
         )
-        with replica_step.entered(step), replica_run.after(data):
+        with replicas.entered(step), replica_run.after(data):
             return train_step(data)
 
     def run(data):

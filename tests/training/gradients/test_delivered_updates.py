@@ -11,7 +11,7 @@ from kerasdist.training.context import traits
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import delivered_updates
 from kerasdist.training.replica.delivery import LocalDelivery
-from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.step import replica_run
 from tests import strategies
 
@@ -22,11 +22,11 @@ class Recorder(LocalDelivery):
     def __init__(self):
         self.asked: list[str] = []
 
-    def clip(self, stock, optimizer, gradients):
+    def clip(self, original, optimizer, gradients):
         self.asked.append("clip")
-        return super().clip(stock, optimizer, gradients)
+        return super().clip(original, optimizer, gradients)
 
-    def assign_number(self, stock, optimizer, variable, value):
+    def assign_number(self, original, optimizer, variable, value):
         self.asked.append("assign_number")
 
     def add_in_place(self, variable, value):
@@ -36,18 +36,18 @@ class Recorder(LocalDelivery):
         self.asked.append("change")
 
 
-def stock(*arguments) -> tuple:
+def original(*arguments) -> tuple:
     """Stands for Keras' own function."""
     return arguments
 
 
 def ask_all(optimizer: Any) -> None:
     """Asks for each of the updates once."""
-    assert delivered_updates.clip(stock, optimizer, ["gradient"]) == (optimizer, ["gradient"])
-    delivered_updates.assign_number(stock, optimizer, "iterations", 1)
-    delivered_updates.average(stock, optimizer, ["weight"])
-    delivered_updates.decay(stock, optimizer, ["weight"])
-    delivered_updates.assign_add(stock, types.SimpleNamespace(value=tf.constant(1)), 1)
+    assert delivered_updates.clip(original, optimizer, ["gradient"]) == (optimizer, ["gradient"])
+    delivered_updates.assign_number(original, optimizer, "iterations", 1)
+    delivered_updates.average(original, optimizer, ["weight"])
+    delivered_updates.decay(original, optimizer, ["weight"])
+    delivered_updates.assign_add(original, types.SimpleNamespace(value=tf.constant(1)), 1)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_what_reaches_variables_of_others_is_delivered(monkeypatch, keeps_own_pa
 def test_outside_a_step_keras_does_it():
     optimizer = types.SimpleNamespace(use_ema=True)
 
-    assert delivered_updates.assign_number(stock, optimizer, "iterations", 1) == (
+    assert delivered_updates.assign_number(original, optimizer, "iterations", 1) == (
         optimizer,
         "iterations",
         1,
     )
-    assert delivered_updates.average(stock, optimizer, ["weight"]) == (optimizer, ["weight"])
-    assert delivered_updates.decay(stock, optimizer, ["weight"]) == (optimizer, ["weight"])
-    assert delivered_updates.assign_add(stock, keras.Variable(1.0), 1)[1] == 1
+    assert delivered_updates.average(original, optimizer, ["weight"]) == (optimizer, ["weight"])
+    assert delivered_updates.decay(original, optimizer, ["weight"]) == (optimizer, ["weight"])
+    assert delivered_updates.assign_add(original, keras.Variable(1.0), 1)[1] == 1

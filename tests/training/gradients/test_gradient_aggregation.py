@@ -10,8 +10,8 @@ from kerasdist.private import keras_adapter
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import loss_scale
-from kerasdist.training.replica import replica_step
-from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.replica import replicas
+from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.step import replica_run
 from tests import strategies
 from tests.cases import exhaustive
@@ -22,10 +22,10 @@ X = np.arange(1, 6, dtype="float32")
 
 
 def run(strategy, step, size=5, **arguments):
-    """Returns what `step(data, replica_step)` returns on each replica."""
+    """Returns what `step(data, replicas)` returns on each replica."""
     shares = batches.shares_of(tf.constant(X[:size]), strategy)
     return replica_run.run(
-        strategy, lambda data: step(data, replica_step.current()), shares, **arguments
+        strategy, lambda data: step(data, replicas.current()), shares, **arguments
     ).outputs
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kerasdist.training.data import batches
 from kerasdist.training.losses import all_examples
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.step import replica_run
 from tests.strategies import on_three_replicas
 
@@ -33,7 +33,7 @@ def shown(strategy, batch):
     @tf.function
     def run(batch):
         def step(data):
-            current: Any = replica_step.current()
+            current: Any = replicas.current()
             with tf.GradientTape() as tape:
                 tape.watch(data[0])
                 value = product_of_sums(

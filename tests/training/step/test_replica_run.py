@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.update_callback import UpdateCallback
-from kerasdist.training.replica.replica_step import StepOptions
+from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.step import replica_run
 from tests import strategies
 from tests.strategies import each_strategy

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kerasdist.training.hooks.update_callback import StepCallback
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.step import repeated_batches
 from kerasdist.training.step.step_function import StepFunction
 from tests import strategies
@@ -98,7 +98,7 @@ class LooksAtEveryThird(StepCallback):
         return (self.num_batches + num_steps) // 3 > self.num_batches // 3
 
     def observe_update(self, gradients_and_variables):
-        step = replica_step.current()
+        step = replicas.current()
         assert step is not None
         self.were_quiet.append(step.options.is_quiet)
 

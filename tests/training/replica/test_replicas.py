@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.data import batches
-from kerasdist.training.replica import replica_step
+from kerasdist.training.replica import replicas
 from kerasdist.training.step import replica_run
 from tests import strategies
 from tests.strategies import each_strategy
@@ -21,7 +21,7 @@ def shares_of(strategy, size=5):
 @pytest.mark.parametrize("size", [1, 5])
 def test_shares_add_up_to_one_over_the_global_batch(strategy, size):
     def step(data):
-        now = replica_step.current()
+        now = replicas.current()
         assert now is not None
         return tf.constant(now.share), tf.constant([now.num_examples, now.global_num_examples])
 
@@ -38,21 +38,21 @@ def test_a_step_ends_with_an_error_too():
     strategy = strategies.get("one device")
 
     def step(data):
-        assert replica_step.current() is not None
+        assert replicas.current() is not None
         raise KeyError
 
     with pytest.raises(KeyError):
         replica_run.run(strategy, step, shares_of(strategy))
 
-    assert replica_step.current() is None
-    assert replica_step.losses() == {}
-    assert replica_step.divisors() == []
+    assert replicas.current() is None
+    assert replicas.losses() == {}
+    assert replicas.divisors() == []
 
 
 @each_strategy
 def test_tensors_are_summed_over_the_replicas_with_examples_and_keep_their_shapes(strategy):
     def step(data):
-        return replica_step.sum_over_replicas([tf.reduce_sum(data), tf.ones([2, 1])])
+        return replicas.sum_over_replicas([tf.reduce_sum(data), tf.ones([2, 1])])
 
     result = replica_run.run(strategy, step, shares_of(strategy, size=1))
 

@@ -4,9 +4,9 @@ A global batch is split over the replicas, and the shares need not be equal: the
 epoch may be odd, or smaller than the number of replicas. Whatever must then be weighed by examples
 (losses, gradients, means) asks `current()` for its share instead of assuming 1 / num_replicas.
 
-    replica_step = current()
-    if replica_step is not None:            # None outside a step of our strategies
-        loss = loss * replica_step.share    # the global loss is the sum of these over the replicas
+    replica = current()
+    if replica is not None:            # None outside a step of our strategies
+        loss = loss * replica.share    # the global loss is the sum of these over the replicas
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class StateNotes:
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class RehearsalNotes:
+class TrialNotes:
     """What a step would do that is rehearsed.
 
     Attributes:
@@ -137,7 +137,7 @@ class StepOptions:
     """How a step is run, the same on every replica.
 
     Attributes:
-        weighs_loss: Whether the step can weigh the loss; see `ReplicaStep.weighs_loss`.
+        weighs_loss: Whether the step can weigh the loss; see `Replica.weighs_loss`.
         callbacks: The update callbacks of the `fit` that runs.
         is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
         may_discard: Whether a callback may discard the step, which then sets no state.
@@ -159,7 +159,7 @@ class StepOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaStep:
+class Replica:
     """The share of one replica in the global batch of the step that is being traced.
 
     Attributes:
@@ -184,16 +184,16 @@ class ReplicaStep:
             cannot meet.
         delivery: How the aggregated gradients reach the variables.
         exchange: Called as exchange(sum_up, tensors) for the messages between replicas.
-        riders: float32 scalars that are summed over the replicas together with the gradients, by
-            name.
+        extra_sums: float32 scalars that are summed over the replicas together with the gradients,
+            by name.
         losses: The `LossNotes` of this replica.
         whole_gradients: Those of the global batch that the tape has given; in a loop of the user's
             own, what it has all-reduced.
         updates: The `UpdateNotes` of this replica.
-        sums: What came of the riders.
+        sums: What came of `extra_sums`.
         of_all: What this replica has shown the others, by the ids of tensors; see `all_examples`.
         states: The `StateNotes` of this replica.
-        rehearsal: The `RehearsalNotes` of a rehearsal; None in a step that counts.
+        trial: The `TrialNotes` of a rehearsal; None in a step that counts.
         is_first: Whether no replica of all comes before this one, also where each has the
             whole batch.
         seeds: The `FirstAnswers` of the generators that all replicas share.
@@ -218,14 +218,14 @@ class ReplicaStep:
     graph: Any = dataclasses.field(default_factory=tf.compat.v1.get_default_graph)
     delivery: Any = dataclasses.field(default_factory=delivery.LocalDelivery)
     exchange: Callable = operator.call
-    riders: dict = dataclasses.field(default_factory=dict)
+    extra_sums: dict = dataclasses.field(default_factory=dict)
     losses: LossNotes = dataclasses.field(default_factory=LossNotes)
     whole_gradients: WholeGradients = dataclasses.field(default_factory=WholeGradients)
     updates: UpdateNotes = dataclasses.field(default_factory=UpdateNotes)
     sums: dict = dataclasses.field(default_factory=dict)
     of_all: dict = dataclasses.field(default_factory=dict)
     states: StateNotes = dataclasses.field(default_factory=StateNotes)
-    rehearsal: RehearsalNotes | None = None
+    trial: TrialNotes | None = None
     is_first: bool = False
     seeds: FirstAnswers = dataclasses.field(default_factory=FirstAnswers.of_the_first)
     draws_alone: bool = False
@@ -233,7 +233,7 @@ class ReplicaStep:
     is_of_loop: bool = False
 
     @classmethod
-    def of_loop(cls, **arguments) -> "ReplicaStep":
+    def of_loop(cls, **arguments) -> "Replica":
         """Returns that of a replica in a loop of the user's own: each counts as it is."""
         return cls(
             num_examples=1,
@@ -263,12 +263,12 @@ class Divisor:
     weights: Any = None
 
 
-def current() -> ReplicaStep | None:
+def current() -> Replica | None:
     """Returns the step that this thread traces, or None outside the steps of our strategies."""
-    return getattr(_local, "replica_step", None)
+    return getattr(_local, "replica", None)
 
 
-def with_shares() -> ReplicaStep | None:
+def with_shares() -> Replica | None:
     """Returns the step of this thread; None also in a loop of the user's own, which weighs."""
     step = current()
     return None if step is None or step.is_of_loop else step
@@ -387,13 +387,13 @@ def _size(tensor):
 
 
 @contextlib.contextmanager
-def entered(replica_step: ReplicaStep) -> Generator[None]:
-    """Makes `replica_step` the `current()` one of this thread."""
-    outer, _local.replica_step = current(), replica_step
+def entered(replica: Replica) -> Generator[None]:
+    """Makes `replica` the `current()` one of this thread."""
+    outer, _local.replica = current(), replica
     try:
         yield
     finally:
-        _local.replica_step = outer
+        _local.replica = outer
 
 
 def apart() -> contextlib.AbstractContextManager:
