@@ -12,6 +12,7 @@ long `fit` is then timed with its start, since that of tf_keras takes seconds mo
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -109,7 +110,7 @@ def _compare(steps_per_call, rounds, strategy):
         def on_train_batch_end(self, batch, logs=None):
             float(logs["loss"])
 
-    strategy.steps_per_call = steps_per_call
+    _set_steps_per_call(strategy, steps_per_call)
     arms = {
         "loop": _loop(strategy, steps_per_call),
         "loop again (A/A)": _loop(strategy, steps_per_call),
@@ -120,6 +121,11 @@ def _compare(steps_per_call, rounds, strategy):
     return interleaved.compare(arms, rounds=rounds, short=short, long=long)
 
 
+def _set_steps_per_call(strategy, number):
+    remote = dataclasses.replace(strategy.deployment.remote, steps_per_call=number)
+    strategy.deployment = dataclasses.replace(strategy.deployment, remote=remote)
+
+
 def _loop(strategy, steps_per_call):
     import networks
     import tensorflow as tf
@@ -127,7 +133,7 @@ def _loop(strategy, steps_per_call):
     model = networks.make_model(strategy, networks.dense(UNITS), metrics=["accuracy"])
     with strategy.scope():
         model.optimizer.build(model.trainable_variables)
-    coordinator = strategy.coordinator
+    coordinator = strategy.deployment.remote.coordinator
     iterator = iter(coordinator.create_per_worker_dataset(networks.dataset(BATCH_SIZE)))
 
     @tf.function
@@ -166,7 +172,7 @@ def _our_rates() -> dict:
 def _rates_of_fit(strategy) -> dict:
     rates = {}
     for steps_per_call, (short, long) in LENGTHS.items():
-        strategy.steps_per_call = steps_per_call
+        _set_steps_per_call(strategy, steps_per_call)
         run = _fit(strategy)
         run(short)
         rates[steps_per_call] = long / _secs(run, long)
@@ -197,7 +203,7 @@ def _peer_rates(python: str) -> dict:
 def _memory_of_fit(strategy) -> list[float]:
     import psutil
 
-    strategy.steps_per_call = 20
+    _set_steps_per_call(strategy, 20)
     run = _fit(strategy)
     process = psutil.Process()
     sizes = []

@@ -153,6 +153,7 @@ def plan_training(
     """
     # Imported here: the plan of a deployment needs no TensorFlow.
     from kerasdist import placement
+    from kerasdist.training.context import deployment
     from kerasdist.training.gradients import randomness
     from kerasdist.training.hooks import scope_checks
     from kerasdist.training.losses import batch_statistics
@@ -166,19 +167,20 @@ def plan_training(
     strategy = model.distribute_strategy
     devices = tuple(_short_name(device) for device in strategy.extended.worker_devices)
     num_replicas = strategy.num_replicas_in_sync
-    cluster = getattr(strategy, "served_cluster", None)  # With parameter servers alone.
+    found = deployment.of(strategy)
+    cluster = found.cluster if found.has_remote_variables else None
     return Plan(
-        strategy=_strategy(strategy),
+        strategy=_strategy(strategy, found.reason),
         devices=devices,
         num_workers=cluster.num_workers if cluster else num_replicas // len(devices),
         num_ps=cluster.num_ps if cluster else 0,
         global_batch_size=global_batch_size,
         num_examples=num_examples,
         settings={
-            "steps per call": _steps_per_call(model, cluster, callbacks),
+            "steps per call": _steps_per_call(model, found, callbacks),
             "optimizer": _optimizer(model.optimizer),
             "update": _update(callbacks, num_replicas, cluster),
-            "messages": _messages(strategy),
+            "messages": _messages(found.messages),
             "precision": model.dtype_policy.name,
             "XLA": _xla(model, num_replicas, cluster),
             **(placement.rows(model, num_ps=cluster.num_ps) if cluster else {}),
@@ -191,8 +193,7 @@ def plan_training(
     )
 
 
-def _strategy(strategy):
-    reason = getattr(strategy, "reason", "")
+def _strategy(strategy, reason):
     return f"{type(strategy).__name__} ({reason})" if reason else type(strategy).__name__
 
 
@@ -247,8 +248,7 @@ def _update(callbacks, num_replicas, cluster):
     return ", ".join(["each worker's gradient" if cluster else gradient, *steps])
 
 
-def _messages(strategy):
-    options = getattr(strategy, "communication_options", None)
+def _messages(options):
     if options is None:
         return ""
     size = (
@@ -257,17 +257,17 @@ def _messages(strategy):
     return f"all-reduce {options.implementation.name}, all gradients of a step in {size}"
 
 
-def _steps_per_call(model, cluster, callbacks):
+def _steps_per_call(model, found, callbacks):
     from kerasdist.training.hooks import batch_hooks
 
     if model.steps_per_execution > 1:
         return str(model.steps_per_execution)
-    if not cluster:
+    if not found.remote:
         return ""
-    if model.distribute_strategy.steps_per_call:
-        return str(model.distribute_strategy.steps_per_call)
+    if found.remote.steps_per_call:
+        return str(found.remote.steps_per_call)
     owners = batch_hooks.owners(callbacks)
-    if owners and cluster.num_workers == 1:
+    if owners and found.cluster.num_workers == 1:
         return f"1, {batch_hooks.reason(owners)}"
     return "chosen while training, about 0.1 s each; make_strategy(steps_per_call=...) fixes it"
 

@@ -10,11 +10,13 @@ of several workers run in processes of their own.
 """
 
 import functools
+import types
 from typing import Any
 
 import pytest
 
 import kerasdist
+from kerasdist.training.context.deployment import Deployment
 from tests import fork_server
 from tests.cases import marked
 
@@ -46,6 +48,11 @@ def get(name: str):
     """Returns the strategy of a deployment, the same one for the whole run of the tests."""
     config = {**DEPLOYMENTS, **OTHER_DEPLOYMENTS}[name]
     return kerasdist.make_strategy(config, cluster=kerasdist.Cluster.local())
+
+
+def spanning(cluster: kerasdist.Cluster, **known) -> Any:
+    """Returns what stands for a strategy of a cluster that nobody has started."""
+    return types.SimpleNamespace(deployment=Deployment(cluster=cluster, **known))
 
 
 def _each(names, exhaustive=EXHAUSTIVE):

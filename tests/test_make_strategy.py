@@ -21,6 +21,7 @@ from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
 from kerasdist.support import environment, launch_note
+from kerasdist.training.context.deployment import Deployment
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
 from tests.warned import warned_by
@@ -130,19 +131,19 @@ def test_clones_of_one_machine_are_mirrored_on_logical_cpus_of_their_own():
 
     assert isinstance(strategy, tf.distribute.MirroredStrategy)
     assert [name[-5:] for name in strategy.extended.worker_devices] == ["CPU:0", "CPU:1"]
-    assert strategy.reason == "num_clones=2: 2 logical CPUs of one machine"
+    assert strategy.deployment.reason == "num_clones=2: 2 logical CPUs of one machine"
 
 
 @pytest.mark.parametrize("num_clones", [1, 2])
 def test_the_same_devices_give_the_same_strategy_with_the_reason_of_the_last_call(num_clones):
     config = DeploymentConfig(num_clones=num_clones, clone_on_cpu=True)
     strategy: Any = kerasdist.make_strategy(config, cluster=Cluster.local())
-    strategy.reason = "another one"
+    strategy.deployment = Deployment(reason="another one")
 
     again = kerasdist.make_strategy(config, cluster=Cluster.local())
 
     assert again is strategy
-    assert strategy.reason.startswith(f"num_clones={num_clones}: ")
+    assert strategy.deployment.reason.startswith(f"num_clones={num_clones}: ")
 
 
 def use(model, path):

@@ -197,7 +197,7 @@ def test_plan_of_training_says_what_is_in_force(strategy):
 
     rows = rows_of_training(strategy)
 
-    assert rows["strategy"] == f"{type(strategy).__name__} ({strategy.reason})"
+    assert rows["strategy"] == f"{type(strategy).__name__} ({strategy.deployment.reason})"
     assert rows["devices"] == ", ".join(f"CPU:{index}" for index in range(num_replicas))
     assert rows["steps per epoch"] == "2 for 100 examples"
     assert rows["optimizer"] == "SGD, learning rate 0.01"

@@ -123,7 +123,7 @@ def _step(model, logs) -> Step:
 def _why_not(model, taken) -> str:
     """Returns why the first step of a model cannot be compared; "" if it can."""
     strategy = model.distribute_strategy
-    if traits.keeps_own_pace(strategy):
+    if traits.is_async(strategy):
         return "with parameter servers no step has a single right result"
     if strategy.num_replicas_in_sync == 1:
         return "there is one replica"

@@ -55,7 +55,7 @@ class GradientAccumulation(UpdateCallback):
         self._totals: dict = {}
 
     def prepare(self, model):
-        if traits.keeps_own_pace(model.distribute_strategy):
+        if traits.is_async(model.distribute_strategy):
             raise ValueError(
                 "GradientAccumulation is not supported with parameter servers: workers that train "
                 "the same variables would apply what another has added only in part. Leave it out, "

@@ -15,7 +15,7 @@ from kerasdist.support.remote_path import absolute
 from kerasdist.support.users_line import warn
 from kerasdist.trace import spans, viewer
 from kerasdist.trace.recorder import Recorder
-from kerasdist.training.context import peers, running_call, traits
+from kerasdist.training.context import deployment, peers, running_call, traits
 from kerasdist.training.hooks import scope_checks
 from kerasdist.training.report import log_lines, report_file
 from kerasdist.training.report.step_counter import StepCounter
@@ -94,8 +94,8 @@ class ProfilerTrace(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
         self._remote = None
-        if self.tasks == "all" and traits.keeps_own_pace(strategy):
-            self._remote = RemoteRecordings(strategy.served_cluster)
+        if self.tasks == "all" and traits.is_async(strategy):
+            self._remote = RemoteRecordings(deployment.of(strategy).cluster)
         self._is_on = self.tasks == "all" or peers.is_chief(strategy)
         self._steps = StepCounter(self.model)
         num_updates = updates_of(self.model)

@@ -172,7 +172,7 @@ a step was computed; also of each worker |
             self.model, every_steps=self.every_steps, every_secs=self.every_secs
         )
         self._meter = RateMeter(self.model)
-        is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
+        is_asynchronous = traits.is_async(self.model.distribute_strategy)
         self._limit = Limit(are_asynchronous=is_asynchronous)
         self._losses = self.model.train_function.losses.reader()
         self._record.plan(self._counter.first_update)
@@ -281,7 +281,7 @@ a step was computed; also of each worker |
             self._files["train"].write_graph(graph)
 
     def _of_rate(self, rate) -> dict[str, float]:
-        is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
+        is_asynchronous = traits.is_async(self.model.distribute_strategy)
         return {
             "examples_per_second": rate.examples_per_second,
             "step_ms": rate.ms_per_step,

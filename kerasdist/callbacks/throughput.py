@@ -75,7 +75,7 @@ class Throughput(StepCallback):
         apply(gradients_and_variables)
 
     def on_train_begin(self, logs=None):
-        is_asynchronous = traits.keeps_own_pace(self.model.distribute_strategy)
+        is_asynchronous = traits.is_async(self.model.distribute_strategy)
         self._limit = Limit(are_asynchronous=is_asynchronous)
         self._losses = self.model.train_function.losses.reader()
         self._counter = UpdateCounter(self.model, every_steps=self.every_steps)

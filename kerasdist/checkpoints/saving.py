@@ -124,7 +124,7 @@ class Saving:
         Args:
             num_expected: Steps of an epoch; 0 if it is unknown.
         """
-        if traits.keeps_own_pace(self._strategy):
+        if traits.is_async(self._strategy):
             self._step_function.finish()
             self.num_steps = self._step_function.num_steps_of_epoch
         if self.is_cut or self.num_steps >= num_expected:
@@ -142,7 +142,7 @@ class Saving:
         Returns:
             False if there is nothing to save, because the epoch is over.
         """
-        if traits.keeps_own_pace(self._strategy):  # Workers are ahead of `fit`.
+        if traits.is_async(self._strategy):  # Workers are ahead of `fit`.
             num_done = self._step_function.finish()
             if step and num_done is None:  # The epoch is over, which `fit` has not seen yet.
                 return False
@@ -155,7 +155,7 @@ class Saving:
         if self.is_cut:
             place = {"epoch": self._epoch, "step": self.num_steps}
         else:
-            if traits.keeps_own_pace(self._strategy):
+            if traits.is_async(self._strategy):
                 self._step_function.finish()
             place = {"epoch": self._epoch + 1, "step": 0}
         self._write({**place, "is_finished": True}, beside=False)

@@ -36,13 +36,12 @@ ShardedVariable = sharded_variable.ShardedVariable
 
 _READ_ONLY_INPUTS = auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR
 _collective_key_bases = itertools.count(1000, 1000)
-_adapted = weakref.WeakSet()
 _started_in: set[int] = set()  # The processes that had TensorFlow's threads when they were asked.
 
 
 def is_adapted(strategy) -> bool:
-    """Whether `strategy` is one of ours."""
-    return strategy in _adapted
+    """Whether `strategy` is one of ours, which has a `training.context.deployment`."""
+    return hasattr(strategy, "deployment")
 
 
 def adapt(
@@ -58,7 +57,6 @@ def adapt(
         create: Called as create(original, next_creator, **kwargs) for variables.
         run: See `_route_run`.
     """
-    _adapted.add(strategy)
     _route_run(strategy, run)
     extended = strategy.extended
     uses_merge_call = extended._use_merge_call
@@ -193,7 +191,6 @@ def adapt_parameter_servers(
         create: Called as create(create_on, next_creator, **kwargs) for variables. What it calls in
             turn is create_on(server, in_parts, next_creator, **kwargs).
     """
-    _adapted.add(strategy)
     extended = strategy.extended
     if extended._num_replicas_in_sync == 1:
         extended._use_merge_call = lambda: not is_local_update()

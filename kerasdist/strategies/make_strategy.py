@@ -1,5 +1,6 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -287,7 +288,7 @@ def _construct(choice: Choice):
     if num_cpus := _num_cpus(choice):
         make_logical_cpus(num_cpus)
     strategy = _strategy_over(choice.devices)
-    strategy.reason = choice.reason
+    strategy.deployment = dataclasses.replace(strategy.deployment, reason=choice.reason)
     return strategy
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from kerasdist.private import tensorflow_adapter
 from kerasdist.training import routes
+from kerasdist.training.context.deployment import Deployment
 
 
 class MirroredStrategy(tf.distribute.MirroredStrategy):
@@ -15,7 +16,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
         devices: Device names, one replica each, such as ["GPU:0", "GPU:1"].
 
     Attributes:
-        reason: Why it was chosen, for the plan; `make_strategy` sets it.
+        deployment: To which `make_strategy` adds why it was chosen.
 
     Example:
         strategy = MirroredStrategy(["GPU:0", "GPU:1"])
@@ -23,11 +24,10 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
             model = make_model()
     """
 
-    reason = ""
-
     def __init__(self, devices):
         tensorflow_adapter.separate_collectives(self)
         super().__init__(devices, cross_device_ops=_cross_device_ops(devices))
+        self.deployment = Deployment()
         routes.adapt(self)
 
 

@@ -13,6 +13,7 @@ from kerasdist.private import service_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
+from kerasdist.training.context.deployment import Deployment
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -46,11 +47,11 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             num_gpus = sum("GPU" in device for device in devices)
             resolver = make_resolver(cluster, num_accelerators={"GPU": num_gpus})
             super().__init__(resolver, messages)
-        self.communication_options = messages
-        self.cluster = cluster
-        self.reason = reason
-        self.step_watch = StepWatch(cluster, limit_secs=options.step_timeout_secs)
+        watch = StepWatch(cluster, limit_secs=options.step_timeout_secs)
+        self.deployment = Deployment(
+            cluster=cluster, reason=reason, step_watch=watch, messages=messages
+        )
         routes.adapt(self)
         peer_failure.handle(cluster)
-        Farewell(cluster, is_due=lambda: not self.step_watch.was_left)
+        Farewell(cluster, is_due=lambda: not watch.was_left)
         random_state.agree(self)

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.training import routes
+from kerasdist.training.context.deployment import Deployment
 
 
 class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
@@ -12,7 +13,7 @@ class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
         device: Name of the device, such as "GPU:0".
 
     Attributes:
-        reason: Why it was chosen, for the plan; `make_strategy` sets it.
+        deployment: To which `make_strategy` adds why it was chosen.
 
     Example:
         strategy = OneDeviceStrategy("CPU:0")
@@ -20,8 +21,7 @@ class OneDeviceStrategy(tf.distribute.OneDeviceStrategy):
             model = make_model()
     """
 
-    reason = ""
-
     def __init__(self, device):
         super().__init__(device)
+        self.deployment = Deployment()
         routes.adapt(self)

@@ -13,6 +13,7 @@ from kerasdist.private import coordinator_adapter, tensorflow_adapter
 from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
+from kerasdist.training.context.deployment import Deployment, RemoteWorkers
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.parameter_servers.worker_times import DataWaits
 
@@ -45,28 +46,37 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     ):
         divide = options.variable_partitioner
         super().__init__(make_resolver(cluster), divide and sharded_variables.checked(divide))
-        self.served_cluster = cluster
-        self.steps_per_call = options.steps_per_call
-        # As on the workers, which run the same program up to here.
-        self.is_deterministic = tensorflow_adapter.is_deterministic()
-        self.reason = reason
-        self.coordinator = _Coordinator(self)
-        coordinator_adapter.copy_results_first(self.coordinator)
+        coordinator = _Coordinator(self)
+        coordinator_adapter.copy_results_first(coordinator)
         coordinator_adapter.let_control_flow_ask_at_call_time()
-        process_end.at_end(coordinator_adapter.stop, self.coordinator)
-        self.watch = WorkerWatch(
-            cluster,
-            self.coordinator,
-            silent_secs=options.heartbeat_timeout_secs,
-            no_worker_secs=options.start_timeout_secs,
+        process_end.at_end(coordinator_adapter.stop, coordinator)
+        remote = RemoteWorkers(
+            coordinator=coordinator,
+            watch=WorkerWatch(
+                cluster,
+                coordinator,
+                silent_secs=options.heartbeat_timeout_secs,
+                no_worker_secs=options.start_timeout_secs,
+            ),
+            data_waits=DataWaits(),
+            steps_per_call=options.steps_per_call,
+            # As on the workers, which run the same program up to here.
+            is_deterministic=tensorflow_adapter.is_deterministic(),
         )
-        self.data_waits = DataWaits()
-        self.step_watch = ChiefWatch(
+        step_watch = ChiefWatch(
             cluster,
-            awaited=lambda: self.watch.awaited,
-            waits_for_data=self.data_waits.is_waiting,
+            awaited=lambda: remote.watch.awaited,
+            waits_for_data=remote.data_waits.is_waiting,
             tell=tell,
             limit_secs=options.step_timeout_secs,
+        )
+        self.deployment = Deployment(
+            cluster=cluster,
+            reason=reason,
+            has_remote_variables=True,
+            is_async=True,
+            step_watch=step_watch,
+            remote=remote,
         )
         routes.adapt(self)
         random_state.seed_tensorflow()

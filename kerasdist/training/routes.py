@@ -128,12 +128,12 @@ def _make_train_function(original, model, force=False):
 def _check(model):
     """Refuses what a step cannot do here, before callbacks prepare for it or anything is traced."""
     scope_checks.check(model)
-    if traits.keeps_own_pace(model.distribute_strategy):
+    if traits.is_async(model.distribute_strategy):
         worker_step_function.check(model)
 
 
 def _make_step(model, step, *, rehearse, **arguments) -> TrainFunction:
-    if traits.keeps_own_pace(model.distribute_strategy):
+    if traits.is_async(model.distribute_strategy):
         return WorkerStepFunction(model, step, **arguments)
     whole_metrics.prepare(model)
     return StepFunction(model, step, rehearse=rehearse, **arguments)
@@ -349,7 +349,7 @@ def _epoch_logs(original, model, logs):
 
 def _make_epoch_iterator(original, *args, distribute_strategy=None, **kwargs):
     make = original
-    if traits.keeps_own_pace(distribute_strategy) and not running_call.reads_whole_data():
+    if traits.is_async(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochIterator
     elif tensorflow_adapter.is_adapted(distribute_strategy):
         make = EpochIterator

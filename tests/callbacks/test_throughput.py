@@ -199,7 +199,7 @@ def test_a_slow_worker_is_named_with_what_it_does():
 
 def lines_beside_a_slow_callback(strategy):
     def act(batch, logs):
-        if strategy.cluster.worker_index == 1:
+        if strategy.deployment.cluster.worker_index == 1:
             time.sleep(0.05)
 
     slow = keras.callbacks.LambdaCallback(on_train_batch_end=act)

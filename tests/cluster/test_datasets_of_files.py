@@ -49,7 +49,7 @@ def fit_from_one_cache(examples, path, strategy) -> str:
 
 def on_a_worker(paths, folder, strategy) -> str:
     examples = record_files.read(paths)
-    path, index = str(folder / "own cache"), strategy.cluster.worker_index
+    path, index = str(folder / "own cache"), strategy.deployment.cluster.worker_index
     cached = functools.partial(fit_from_own_caches, path=path, index=index)
     for fit in (*PIPELINES, cached):
         plain.check_as_plain(strategy, models.regression, functools.partial(fit, examples))

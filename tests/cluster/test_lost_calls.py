@@ -50,7 +50,7 @@ class Lose(keras.callbacks.Callback):
 
 def put_behind():
     # As TensorFlow does with what a worker had not begun when it was lost.
-    calls = strategy.coordinator._cluster.closure_queue
+    calls = strategy.deployment.remote.coordinator._cluster.closure_queue
     with calls._queue_lock:
         calls._queue.put(calls._queue.get(block=False), block=False)
 

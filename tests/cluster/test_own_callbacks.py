@@ -60,7 +60,7 @@ class SetsOwnWeights(keras.callbacks.Callback):
     """Sets other weights on each worker, when all epochs are compared already."""
 
     def on_train_end(self, logs=None):
-        index = self.model.distribute_strategy.cluster.task.index
+        index = self.model.distribute_strategy.deployment.cluster.task.index
         self.model.layers[-1].bias.assign([1.0 + index])
 
 

@@ -505,8 +505,8 @@ def loop_of_its_own(strategy):
 
     step = tf.function(lambda: strategy.run(update))
     keep_largest = tf.function(lambda: strategy.run(largest.update_state, args=(y,)))
-    results = [strategy.coordinator.schedule(step) for _ in range(100)]
-    strategy.coordinator.join()
+    results = [strategy.deployment.remote.coordinator.schedule(step) for _ in range(100)]
+    strategy.deployment.remote.coordinator.join()
     return {
         "iterations": int(model.optimizer.iterations.numpy()),
         "examples": int(mean.count.numpy()),

@@ -48,8 +48,8 @@ def add():
 
 def run_10_times():
     for _ in range(10):
-        strategy.coordinator.schedule(add)
-    strategy.coordinator.join()
+        strategy.deployment.remote.coordinator.schedule(add)
+    strategy.deployment.remote.coordinator.join()
 
 
 def run(**options):

@@ -94,7 +94,7 @@ def fit_differently(strategy) -> str:
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     x, y = data()
-    seed = strategy.cluster.task.index
+    seed = strategy.deployment.cluster.task.index
     try:
         model.fit(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(60, seed=seed).batch(8))
     except ValueError as error:
@@ -107,7 +107,7 @@ class LearnsByItself(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         strategy = self.model.distribute_strategy
-        self.model.optimizer.learning_rate = 0.01 * (1 + strategy.cluster.task.index)
+        self.model.optimizer.learning_rate = 0.01 * (1 + strategy.deployment.cluster.task.index)
 
 
 def fit_apart(strategy) -> list[str]:
@@ -124,7 +124,7 @@ def fit_what_differs_later(strategy) -> str:
     def examples():
         order = np.arange(NUM_EXAMPLES)
         if next(passes):
-            np.random.default_rng(strategy.cluster.task.index).shuffle(order)
+            np.random.default_rng(strategy.deployment.cluster.task.index).shuffle(order)
         return zip(*(array[order] for array in data()), strict=True)
 
     spec = (tf.TensorSpec((6,)), tf.TensorSpec((1,)))
@@ -139,7 +139,9 @@ def fit_what_differs_later(strategy) -> str:
 def evaluate_differently(strategy) -> str:
     with strategy.scope():
         model = models.regression()
-    known = tf.data.Dataset.from_tensor_slices(data(20 + 8 * strategy.cluster.task.index)).batch(8)
+    known = tf.data.Dataset.from_tensor_slices(
+        data(20 + 8 * strategy.deployment.cluster.task.index)
+    ).batch(8)
     told = ""
     for given in (known, known.filter(lambda x, y: True)):
         with pytest.raises(ValueError) as caught:
@@ -291,7 +293,7 @@ def draw_in_a_step(strategy) -> list:
 def predict_on_the_second_alone(strategy):
     with strategy.scope():
         model = models.regression()
-    if strategy.cluster.task.index == 1:
+    if strategy.deployment.cluster.task.index == 1:
         return model.predict(data()[0], batch_size=8, verbose=0).shape
     return None
 
@@ -482,7 +484,7 @@ def write_files(folder, strategy) -> list:
             keras.callbacks.BackupAndRestore(folder / "backup"),
         ],
     )
-    own = folder / str(strategy.cluster.task)
+    own = folder / str(strategy.deployment.cluster.task)
     own.mkdir()
     model.save(own / "model.keras")
     model.save_weights(own / "model.weights.h5")

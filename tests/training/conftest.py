@@ -1,12 +1,12 @@
 """A strategy that stands for others."""
 
 import contextlib
-import types
 from typing import Any
 
 import pytest
 
 from kerasdist.private import coordinator_adapter
+from kerasdist.training.context.deployment import Deployment, RemoteWorkers
 from kerasdist.training.parameter_servers import ledger, sharded_variables, worker_times
 from tests import strategies
 
@@ -34,12 +34,9 @@ class Worker:
 def worker_in_process(monkeypatch):
     """One device, which also stands in the place of parameter servers and a worker."""
     strategy: Any = strategies.get("one device")
-    for name in ("coordinator", "watch", "step_watch"):
-        monkeypatch.setattr(strategy, name, Worker(), raising=False)
-    monkeypatch.setattr(strategy, "data_waits", worker_times.DataWaits(), raising=False)
-    monkeypatch.setattr(strategy, "is_deterministic", False, raising=False)
-    served = types.SimpleNamespace(num_workers=1)
-    monkeypatch.setattr(strategy, "served_cluster", served, raising=False)
+    worker: Any = Worker()
+    remote = RemoteWorkers(coordinator=worker, watch=worker, data_waits=worker_times.DataWaits())
+    monkeypatch.setattr(strategy, "deployment", Deployment(step_watch=worker, remote=remote))
     monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)
     monkeypatch.setattr(ledger, "devices_of", lambda strategy: ["/device:CPU:0"])
     monkeypatch.setattr(coordinator_adapter, "schedule_once", run_once)

@@ -11,13 +11,13 @@ import re
 import weakref
 import zlib
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.private import one_replica, tensorflow_adapter
+from kerasdist.training.context import deployment
 
 # What TensorFlow says where the messages of workers are not of one kind or shape.
 _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
@@ -25,24 +25,20 @@ _sums = weakref.WeakKeyDictionary()
 
 
 def cluster_of(strategy) -> Cluster:
-    """Returns the cluster that a strategy spans; a local one for the devices of one machine."""
-    return getattr(strategy, "cluster", None) or Cluster.local()
+    """Returns the cluster of the peers, a local one beside parameter servers."""
+    found = deployment.of(strategy)
+    return Cluster.local() if found.is_async else found.cluster
 
 
 def task_of(strategy) -> str | None:
     """Returns the name of this task, such as "worker 1" or "chief 0"; None without a cluster."""
-    cluster = _whole_cluster_of(strategy)
+    cluster = deployment.of(strategy).cluster
     return None if cluster.is_local else str(cluster.task)
 
 
 def num_workers(strategy) -> int:
     """Returns how many workers train: peers, or those beside parameter servers."""
-    return _whole_cluster_of(strategy).num_workers
-
-
-def _whole_cluster_of(strategy) -> Cluster:
-    # Beside parameter servers the chief has no peers, and a cluster.
-    return getattr(strategy, "served_cluster", None) or cluster_of(strategy)
+    return deployment.of(strategy).cluster.num_workers
 
 
 def count(strategy) -> int:
@@ -94,14 +90,9 @@ def on_replicas(strategy, function, args=()):
     return tensorflow_adapter.run(strategy, function, args)
 
 
-def step_watch(strategy) -> Any:
-    """Returns the `lifetime.step_watch.StepWatch` of synchronous workers, or None."""
-    return getattr(strategy, "step_watch", None)
-
-
 def end_of_epoch(strategy) -> contextlib.AbstractContextManager:
     """Returns a context for the messages of all workers at the end of an epoch of `fit`."""
-    watch = step_watch(strategy)
+    watch = deployment.of(strategy).step_watch
     return watch.end_of_epoch() if watch else contextlib.nullcontext()
 
 
@@ -112,7 +103,7 @@ def watched(strategy) -> Generator[None]:
     Raises:
         RuntimeError: Another worker does something else.
     """
-    watch = step_watch(strategy)
+    watch = deployment.of(strategy).step_watch
     with watch.active() if watch else contextlib.nullcontext(), _met_another_told(watch):
         yield
 

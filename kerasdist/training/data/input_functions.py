@@ -33,8 +33,8 @@ def dataset_of_worker(function, strategy) -> tf.data.Dataset:
     """
     if running_call.reads_whole_data():
         return make(function, num_workers=1, index=0)
-    if traits.keeps_own_pace(strategy):
-        return make(function, num_workers=strategy.served_cluster.num_workers, index=0)
+    if traits.is_async(strategy):
+        return make(function, num_workers=peers.num_workers(strategy), index=0)
     index, num_workers = peers.index_of(strategy), peers.count(strategy)
     return make(function, num_workers=num_workers, index=index, num_replicas=num_workers)
 

@@ -102,7 +102,7 @@ def _is_of_several_workers(variable) -> bool:
 
     Keras reads a variable and assigns the sum, which takes back what came between.
     """
-    is_step = not tf.executing_eagerly() and traits.keeps_own_pace(tf.distribute.get_strategy())
+    is_step = not tf.executing_eagerly() and traits.is_async(tf.distribute.get_strategy())
     is_step = is_step and replicas.current() is None
     return is_step and isinstance(variable.value, tf.Variable)
 
@@ -110,6 +110,6 @@ def _is_of_several_workers(variable) -> bool:
 def _delivery_to_others() -> Any:
     """Returns how this step reaches variables that other workers change, too; None elsewhere."""
     step = replicas.current()
-    if step is None or not traits.keeps_own_pace(tf.distribute.get_strategy()):
+    if step is None or not traits.is_async(tf.distribute.get_strategy()):
         return None
     return step.delivery

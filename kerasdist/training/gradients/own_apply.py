@@ -26,10 +26,10 @@ def routed(model) -> Generator[None]:
     With parameter servers a worker has the gradient of its whole batch; only one that divides it
     among other optimizers is routed, for the variables themselves and for the callbacks.
     """
-    keeps_own_pace = traits.keeps_own_pace(model.distribute_strategy)
+    is_async = traits.is_async(model.distribute_strategy)
     with contextlib.ExitStack() as stack:
         for optimizer, name in custom_parts.custom_applies_of(model):
-            if not keeps_own_pace or keras_optimizers.divides(optimizer):
+            if not is_async or keras_optimizers.divides(optimizer):
                 route = _ROUTES[name]
                 stack.enter_context(method_replaced(optimizer, name, route, optimizer))
         yield

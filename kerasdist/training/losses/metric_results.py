@@ -110,7 +110,7 @@ class MetricResults:
         self._past, self._of_model = {}, {}
         with contextlib.ExitStack() as stack:
             # Those on parameter servers are of all workers in the step, too.
-            if not traits.keeps_own_pace(self._model.distribute_strategy):
+            if not traits.is_async(self._model.distribute_strategy):
                 stack.enter_context(
                     method_replaced(self._model, "get_metrics_result", self._note_of_model)
                 )
@@ -155,7 +155,7 @@ class MetricResults:
         Args:
             replicas: What the step has returned on each replica of this worker.
         """
-        if traits.keeps_own_pace(self._model.distribute_strategy):
+        if traits.is_async(self._model.distribute_strategy):
             return replicas
         first, *others = [keras.tree.flatten_with_path(logs) for logs in replicas]
         values = [

@@ -97,7 +97,7 @@ def update_function(original, metric, *args, **kwargs):
 
 def _prepared(model) -> list:
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
+    if strategy.num_replicas_in_sync == 1 or traits.is_async(strategy):
         return []
     return custom_parts.custom_metrics_of(model)
 

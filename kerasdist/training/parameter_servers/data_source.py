@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, dataset_adapter, tensorflow_adapter
+from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import element_order, input_functions
 from kerasdist.training.data.transformations import has_variables
 
@@ -60,11 +61,12 @@ class WorkerDataSource:
         num_bytes: int = 0,
         is_python: bool = False,
     ):
-        self._coordinator = strategy.coordinator
+        remote = deployment.remote_workers(strategy)
+        self._coordinator = remote.coordinator
         self._copy: Callable | None = None
         self.element_spec: Any = None
         self.is_strict, self.is_counted, self.is_on_workers = False, True, True
-        num_workers = strategy.served_cluster.num_workers
+        num_workers = peers.num_workers(strategy)
         if not isinstance(dataset, tf.data.Dataset):
             self.description = "each worker reads what the function makes for it"
             self._dataset = None
@@ -76,7 +78,7 @@ class WorkerDataSource:
         untuned = _untuned(dataset)
         has_file = bool(dataset_adapter.cache_files(dataset))
         # Else tf.data changes a dataset on the chief, and its iterators fit no dataset elsewhere.
-        is_alike = strategy.is_deterministic == tensorflow_adapter.is_deterministic()
+        is_alike = remote.is_deterministic == tensorflow_adapter.is_deterministic()
         if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
             self._copy = _copier(untuned, is_of_only_worker=num_workers == 1)
         if self._copy is None:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training.context import running_call
+from kerasdist.training.context import deployment, peers, running_call
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import input_functions
 from kerasdist.training.data.epoch_iterator import EpochIterator
@@ -285,8 +285,8 @@ class WorkerEpochIterator(EpochIterator):
         return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
 
     def _calls(self, source, first, num_steps, *, first_step) -> Calls:
-        num_workers = self._strategy.served_cluster.num_workers
-        steps_per_call = self._strategy.steps_per_call
+        num_workers = peers.num_workers(self._strategy)
+        steps_per_call = deployment.remote_workers(self._strategy).steps_per_call
         if self.steps_per_execution > 1:
             steps_per_call = self.steps_per_execution
         owners = batch_hooks.owners(running_call.callbacks()) if num_workers == 1 else []

@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, tensorflow_adapter, worker_variables
+from kerasdist.training.context import deployment
 
 # Of a number in the ledger, from the lowest: update of the step, step of the call, the call.
 _STEP = 1 << 8
@@ -269,7 +270,7 @@ class Ledger:
 
 def devices_of(strategy) -> list[str]:
     """Returns the devices of the parameter servers, which keep the notes of a ledger."""
-    tasks = range(len(strategy.served_cluster.jobs["ps"]))
+    tasks = range(len(deployment.of(strategy).cluster.jobs["ps"]))
     return [f"/job:ps/task:{task}/device:CPU:0" for task in tasks]
 
 

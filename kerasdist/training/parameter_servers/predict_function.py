@@ -7,6 +7,7 @@ import itertools
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter
+from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers import abandonment
@@ -28,9 +29,9 @@ class WorkerPredictFunction:
     def __init__(self, model):
         strategy = model.distribute_strategy
         self._strategy = strategy
-        self._coordinator = strategy.coordinator
-        self._watch = strategy.watch
-        self._max_running = most_running(strategy.served_cluster.num_workers)
+        remote = deployment.remote_workers(strategy)
+        self._coordinator, self._watch = remote.coordinator, remote.watch
+        self._max_running = most_running(peers.num_workers(strategy))
         self._running: list = []
 
         def run(batch):

@@ -11,6 +11,7 @@ import functools
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,6 +23,7 @@ from kerasdist.private import (
     keras_adapter,
     keras_optimizers,
 )
+from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
 from kerasdist.training.hooks.train_function import TrainFunction
@@ -61,9 +63,10 @@ class WorkerStepFunction(TrainFunction):
         self._is_first_call = True
         self._is_traced = False
         self._has_looked = False  # At how its graph draws random numbers.
-        self._coordinator = self._strategy.coordinator
-        self._watch = self._strategy.watch
-        num_workers = self._strategy.served_cluster.num_workers
+        remote = deployment.remote_workers(self._strategy)
+        self._coordinator, self._watch = remote.coordinator, remote.watch
+        self._step_watch: Any = deployment.of(self._strategy).step_watch
+        num_workers = peers.num_workers(self._strategy)
         # One more for calls that are made again, one after the other.
         num_rows = most_running(num_workers) + num_workers + 1
         self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
@@ -110,7 +113,7 @@ class WorkerStepFunction(TrainFunction):
         """
         self._step.begin()
         is_first, self._is_traced = not self._is_traced, True
-        with self._strategy.step_watch.call(int, is_first=is_first):
+        with self._step_watch.call(int, is_first=is_first):
             return self._call(data)
 
     def _call(self, data) -> dict:
@@ -178,7 +181,7 @@ class WorkerStepFunction(TrainFunction):
         if data is not self._traced_for:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
-            self._strategy.step_watch.expect_trace()
+            self._step_watch.expect_trace()
             self._concrete[run] = _again_while_asked(
                 coordinator_adapter.concrete_function, self._coordinator, run, arguments
             )
@@ -188,7 +191,7 @@ class WorkerStepFunction(TrainFunction):
     def _warn_of_repeats(self, graph):
         if not self._has_looked:
             self._has_looked = True
-            num_workers = self._strategy.served_cluster.num_workers
+            num_workers = peers.num_workers(self._strategy)
             randomness.warn_of_repeats(graph, num_workers)
 
     def _schedule_batch(self, batch, position, data, done=None):

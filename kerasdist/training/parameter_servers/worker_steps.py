@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers, worker_variables
+from kerasdist.training.context import deployment
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers.epoch_iterator import Call
@@ -40,6 +41,7 @@ class WorkerSteps:
 
     def __init__(self, model, step: ModelStep, *, copies: LocalCopies | None, ledger: Ledger):
         self._strategy = model.distribute_strategy
+        self._data_waits = deployment.remote_workers(self._strategy).data_waits
         self._step = step
         self._copies = copies
         self._ledger = ledger
@@ -199,7 +201,7 @@ class WorkerSteps:
         """Traces the steps of a call; yields the variable that counts its examples."""
         with (
             self._ledger.tracing(done),
-            self._strategy.data_waits.noted(),
+            self._data_waits.noted(),
             self._counts.collected() as num_examples,
             self._step.times.collected(num_examples),
         ):
@@ -209,7 +211,7 @@ class WorkerSteps:
         return self._of_input(lambda: next(iterator))
 
     def _of_input(self, read: Callable):
-        return self._strategy.data_waits.of_input(lambda: self._step.times.of_input(read))
+        return self._data_waits.of_input(lambda: self._step.times.of_input(read))
 
     def _place_of(self, generation):
         """Returns the position that the worker's iterator over this data has reached."""

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Task
 from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter, worker_variables
+from kerasdist.training.context import deployment
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.step import step_times
 
@@ -49,7 +50,7 @@ class WorkerTimes:
         self._updates_before: dict = {}
         if not self._is_on:
             return
-        cluster = strategy.served_cluster
+        cluster = deployment.of(strategy).cluster
         num_ps = len(cluster.jobs["ps"])
         self._row_spec = tf.TensorSpec([_FIRST_BYTES + num_ps], tf.float64)
         self._steps_taken, self._bytes_taken = 0.0, np.zeros(num_ps)

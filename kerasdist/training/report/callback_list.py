@@ -109,7 +109,7 @@ class CallbackList(keras.callbacks.CallbackList):
             self._look_for_drift()
 
     def on_epoch_end(self, epoch, logs=None):
-        if traits.keeps_own_pace(self._strategy):
+        if traits.is_async(self._strategy):
             self._look_for_nan(logs)
         super().on_epoch_end(epoch, logs)
         if not self._is_alone:

@@ -126,7 +126,7 @@ class RateMeter:
             secs: All the time.
         """
         secs = max(secs, 1e-9)
-        is_asynchronous = traits.keeps_own_pace(self._strategy)
+        is_asynchronous = traits.is_async(self._strategy)
         for index, row in enumerate(times):
             num_steps = row[step_times.STEPS] if is_asynchronous else self._num_steps
             yield WorkerShare(

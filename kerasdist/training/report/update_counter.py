@@ -77,7 +77,7 @@ class UpdateCounter:
         if self._left > 0 and not self._is_late():
             return False
         before, self.step = self.step, updates_of(self._model)
-        if not traits.keeps_own_pace(self._model.distribute_strategy):
+        if not traits.is_async(self._model.distribute_strategy):
             self._most = max(self._most, math.ceil((self.step - before) / self._num_steps))
         self._num_steps = 0
         is_due = self.step >= self.next_step and self._plan()

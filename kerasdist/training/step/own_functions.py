@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 
 from kerasdist.private import keras_routes
 from kerasdist.private.replaced_method import method_replaced
-from kerasdist.training.context import running_call, traits
+from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.hooks.train_function import EnclosingFunction, TrainFunction
 from kerasdist.training.losses.loss_sums import LossSums
@@ -76,7 +76,7 @@ def _make(method: Callable, model, kind: str, *args, **kwargs):
 def _check(model, kind: str, callbacks):
     strategy = model.distribute_strategy
     is_remote = traits.has_remote_variables(strategy)
-    number = strategy.served_cluster.num_workers if is_remote else strategy.num_replicas_in_sync
+    number = peers.num_workers(strategy) if is_remote else strategy.num_replicas_in_sync
     what = (
         f"Model '{model.name}' overrides `make_{kind}_function` without a call of "
         f"`super().make_{kind}_function()`"

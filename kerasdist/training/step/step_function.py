@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from kerasdist.private import keras_adapter
-from kerasdist.training.context import peers, running_call
+from kerasdist.training.context import deployment, peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.batches import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
@@ -70,7 +70,7 @@ class StepFunction(TrainFunction):
             self._digest = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._is_digest_due = tf.Variable(True, trainable=False)
             self._num_read: Any = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._watch = peers.step_watch(self._strategy)
+        self._watch = deployment.of(self._strategy).step_watch
         self._is_alone = peers.count(self._strategy) == 1
         self._lookers = update_callback.overriding("looks_within", self.callbacks)
         self._repeated = RepeatedBatches(model, self._step)

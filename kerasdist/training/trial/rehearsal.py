@@ -71,7 +71,7 @@ class _Parts:
 def is_due(model) -> bool:
     """Whether a step of `model` can mean something else than Keras' own do."""
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
+    if strategy.num_replicas_in_sync == 1 or traits.is_async(strategy):
         return False
     return (
         custom_parts.has_custom_parts(model)

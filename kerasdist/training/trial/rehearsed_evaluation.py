@@ -33,7 +33,7 @@ from kerasdist.training.trial import (
 def is_due(model) -> bool:
     """Whether a test_step of `model` can give something else than Keras' own parts do."""
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1 or traits.keeps_own_pace(strategy):
+    if strategy.num_replicas_in_sync == 1 or traits.is_async(strategy):
         return False
     return not custom_parts.evaluates_each_example_alone(model)
 

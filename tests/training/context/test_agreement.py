@@ -3,7 +3,6 @@
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.training.context import agreement, peers
+from tests import strategies
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def gather(monkeypatch):
     def check(index, facts):
         cluster = Cluster(jobs={"worker": ["a:1", "b:1"]}, task=Task("worker", index))
         try:
-            agreement._check(SimpleNamespace(cluster=cluster), facts)
+            agreement._check(strategies.spanning(cluster), facts)
         except ValueError as error:
             return str(error)
         return ""

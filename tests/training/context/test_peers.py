@@ -8,13 +8,14 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.training.context import peers
+from kerasdist.training.context.deployment import Deployment
 from tests.strategies import each_kind_of_strategy
 
 
 def strategy_of(job, index, *, num_replicas=6):
     cluster = Cluster(jobs={"chief": ["a:1"], "worker": ["b:1", "c:1"]}, task=Task(job, index))
     extended = SimpleNamespace(_num_replicas_in_sync=num_replicas)
-    return SimpleNamespace(cluster=cluster, extended=extended)
+    return SimpleNamespace(deployment=Deployment(cluster=cluster), extended=extended)
 
 
 @pytest.mark.parametrize(

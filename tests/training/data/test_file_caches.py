@@ -1,7 +1,5 @@
 """Whether workers would write one file. That several workers agree is in tests/cluster."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +7,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster, Task
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import file_caches
+from tests import strategies
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def strategy(monkeypatch):
     jobs = {"worker": ["host:1", "host:2"]}
     monkeypatch.setattr(peers, "gather", lambda strategy, row: np.array([row, [7.0]]))
     monkeypatch.setattr(peers, "sum_over", lambda strategy, numbers: numbers)
-    return SimpleNamespace(cluster=Cluster(jobs=jobs, task=Task("worker", 0)))
+    return strategies.spanning(Cluster(jobs=jobs, task=Task("worker", 0)))
 
 
 def cached(path):

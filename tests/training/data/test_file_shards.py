@@ -3,14 +3,13 @@
 That the epochs of several workers end together is in tests/cluster.
 """
 
-from types import SimpleNamespace
-
 import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.training.context import announcements, running_call
 from kerasdist.training.data import file_shards
+from tests import strategies
 
 Policy = tf.data.experimental.AutoShardPolicy
 
@@ -43,7 +42,7 @@ def with_policy(dataset, policy):
 
 def worker(index, num_workers=2):
     addresses = [f"host:{1 + each}" for each in range(num_workers)]
-    return SimpleNamespace(cluster=Cluster(jobs={"worker": addresses}, task=Task("worker", index)))
+    return strategies.spanning(Cluster(jobs={"worker": addresses}, task=Task("worker", index)))
 
 
 def test_each_batch_comes_with_its_size_and_the_next_one():

@@ -56,7 +56,7 @@ def warned(strategy, reduce, data) -> list[list[str]]:
 
 def rows_of(strategy) -> list:
     """Returns what each kind of data gives: two rows of worker 0, and three of worker 1."""
-    index = strategy.cluster.worker_index
+    index = strategy.deployment.cluster.worker_index
     numbers = tf.range(2 + index) + 10 * index
     floats = tf.cast(numbers, tf.bfloat16)[:, tf.newaxis]
     batch = {"numbers": numbers, "nothing": None, "floats": floats, "bools": numbers > 10}

@@ -51,14 +51,14 @@ def ask_all(optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keeps_own_pace", "expected"),
+    ("is_async", "expected"),
     [
         (True, ["clip", "assign_number", "change", "change", "add_in_place"]),
         (False, ["clip", "assign_number"]),
     ],
 )
-def test_what_reaches_variables_of_others_is_delivered(monkeypatch, keeps_own_pace, expected):
-    monkeypatch.setattr(traits, "keeps_own_pace", lambda strategy: keeps_own_pace)
+def test_what_reaches_variables_of_others_is_delivered(monkeypatch, is_async, expected):
+    monkeypatch.setattr(traits, "is_async", lambda strategy: is_async)
     strategy, recorder = strategies.get("one device"), Recorder()
     shares = batches.shares_of(tf.constant([1.0]), strategy)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.cluster import Cluster, Task
 from kerasdist.private import dataset_adapter
 from kerasdist.training.data.transformations import has_variables
 from kerasdist.training.parameter_servers.data_source import (
@@ -14,6 +15,12 @@ from kerasdist.training.parameter_servers.data_source import (
     caches_an_order,
     shuffles_late,
 )
+from tests import strategies
+
+CLUSTER = Cluster(
+    jobs={"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}, task=Task("chief", 0)
+)
+REMOTE = SimpleNamespace(coordinator=None, is_deterministic=False)
 
 
 def noise(x):
@@ -114,8 +121,7 @@ def test_what_never_changes_is_no_variable(arrange):
 
 
 def test_the_chief_reads_what_is_cached_in_a_file():
-    served = SimpleNamespace(num_workers=2)
-    strategy = SimpleNamespace(coordinator=None, served_cluster=served, is_deterministic=False)
+    strategy = strategies.spanning(CLUSTER, remote=REMOTE)
     dataset = tf.data.Dataset.range(5).cache("file").batch(2)
 
     assert not WorkerDataSource(dataset, strategy).is_on_workers
@@ -130,8 +136,7 @@ def test_a_variable_of_a_server_is_named(monkeypatch):
         )
 
     monkeypatch.setattr(dataset_adapter, "serialized_graph", serialized_graph)
-    served = SimpleNamespace(num_workers=2)
-    strategy = SimpleNamespace(coordinator=None, served_cluster=served, is_deterministic=False)
+    strategy = strategies.spanning(CLUSTER, remote=REMOTE)
 
     with pytest.raises(
         ValueError, match=r"'dense/kernel', which .* outside of `strategy.scope\(\)`"

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kerasdist.training.context.deployment import Deployment, RemoteWorkers
 from kerasdist.training.parameter_servers.predict_function import (
     Output,
     Prediction,
     WorkerPredictFunction,
 )
+from kerasdist.training.parameter_servers.worker_times import DataWaits
 
 
 class Worker:
@@ -33,12 +35,12 @@ class Worker:
 
 
 def test_outputs_are_those_of_the_examples_in_order():
-    worker = Worker()
+    worker: Any = Worker()
     strategy = SimpleNamespace(
         extended=SimpleNamespace(_being_scheduled=False),
-        coordinator=worker,
-        watch=worker,
-        served_cluster=SimpleNamespace(num_workers=1),
+        deployment=Deployment(
+            remote=RemoteWorkers(coordinator=worker, watch=worker, data_waits=DataWaits())
+        ),
         run=lambda function, args: function(*args),
         scope=contextlib.nullcontext,
     )

@@ -81,7 +81,8 @@ def test_data_that_a_worker_cannot_make_is_told_by_its_own_error(worker_in_proce
         raise wrapper(tf.errors.NotFoundError(None, None, "no such file"))
 
     monkeypatch.setattr(coordinator_adapter, "schedule_once", fail)
-    monkeypatch.setattr(worker_in_process.coordinator, "join", fail, raising=False)
+    coordinator = worker_in_process.deployment.remote.coordinator
+    monkeypatch.setattr(coordinator, "join", fail, raising=False)
 
     # pytest warns of an error in the thread that forgets what was scheduled, which is an error.
     with pytest.raises(tf.errors.NotFoundError, match=r"^no such file$"):

@@ -14,11 +14,12 @@ from kerasdist.callbacks import Every, OnChief
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices
 from kerasdist.training.report import chief
+from tests import strategies
 
 
 def strategy_of_worker(index):
     jobs = {"worker": ["a:1", "b:1"]}
-    return SimpleNamespace(cluster=Cluster(jobs=jobs, task=Task("worker", index)))
+    return strategies.spanning(Cluster(jobs=jobs, task=Task("worker", index)))
 
 
 def save(model, path):

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-import types
 
 import pytest
 
@@ -11,6 +10,7 @@ import kerasdist
 from kerasdist.cluster import Cluster
 from kerasdist.support import environment
 from kerasdist.training.report import log_lines
+from tests import strategies
 
 
 def test_one_process_says_the_line_alone(caplog):
@@ -47,7 +47,7 @@ def test_tasks_of_a_cluster_say_who_they_are_unless_a_launcher_does(
 ):
     monkeypatch.setenv(environment.NOTE, note) if note else None
     task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
-    strategy = types.SimpleNamespace(cluster=Cluster.from_env({"TF_CONFIG": json.dumps(task)}))
+    strategy = strategies.spanning(Cluster.from_env({"TF_CONFIG": json.dumps(task)}))
     log_lines.say(strategy, "step 3")
 
     assert [each.message for each in caplog.records] == [line]

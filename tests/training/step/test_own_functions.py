@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist import callbacks
-from kerasdist.training.context import traits
+from kerasdist.cluster import Cluster, Task
 from kerasdist.training.step import own_functions
 from tests import strategies
 from tests.strategies import each_strategy, on_two_replicas
@@ -153,10 +153,10 @@ def test_an_evaluation_inside_fit_adapts_nothing_again():
     assert [method.__func__ for method in look.methods] == [OwnEvaluation.make_test_function] * 4
 
 
-def test_parameter_servers_are_told_how_many_workers_get_no_part(monkeypatch):
-    monkeypatch.setattr(traits, "has_remote_variables", lambda strategy: True)
-    served = types.SimpleNamespace(num_workers=3)
-    strategy = types.SimpleNamespace(num_replicas_in_sync=1, served_cluster=served)
+def test_parameter_servers_are_told_how_many_workers_get_no_part():
+    jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:1"]}
+    cluster = Cluster(jobs=jobs, task=Task("chief", 0))
+    strategy = strategies.spanning(cluster, has_remote_variables=True)
     model = types.SimpleNamespace(name="m", distribute_strategy=strategy)
 
     with pytest.raises(RuntimeError, match="so that no worker of 3 gets its part"):
