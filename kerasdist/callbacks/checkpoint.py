@@ -20,7 +20,7 @@ from kerasdist.checkpoints import (
     resumption,
     variables,
 )
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_fit
 from kerasdist.support.checks import (
     check_bool,
     check_choice,
@@ -314,7 +314,7 @@ class Checkpoint(UpdateCallback):
             self._leave()
 
     def on_train_end(self, logs=None):
-        keras_adapter.begin_at(self.model, None)
+        keras_fit.begin_at(self.model, None)
         self._last_model = weakref.ref(self.model)
         if self._resumption is not None and not self._num_epochs_here:  # Nothing was left to train.
             self._resumption.end()

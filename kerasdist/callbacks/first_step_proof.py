@@ -8,7 +8,7 @@ import keras
 from kerasdist.comparison.comparison import Comparison, compare
 from kerasdist.comparison.reasons import reasons
 from kerasdist.comparison.recording import OneStep, Start, Step
-from kerasdist.private import custom_parts, keras_adapter
+from kerasdist.private import custom_parts, keras_layers
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data import batches
 from kerasdist.training.hooks import scope_checks, slots
@@ -127,7 +127,7 @@ def _why_not(model, taken) -> str:
         return "with parameter servers no step has a single right result"
     if strategy.num_replicas_in_sync == 1:
         return "there is one replica"
-    if not keras_adapter.is_built(model):
+    if not keras_layers.is_built(model):
         return "the first step makes the variables"
     if taken is None:
         return "each worker reads a part of the data, and none the whole batch"

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import scopes
 
 
 def specs_of(data) -> Any:
@@ -37,7 +37,7 @@ def forward_flops(model: keras.Model, specs) -> float:
     elif not _are_known(specs):
         raise ValueError("its inputs have no fixed sizes")
     try:
-        with tensorflow_adapter.outside_scopes():
+        with scopes.outside_scopes():
             graph = tf.function(lambda inputs: model(inputs)).get_concrete_function(specs).graph
     except Exception as error:  # Its train_step may never call it, or with something else.
         raise ValueError(f"it cannot be called with x ({type(error).__name__})") from error

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist import patterns
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 from kerasdist.support.checks import check_bool, check_decay, check_int
 from kerasdist.support.unique import unique
 from kerasdist.training.context import traits
@@ -202,7 +202,7 @@ class MovingAverage(StepCallback):
     def _variables_of(self, model) -> list[keras.Variable]:
         variables = list(model.trainable_variables) if self.trainable else []
         if self.batch_statistics:
-            for layer in keras_adapter.batch_normalizations_of(model):
+            for layer in keras_layers.batch_normalizations_of(model):
                 variables += layer.non_trainable_variables
         # A frozen BatchNormalization lists its gamma and beta as well.
         return unique(variables)

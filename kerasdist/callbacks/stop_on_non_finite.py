@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.callbacks.evidence import Evidence
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import scopes
 from kerasdist.support.checks import check_choice, check_int, checked_folder
 from kerasdist.support.remote_path import absolute
 from kerasdist.support.users_line import warn
@@ -357,7 +357,7 @@ def _first_layer(model, x):
     layers = list(layer_outputs.by_name(model).values())
     with (
         contextlib.suppress(Exception),  # The outputs of earlier layers are known all the same.
-        tensorflow_adapter.outside_scopes(),
+        scopes.outside_scopes(),
         whole_step.state_kept(model),
         layer_outputs.watched(layers, note),
     ):

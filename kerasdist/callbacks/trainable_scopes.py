@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kerasdist import patterns
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 from kerasdist.support.checks import check_bool
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.losses import batch_statistics
@@ -53,7 +53,7 @@ class TrainableScopes(StepCallback):
     def prepare(self, model):
         for scope in self.scopes or ():
             patterns.check_matches_something("scopes", scope, model.trainable_variables)
-        if self.freeze_batch_statistics and not keras_adapter.batch_normalizations_of(model):
+        if self.freeze_batch_statistics and not keras_layers.batch_normalizations_of(model):
             raise ValueError(
                 f"`freeze_batch_statistics=True`, but model '{model.name}' has no "
                 "BatchNormalization layer. Leave the argument out."

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from kerasdist.checkpoints.extension_types import is_extension
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_fit
 from kerasdist.support.users_line import warn
 from kerasdist.training.report.wrapper import Wrapper
 
@@ -23,8 +23,8 @@ from kerasdist.training.report.wrapper import Wrapper
 _OF_KERAS = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
-    keras.callbacks.ModelCheckpoint: ("best", *keras_adapter.STEPS_OF_MODEL_CHECKPOINT),
-    keras.callbacks.SwapEMAWeights: (keras_adapter.ARE_AVERAGES_SWAPPED_IN,),
+    keras.callbacks.ModelCheckpoint: ("best", *keras_fit.STEPS_OF_MODEL_CHECKPOINT),
+    keras.callbacks.SwapEMAWeights: (keras_fit.ARE_AVERAGES_SWAPPED_IN,),
 }
 # Numbers and text: what NumPy writes without pickle.
 _PLAIN_KINDS = "biufcSU"

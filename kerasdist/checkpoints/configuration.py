@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 
 # Names are numbered in each process, callbacks freeze layers, and what is drawn to begin with no
 # longer matters. A learning rate that is a number comes from the checkpoint.
@@ -43,7 +43,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(model) -> list:
-    return [each for each in keras_adapter.layers_of(model) if not hasattr(each, "layers")]
+    return [each for each in keras_layers.layers_of(model) if not hasattr(each, "layers")]
 
 
 def _config_of(layer) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from kerasdist.checkpoints import variables
 from kerasdist.checkpoints.folder import Saved
-from kerasdist.private import keras_adapter, keras_optimizers
+from kerasdist.private import keras_layers, keras_optimizers, keras_threads
 
 
 def read(model) -> dict[str, np.ndarray]:
@@ -18,7 +18,7 @@ def read(model) -> dict[str, np.ndarray]:
 
 def save_weights(model, file: str) -> None:
     """Writes weights and optimizer into a file, also of a model that no `fit` has built."""
-    with keras_adapter.taken_as_built(model):
+    with keras_layers.taken_as_built(model):
         model.save_weights(file)
 
 
@@ -30,7 +30,7 @@ def restore(model, saved: Saved, *, with_optimizer: bool = True) -> None:
         return
     _load_weights(model, saved)
     if any(name.startswith("global seed/") for name in saved.arrays):
-        keras_adapter.make_global_seed_generator()
+        keras_threads.make_global_seed_generator()
     named = variables.variables_of(model)
     if saved.record["step"] == 0:  # An epoch begins, and its metrics with it.
         named = {name: each for name, each in named.items() if not name.startswith("metric/")}
@@ -46,7 +46,7 @@ def learning_rates_of(model) -> list[float]:
 
 
 def _load_weights(model, saved: Saved):
-    with saved.weights() as path, keras_adapter.taken_as_built(model):
+    with saved.weights() as path, keras_layers.taken_as_built(model):
         model.load_weights(path)
     both = saved.record["variables"], variables.signature_of(model)
     if not variables.differences(*map(variables.weights_in, both)):

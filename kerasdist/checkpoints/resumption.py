@@ -25,7 +25,7 @@ from kerasdist.checkpoints import (
     variables,
 )
 from kerasdist.checkpoints.folder import STATE, CorruptCheckpointError, Folder, Saved
-from kerasdist.private import keras_adapter, keras_optimizers
+from kerasdist.private import keras_fit, keras_optimizers
 from kerasdist.training.context import peers, running_call
 
 # The names of arrays that hold, compressed and as uint8, tf.data's state of an iterator, and what
@@ -147,7 +147,7 @@ class Resumption:
     def set_first_epoch(self) -> None:
         """Lets `fit` begin where it is to; BackupAndRestore, for one, may have said otherwise."""
         epoch = self._training.epochs if self.is_over else self.saved.record["epoch"]
-        keras_adapter.begin_at(self._model, epoch)
+        keras_fit.begin_at(self._model, epoch)
 
     def go_on(self) -> None:
         """Restores everything as its epoch begins, before other callbacks hear of it."""
@@ -163,7 +163,7 @@ class Resumption:
             )
         self._say_new_metrics()
         # A later `fit` begins with its own `initial_epoch`.
-        keras_adapter.begin_at(self._model, None)
+        keras_fit.begin_at(self._model, None)
 
     def go_on_in_epoch(self) -> None:
         """Restores once more in mid-epoch, when all callbacks have heard that the epoch begins.

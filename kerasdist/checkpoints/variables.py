@@ -9,7 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import (
+    custom_parts,
+    keras_layers,
+    keras_optimizers,
+    keras_threads,
+    variable_adapter,
+)
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
@@ -32,7 +38,7 @@ def variables_of(model) -> dict[str, tf.Variable]:
     `stateful=True`, and variables of TensorFlow's that the user's classes hold.
     """
     statistics = [each for each in model.non_trainable_weights if is_of_replicas(each.value)]
-    generator = keras_adapter.known_global_seed_generator()
+    generator = keras_threads.known_global_seed_generator()
     groups = {
         "metric": list(_metrics_by_variable(model).values()),
         "seed": [each for each in model.variables if _is_seed(each)],
@@ -106,7 +112,7 @@ def _metrics_by_variable(model) -> dict[str, keras.Variable]:
 
 def _recurrent_states_of(model) -> list[keras.Variable]:
     """Returns what Keras has in no list of variables."""
-    layers = keras_adapter.layers_of(model)
+    layers = keras_layers.layers_of(model)
     held = [getattr(each, "states", None) for each in layers if isinstance(each, keras.layers.RNN)]
     return [each for each in keras.tree.flatten(held) if isinstance(each, keras.Variable)]
 
@@ -134,7 +140,7 @@ def weights_apart(model) -> dict[str, tf.Variable]:
     sets both to zero, where they never learn again. Users' layers may leave weights out.
     """
     saved = set()
-    for layer in keras_adapter.layers_of(model):
+    for layer in keras_layers.layers_of(model):
         store: dict = {}
         layer.save_own_variables(store)
         saved |= {id(each) for each in store.values() if isinstance(each, keras.Variable)}
@@ -237,7 +243,7 @@ def _is_of_whole_batches(name: str, variable) -> bool:
 
     Before the first step it may be so of a metric that the replicas will be found to share.
     """
-    return name.startswith("metric/") and tensorflow_adapter.reads_first_replica(variable)
+    return name.startswith("metric/") and variable_adapter.reads_first_replica(variable)
 
 
 def _has_copies(name: str, variable) -> bool:
@@ -284,7 +290,7 @@ def _scatter(strategy, variable, values: np.ndarray):
     num_replicas = strategy.num_replicas_in_sync
     if len(values) != num_replicas:
         whole = _joined(variable, values)
-        if _is_mean(variable) or tensorflow_adapter.reads_first_replica(variable):
+        if _is_mean(variable) or variable_adapter.reads_first_replica(variable):
             values = np.stack([whole] * num_replicas)
         else:
             values = np.stack([whole, *[np.zeros_like(whole)] * (num_replicas - 1)])
@@ -294,7 +300,7 @@ def _scatter(strategy, variable, values: np.ndarray):
 
 
 def _joined(variable, values: np.ndarray) -> np.ndarray:
-    if tensorflow_adapter.reads_first_replica(variable):
+    if variable_adapter.reads_first_replica(variable):
         return values[0]
     # A variable of one value does not say how to join several: those of metrics are added up.
     whole = values.mean(axis=0) if _is_mean(variable) else values.sum(axis=0)

@@ -26,7 +26,7 @@ from kerasdist.config import DeploymentConfig
 from kerasdist.doctor.fingerprints import fingerprints
 from kerasdist.doctor.settings import Settings
 from kerasdist.plan import Plan
-from kerasdist.private import custom_parts, keras_routes, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_routes, strategy_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.support import users_line
@@ -220,7 +220,7 @@ class _StandIn(tf.distribute.Strategy):
         return self._num_replicas
 
     def scope(self):
-        if tensorflow_adapter.is_adapted(self._strategy):
+        if strategy_adapter.is_adapted(self._strategy):
             return self._strategy.scope()
         return contextlib.nullcontext(self)  # No strategy at all.
 

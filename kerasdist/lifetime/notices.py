@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from kerasdist.cluster import Cluster
-from kerasdist.private import service_adapter
+from kerasdist.private import runtime
 
 # Between two looks Python can react to Ctrl-C.
 _LOOK_SECS = 0.2
@@ -17,7 +17,7 @@ _READ_SECS = 0.05
 
 def post(notice: str) -> None:
     """Posts a notice; once more it changes nothing."""
-    service_adapter.post(f"kerasdist: {notice}")
+    runtime.post(f"kerasdist: {notice}")
 
 
 def is_posted(
@@ -34,7 +34,7 @@ def first_posted(
     deadline = clock() + timeout_secs
     while True:
         for notice in notices:
-            if service_adapter.is_posted(f"kerasdist: {notice}", secs=_LOOK_SECS):
+            if runtime.is_posted(f"kerasdist: {notice}", secs=_LOOK_SECS):
                 return notice
         if clock() > deadline:
             return None
@@ -87,9 +87,9 @@ def wait_for_text(
 
 def replace(notice: str, text: str) -> None:
     """Posts a text under a name, in place of the one before."""
-    service_adapter.replace(f"kerasdist: {notice}", text)
+    runtime.replace(f"kerasdist: {notice}", text)
 
 
 def read(notice: str) -> str:
     """Returns the text under a name; "" if there is none."""
-    return service_adapter.read(f"kerasdist: {notice}", secs=_READ_SECS)
+    return runtime.read(f"kerasdist: {notice}", secs=_READ_SECS)

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import farewell
-from kerasdist.private import service_adapter
+from kerasdist.private import runtime
 from kerasdist.support import launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED
 from kerasdist.support.terminal import end_process, say
@@ -249,4 +249,4 @@ def tell_others(cause: str) -> None:
 
 def _report(message: str) -> None:
     with contextlib.suppress(tf.errors.OpError):  # They know it already, or cannot hear it.
-        service_adapter.report_error(message)
+        runtime.report_error(message)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Generator
 
 import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import (
     gen_dataset_ops,
     gen_random_ops,
@@ -73,3 +74,24 @@ def state_of(iterator: tf.Tensor) -> tf.Tensor:
 def set_state(iterator: tf.Tensor, state: tf.Tensor) -> None:
     """Puts an iterator back to a state that `state_of` has returned."""
     gen_dataset_ops.deserialize_iterator(iterator, state)
+
+
+@contextlib.contextmanager
+def operations_told(tell: Callable) -> Generator[None]:
+    """Tells of each operation that runs at once, in this thread and in those of its replicas.
+
+    TensorFlow's debugger has no other way either.
+
+    Args:
+        tell: Called as tell(type, inputs, outputs) after it has run, with tensors.
+    """
+
+    def look(kind, inputs, attributes, outputs, op_name=None, graph=None):
+        if graph is None:  # Else it is traced.
+            tell(tf.compat.as_str(kind), inputs, outputs)  # Those of functions are bytes.
+
+    op_callbacks.add_op_callback(look)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(look)

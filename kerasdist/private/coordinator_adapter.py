@@ -19,7 +19,7 @@ from tensorflow.python.distribute.coordinator import values as coordinator_value
 from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
 
-from kerasdist.private import dataset_adapter, names, worker_variables
+from kerasdist.private import dataset_adapter, names, variable_adapter
 
 # How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
@@ -346,9 +346,9 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
 
     def make(dataset):
         with tf.device("/device:CPU:0"):  # Where the steps look for it, also of a worker with GPUs.
-            last, position = tf.unstack(worker_variables.numbers(place, 2))
+            last, position = tf.unstack(variable_adapter.worker_numbers(place, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
-            worker_variables.note_numbers(place, tf.stack([last, position]))
+            variable_adapter.note_worker_numbers(place, tf.stack([last, position]))
         return dataset_adapter.iterator_over(dataset, state)
 
     iterators = []

@@ -10,10 +10,10 @@ import inspect
 from typing import Any
 
 import keras
-from keras.src.losses import losses as keras_losses
+from keras.src.losses import losses as losses_module
 from keras.src.metrics import regression_metrics
 
-from kerasdist.private import keras_adapter, keras_operations, keras_optimizers, keras_routes
+from kerasdist.private import keras_layers, keras_operations, keras_optimizers, keras_routes
 from kerasdist.support.unique import unique
 
 _CORRELATIONS = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
@@ -30,7 +30,7 @@ _OF_SEVERAL_EXAMPLES = (
     (keras.losses.sparse_categorical_crossentropy, -1),
 )
 # What Keras makes of a function that is given to `compile`.
-_LossFunctionWrapper = keras_losses.LossFunctionWrapper
+_LossFunctionWrapper = losses_module.LossFunctionWrapper
 # Those of a callback that `fit` calls around each batch; by default the first two call the others.
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Attributes of layers that may hold a function of the user's, of all examples.
@@ -184,7 +184,7 @@ def _calls_each_example_alone(model) -> bool:
     return (
         all(_is_original(method) for method in methods)
         and all(
-            _is_original(layer) for layer in keras_adapter.layers_of(model) if layer is not model
+            _is_original(layer) for layer in keras_layers.layers_of(model) if layer is not model
         )
         and not any(_may_mix_examples(layer) for layer in model._flatten_layers())
     )

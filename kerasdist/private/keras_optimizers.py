@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 from keras.src.optimizers import base_optimizer
 
-from kerasdist.private import keras_adapter
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.private import keras_layers, scopes, variable_adapter
+from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.unique import unique
 
 # Keras 3.15 has it: each variable is updated by one of the optimizers in it.
@@ -30,9 +30,9 @@ def adopt(optimizer, strategy) -> None:
     variables = unique(
         each
         for each in [*optimizer.variables, *held]
-        if isinstance(each, keras.Variable) and keras_adapter.owner_of(each) is None
+        if isinstance(each, keras.Variable) and scopes.owner_of(each) is None
     )
-    keras_adapter.adopt_variables(variables, strategy)
+    scopes.adopt_variables(variables, strategy)
     for each in inside:
         each._distribution_strategy = strategy
 
@@ -48,7 +48,7 @@ def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
 
 def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
     """Returns the optimizers that the layers of `model` hold, also as compiled models."""
-    layers = [each for each in keras_adapter.layers_of(model) if each is not model]
+    layers = [each for each in keras_layers.layers_of(model) if each is not model]
     return [optimizer for layer in layers for optimizer in optimizers_of(layer)]
 
 
@@ -122,7 +122,7 @@ def without_optimizers(model) -> Generator[None]:
 def saving_instead(model, value_of: Callable) -> Generator[None]:
     """Lets the layers of `model` save `value_of(variable)` in place of each of their variables."""
     with contextlib.ExitStack() as stack:
-        for layer in keras_adapter.layers_of(model):
+        for layer in keras_layers.layers_of(model):
             stack.enter_context(method_replaced(layer, "save_own_variables", _save, value_of))
         stack.enter_context(without_optimizers(model))
         yield
@@ -175,7 +175,7 @@ def overwrite_each(frequency: int, optimizer, variables: list[keras.Variable]) -
     for variable in variables:
         average = _average_of(optimizer, variable)
         if average is not None:
-            value = keras_adapter.value_of(variable)
+            value = variable_adapter.value_of(variable)
             value.assign(tf.where(is_due, average.value, value))
 
 
@@ -191,7 +191,7 @@ def variables_trained_by(optimizer) -> list[keras.Variable]:
 def build_optimizer(model) -> None:
     """Creates the variables of the optimizer, where the model has all of its own."""
     optimizer = model.optimizer
-    if optimizer is not None and not optimizer.built and keras_adapter.is_built(model):
+    if optimizer is not None and not optimizer.built and keras_layers.is_built(model):
         build(optimizer, model.trainable_variables)
 
 
@@ -222,7 +222,7 @@ class _Walk(list):
 
     def __iter__(self):
         for variable in super().__iter__():
-            value = keras_adapter.value_of(variable)
+            value = variable_adapter.value_of(variable)
             self.now = None if hasattr(value, "variables") else value
             yield variable
         self.now = None

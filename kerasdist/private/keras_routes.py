@@ -1,16 +1,17 @@
-"""Which functions of Keras are routed through ours, and how.
+"""Routes functions of Keras through ours.
 
 Keras 3 offers no place for what a strategy must change in `fit`, so a few of its functions are
 *routed*: a function of ours is asked first, and goes on to Keras' own (`original`) wherever the
 model, optimizer or layer is not one of our strategies'. Importing this file changes nothing; the
 routes are laid when the first strategy is made (`kerasdist.training.routes`).
 
-tests/private/test_signatures.py fails when one of these names moves. Written against Keras 3.12 to
-3.15; `names.KERAS` stands where they differ.
+tests/private/test_keras_routes.py fails when one of these names moves. Written against Keras 3.12
+to 3.15; `names.KERAS` stands where they differ.
 """
 
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ from keras.src.random import seed_generator
 from keras.src.saving import saving_lib
 from keras.src.trainers import compile_utils
 
-from kerasdist.private import names, signatures
+from kerasdist.private import names
 
 if names.KERAS < (3, 16):
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
@@ -39,6 +40,9 @@ else:
     from keras.src.trainers.trainer import BaseTrainer  # ty: ignore[missing-module-member]
 
 
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
     """A function of Keras' that can be routed.
@@ -46,7 +50,7 @@ class Route:
     Attributes:
         owner: The class or module that has it.
         name: Its name there.
-        parameters: The names of those that it takes; see `signatures`.
+        parameters: The names of those that it takes; see `check_parameters`.
     """
 
     owner: Any
@@ -201,13 +205,13 @@ def route(functions: Mapping[str, Callable]) -> None:
 
     Raises:
         AttributeError: The installed version has no such function; see `names.find`.
-        RuntimeError: It takes something else; see `signatures.check`.
+        RuntimeError: It takes something else; see `check_parameters`.
     """
     routes = {name: ROUTABLE[name] for name in functions}
     originals = {name: names.find(each.owner, each.name) for name, each in routes.items()}
     for name, each in routes.items():
         place = f"{names.place_of(each.owner)}.{each.name}"
-        signatures.check(each.parameters, place, originals[name])
+        check_parameters(each.parameters, place, originals[name])
     for name, each in routes.items():
         setattr(each.owner, each.name, _routed(originals[name], functions[name]))
 
@@ -218,6 +222,50 @@ def _routed(original, function):
         return function(original, *args, **kwargs)
 
     return routed
+
+
+def check_parameters(parameters: str, place: str, function: Callable) -> None:
+    """Checks that a function takes what kerasdist gives it.
+
+    One that takes something else than it did would be called in the wrong way, or would train wrong
+    weights in silence. What is new and has a default is left alone: Keras' own callers, which know
+    it, give it by name, and a function of ours that does not know it raises a TypeError.
+
+    Args:
+        parameters: The names of those that are known, in their order: "self inputs".
+        place: Where it is found, for the message.
+        function: Keras' own, or one that somebody else has put in its place.
+
+    Raises:
+        RuntimeError: It takes something else.
+    """
+    known = parameters.split()
+    taken = inspect.signature(function).parameters
+    if _takes(taken, known) or ("args" not in known and _hands_on(taken)):
+        return
+    library = "TensorFlow" if place.startswith("tensorflow.") else "Keras"
+    raise RuntimeError(
+        f"`{place}({', '.join(taken)})` of {library} {names.version_of(library)} is not the "
+        f"function that kerasdist knows, which is ({', '.join(known)}). Nothing was changed. "
+        f"{names.remedy_for(library)}"
+    )
+
+
+def _takes(taken: Mapping[str, inspect.Parameter], known: list[str]) -> bool:
+    """Whether the known parameters come first, in their order, and what is new has a default."""
+    named = [name for name, each in taken.items() if each.kind not in _VARIADIC]
+    known_named = [name for name in known if name not in ("args", "kwargs", "kwds")]
+    new = named[len(known_named) :]
+    return (
+        named[: len(known_named)] == known_named
+        and set(known) <= set(taken)
+        and all(taken[name].default is not inspect.Parameter.empty for name in new)
+    )
+
+
+def _hands_on(taken: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a function takes whatever there is, as those do that others put before Keras'."""
+    return {each.kind for each in taken.values()} >= _VARIADIC
 
 
 def check_is_loaded_once() -> None:

@@ -90,7 +90,7 @@ def overwrite(owner, name: str, value) -> None:
 def replaced(functions: dict) -> Generator[None]:
     """Puts other functions in the place of theirs, for what this thread runs inside.
 
-    So do the threads of its replicas, which inherit it (`keras_adapter.inherit`). Others call what
+    So do the threads of its replicas, which inherit it (`keras_threads.inherit`). Others call what
     they would have called, whatever the order in which threads enter and leave.
 
     Args:

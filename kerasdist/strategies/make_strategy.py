@@ -225,12 +225,12 @@ def _meet(cluster: Cluster, facts: dict[str, str], options: ClusterOptions) -> N
 
 
 def _join_workers(choice: Choice, cluster: Cluster, options: ClusterOptions, source: str):
-    from kerasdist.private import tensorflow_adapter
+    from kerasdist.private import runtime
     from kerasdist.strategies.logical_cpus import reserve_logical_cpus
     from kerasdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 
     reserve_logical_cpus(_num_cpus(choice))
-    tensorflow_adapter.check_not_started()
+    runtime.check_not_started()
     facts = _facts(str(len(choice.devices)))
     proxies.bypass(cluster.addresses.values())
     _meet(cluster, facts, options)
@@ -253,10 +253,10 @@ def _join_parameter_servers(
     from kerasdist.lifetime.last_word import LastWord
     from kerasdist.lifetime.serving import serve
     from kerasdist.lifetime.start_limit import StartLimit
-    from kerasdist.private import tensorflow_adapter
+    from kerasdist.private import runtime
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
 
-    tensorflow_adapter.check_not_started()
+    runtime.check_not_started()
     _meet(cluster, facts, options)
     _say_choice(_place_in(cluster, source), choice, cluster.task)
     if not cluster.is_chief:
@@ -310,7 +310,7 @@ def _num_cpus(choice) -> int:
 
 
 def _check_process():
-    from kerasdist.private.tensorflow_adapter import check_not_forked
+    from kerasdist.private.runtime import check_not_forked
 
     check_not_forked()
 

@@ -4,7 +4,7 @@ import functools
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import strategy_adapter
 from kerasdist.training import routes
 from kerasdist.training.context.deployment import Deployment
 
@@ -25,7 +25,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
     """
 
     def __init__(self, devices):
-        tensorflow_adapter.separate_collectives(self)
+        strategy_adapter.separate_collectives(self)
         super().__init__(devices, cross_device_ops=_cross_device_ops(devices))
         self.deployment = Deployment()
         routes.adapt(self)

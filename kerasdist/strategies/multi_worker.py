@@ -9,7 +9,7 @@ from kerasdist.lifetime.farewell import Farewell
 from kerasdist.lifetime.start_limit import StartLimit
 from kerasdist.lifetime.step_watch import StepWatch
 from kerasdist.lifetime.termination import TerminationKept
-from kerasdist.private import service_adapter, tensorflow_adapter
+from kerasdist.private import runtime, strategy_adapter
 from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
@@ -36,13 +36,13 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """
 
     def __init__(self, cluster: Cluster, devices, options: ClusterOptions, *, reason: str = ""):
-        service_adapter.set_heartbeat_timeout(cluster, options.heartbeat_timeout_secs)
+        runtime.set_heartbeat_timeout(cluster, options.heartbeat_timeout_secs)
         messages = options.communication_options
         messages = messages or tf.distribute.experimental.CommunicationOptions()
         with (
             TerminationKept(),
             StartLimit(cluster, options.start_timeout_secs),
-            tensorflow_adapter.devices_of_worker(devices),
+            strategy_adapter.devices_of_worker(devices),
         ):
             num_gpus = sum("GPU" in device for device in devices)
             resolver = make_resolver(cluster, num_accelerators={"GPU": num_gpus})

@@ -9,7 +9,7 @@ from kerasdist.lifetime import process_end
 from kerasdist.lifetime.chief_watch import ChiefWatch
 from kerasdist.lifetime.cluster_resolver import make_resolver
 from kerasdist.lifetime.worker_watch import WorkerWatch
-from kerasdist.private import coordinator_adapter, tensorflow_adapter
+from kerasdist.private import coordinator_adapter, runtime
 from kerasdist.strategies import random_state
 from kerasdist.strategies.cluster_options import ClusterOptions
 from kerasdist.training import routes
@@ -61,7 +61,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             data_waits=DataWaits(),
             steps_per_call=options.steps_per_call,
             # As on the workers, which run the same program up to here.
-            is_deterministic=tensorflow_adapter.is_deterministic(),
+            is_deterministic=runtime.is_deterministic(),
         )
         step_watch = ChiefWatch(
             cluster,

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import runtime
 from kerasdist.training.context import peers
 
 
@@ -23,7 +23,7 @@ def agree(strategy) -> None:
     Args:
         strategy: Our MultiWorkerMirroredStrategy; all workers call this.
     """
-    is_seeded = tensorflow_adapter.global_seed() is not None
+    is_seeded = runtime.global_seed() is not None
     table = np.zeros([peers.count(strategy), 4])
     table[peers.index_of(strategy)] = [is_seeded, _peek(), *_fingerprints()]
     seeded, seeds, *fingerprints = peers.sum_over(strategy, table).T
@@ -38,7 +38,7 @@ def agree(strategy) -> None:
 
 def seed_tensorflow() -> None:
     """Gives TensorFlow a seed unless the user has; datasets that are sent to workers include it."""
-    if tensorflow_adapter.global_seed() is None:
+    if runtime.global_seed() is None:
         tf.random.set_seed(_peek())
 
 

@@ -91,9 +91,9 @@ def newest(path: Path) -> Path:
 
 def of_profile(content: bytes) -> Iterator[Span]:
     """Yields the spans of a profile as TensorFlow writes it (XSpace)."""
-    from kerasdist.private import tensorflow_adapter
+    from kerasdist.private import runtime
 
-    space = tensorflow_adapter.parsed_profile(content)
+    space = runtime.parsed_profile(content)
     planes = [plane for plane in space.planes if any(line.events for line in plane.lines)]
     starts = [line.timestamp_ns for plane in planes for line in plane.lines if line.events]
     origin = min(starts, default=0)

@@ -14,12 +14,14 @@ import tensorflow as tf
 from kerasdist.private import (
     coordinator_adapter,
     custom_parts,
-    keras_adapter,
+    keras_layers,
     keras_routes,
-    legacy_keras,
-    tensorflow_adapter,
+    runtime,
+    scopes,
+    strategy_adapter,
+    variable_adapter,
 )
-from kerasdist.training.context import agreement, peers, running_call, traits
+from kerasdist.training.context import agreement, legacy_keras, peers, running_call, traits
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.epoch_iterator import EpochIterator
 from kerasdist.training.gradients import (
@@ -63,8 +65,8 @@ def adapt(strategy) -> None:
     reduction_notes.hide()
     is_local_update = gradient_aggregation.is_aggregated
     if traits.has_remote_variables(strategy):
-        num_servers = tensorflow_adapter.num_parameter_servers(strategy)
-        tensorflow_adapter.adapt_parameter_servers(
+        num_servers = strategy_adapter.num_parameter_servers(strategy)
+        strategy_adapter.adapt_parameter_servers(
             strategy,
             is_local_update=is_local_update,
             update=remote_delivery.update_in_place,
@@ -74,14 +76,14 @@ def adapt(strategy) -> None:
     else:
         create = _refusing_legacy_keras(variable_creation.creator_for(strategy))
         run = functools.partial(replica_run.run_own, strategy)
-        tensorflow_adapter.adapt(strategy, is_local_update=is_local_update, create=create, run=run)
+        strategy_adapter.adapt(strategy, is_local_update=is_local_update, create=create, run=run)
 
 
 def _refusing_legacy_keras(create):
     """Returns `create`, which looks for tf_keras first: its models make variables to begin with."""
 
     def look_and_create(*args, **kwargs):
-        legacy_keras.refuse(tensorflow_adapter.is_adapted)
+        legacy_keras.refuse(strategy_adapter.is_adapted)
         return create(*args, **kwargs)
 
     return look_and_create
@@ -90,11 +92,11 @@ def _refusing_legacy_keras(create):
 @functools.cache
 def _lay():
     keras_routes.route(_FUNCTIONS)
-    tensorflow_adapter.let_variables_be_numbers()
+    variable_adapter.let_variables_be_numbers()
 
 
 def _is_ours(model) -> bool:
-    return model is not None and tensorflow_adapter.is_adapted(keras_adapter.strategy_of(model))
+    return model is not None and strategy_adapter.is_adapted(scopes.strategy_of(model))
 
 
 def _make_train_function(original, model, force=False):
@@ -172,12 +174,12 @@ def _make_test_function(original, model, force=False):
 
 
 def _compile(original, model, *args, **kwargs):
-    if isinstance(model, keras.Model) and keras_adapter.strategy_of(model) is None:
+    if isinstance(model, keras.Model) and scopes.strategy_of(model) is None:
         scope_checks.adopt_if_inside(model)
     if not _is_ours(model):
         original(model, *args, **kwargs)
         return scope_checks.check_outsider(model, "compiled")
-    with tensorflow_adapter.outside_scopes(), model.distribute_strategy.scope():
+    with scopes.outside_scopes(), model.distribute_strategy.scope():
         return original(model, *args, **kwargs)
 
 
@@ -188,11 +190,11 @@ def _outside_scopes(original, model, *args, **kwargs):
     workers must make, and which are no plain numbers. A model from outside is read outside.
     """
     if not _is_ours(model):
-        is_inside = tensorflow_adapter.is_adapted(tf.distribute.get_strategy())
-        with tensorflow_adapter.outside_scopes() if is_inside else contextlib.nullcontext():
+        is_inside = strategy_adapter.is_adapted(tf.distribute.get_strategy())
+        with scopes.outside_scopes() if is_inside else contextlib.nullcontext():
             return original(model, *args, **kwargs)
-    tensorflow_adapter.check_not_forked()
-    with tensorflow_adapter.outside_scopes(), own_functions.adapted(model):
+    runtime.check_not_forked()
+    with scopes.outside_scopes(), own_functions.adapted(model):
         return original(model, *args, **kwargs)
 
 
@@ -231,7 +233,7 @@ def _fit(original, model, *args, **kwargs):
     callbacks = ()
     if not _is_ours(model):
         scope_checks.check_outsider(model, "trained")
-        if keras_adapter.strategy_of(model) is None:
+        if scopes.strategy_of(model) is None:
             forgotten_scope.warn_if_forgotten(model)
     else:
         given = None
@@ -241,7 +243,7 @@ def _fit(original, model, *args, **kwargs):
         if given is not None:
             agreement.check_fit(model, update_callback.among(callbacks), given)
     known = {"callbacks": callbacks, "update_callbacks": update_callback.among(callbacks)}
-    watched = peers.watched(keras_adapter.strategy_of(model))
+    watched = peers.watched(scopes.strategy_of(model))
     with running_call.entered("fit", model, **known), watched:
         return _outside_scopes(original, model, *args, **kwargs)
 
@@ -252,7 +254,7 @@ def _evaluate(original, model, *args, callbacks=None, **kwargs):
             for callback in update_callback.of_step(running_call.update_callbacks_of(model)):
                 stack.enter_context(callback.validating(model))
         stack.enter_context(running_call.entered("evaluate", model))
-        stack.enter_context(peers.watched(keras_adapter.strategy_of(model)))
+        stack.enter_context(peers.watched(scopes.strategy_of(model)))
         results = _outside_scopes(original, model, *args, callbacks=callbacks, **kwargs)
         if _is_ours(model) and model.test_function is not None:
             data_checks.check_equal_lengths(
@@ -298,7 +300,7 @@ def _build(original, model, iterator=None, data_batch=None):
         return
     try:
         with model.distribute_strategy.scope():
-            keras_adapter.build_from_spec(model, spec)
+            keras_layers.build_from_spec(model, spec)
     except Exception as error:
         # What cannot be built now ends in the first trace, with the error of the user's own code.
         # Where workers differ or are lost, there is no model to trace.
@@ -351,7 +353,7 @@ def _make_epoch_iterator(original, *args, distribute_strategy=None, **kwargs):
     make = original
     if traits.is_async(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochIterator
-    elif tensorflow_adapter.is_adapted(distribute_strategy):
+    elif strategy_adapter.is_adapted(distribute_strategy):
         make = EpochIterator
     return make(*args, distribute_strategy=distribute_strategy, **kwargs)
 
@@ -367,8 +369,8 @@ def _gradient(original, tape, target, sources, *args, **kwargs):
 
 def _reset_graph(original):
     # In `fit` a scope around it is left for its callbacks.
-    if tensorflow_adapter.is_adapted(tf.distribute.get_strategy()) or running_call.is_fit():
-        return tensorflow_adapter.reset_graph(original)
+    if strategy_adapter.is_adapted(tf.distribute.get_strategy()) or running_call.is_fit():
+        return scopes.reset_graph(original)
     return original()
 
 

@@ -22,7 +22,7 @@ from kerasdist.checkpoints import (
 )
 from kerasdist.checkpoints.folder import RECORD, WEIGHTS
 from kerasdist.files import h5_file
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import variable_adapter
 from kerasdist.training.report import model_file
 from kerasdist.weights import place
 
@@ -199,7 +199,7 @@ def _of_tensorflow(prefix: str) -> Iterator[Value]:
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     full_names = {}
     if _OBJECT_GRAPH in shapes:
-        full_names = tensorflow_adapter.full_names(reader.get_tensor(_OBJECT_GRAPH))
+        full_names = variable_adapter.full_names(reader.get_tensor(_OBJECT_GRAPH))
     for key in sorted(shapes):
         if dtypes[key].is_numpy_compatible and dtypes[key] != tf.string:
             yield Value(

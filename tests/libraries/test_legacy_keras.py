@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import legacy_keras
+from kerasdist.training.context import legacy_keras
 from tests.libraries.examples import needs
 from tests.strategies import each_kind_of_strategy
 

@@ -6,7 +6,7 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import notices
-from kerasdist.private import service_adapter
+from kerasdist.private import runtime
 from tests.clock import Clock
 
 CLUSTER = Cluster(jobs={"worker": ["a:1", "b:1", "c:1"]}, task=Task("worker", 1))
@@ -28,8 +28,8 @@ def posted_at(monkeypatch, clock):
         clock.sleep(secs)
         return False
 
-    monkeypatch.setattr(service_adapter, "post", lambda key: times.setdefault(key, clock()))
-    monkeypatch.setattr(service_adapter, "is_posted", is_posted)
+    monkeypatch.setattr(runtime, "post", lambda key: times.setdefault(key, clock()))
+    monkeypatch.setattr(runtime, "is_posted", is_posted)
     return times
 
 
@@ -50,7 +50,7 @@ def test_notice_is_waited_for(clock, posted_at):
 def test_text_is_waited_for_and_read(clock, posted_at, monkeypatch):
     posted_at["kerasdist: it ends"] = clock() + 7
     read = iter(["", "done"])  # The service may be slow.
-    monkeypatch.setattr(service_adapter, "read", lambda key, *, secs: next(read))
+    monkeypatch.setattr(runtime, "read", lambda key, *, secs: next(read))
 
     assert notices.wait_for_text("it ends", timeout_secs=10, clock=clock) == "done"
     assert clock() == pytest.approx(1007, abs=0.5)
@@ -64,7 +64,7 @@ def test_wait_for_a_text_that_never_arrives_has_an_end(clock, posted_at, monkeyp
         clock.sleep(secs)
         return ""
 
-    monkeypatch.setattr(service_adapter, "read", read)
+    monkeypatch.setattr(runtime, "read", read)
 
     assert notices.wait_for_text("it ends", timeout_secs=10, clock=clock) == ""
     assert clock() == pytest.approx(1010, abs=0.5)

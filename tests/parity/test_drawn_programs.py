@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as draws
 
-from kerasdist.private.tensorflow_adapter import is_adapted
+from kerasdist.private.strategy_adapter import is_adapted
 from tests.plain import check_as_plain
 from tests.strategies import get
 

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import call_adapter
+from kerasdist.training.context import peers
+from tests import strategies
 
 DRAWS = {
     "normal": lambda: tf.random.normal([2]),
@@ -73,3 +75,22 @@ def test_an_iterator_is_put_back():
     call_adapter.set_state(resources[0], state)
 
     assert [int(next(iterator)) for _ in range(3)] == taken
+
+
+def test_operations_are_told_as_they_run_on_every_replica():
+    told = []
+
+    @tf.function
+    def function(x):
+        return tf.tanh(x)
+
+    def on_replica():
+        return function(tf.negative(2.0) * 3.0)
+
+    with call_adapter.operations_told(lambda kind, inputs, outputs: told.append(kind)):
+        peers.on_replicas(strategies.get("2 replicas"), on_replica)
+    tf.exp(1.0)
+
+    assert told.count("Neg") == told.count("Mul") == 2
+    assert sum("function" in kind for kind in told) == 2
+    assert not {"Tanh", "Exp"} & set(told)

@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from kerasdist.private import (
     coordinator_adapter,
-    keras_adapter,
+    keras_losses,
     keras_routes,
+    keras_threads,
     names,
-    tensorflow_adapter,
+    strategy_adapter,
 )
 
 
@@ -33,13 +34,13 @@ def test_a_route_that_keras_has_no_more_is_an_error(monkeypatch):
 
 def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():
     with pytest.raises(AttributeError, match=r"keras\.src\.\w+.*\._gone` is not in Keras 3"):
-        names.find(keras_adapter.keras_loss, "_gone")
+        names.find(keras_losses.keras_loss, "_gone")
 
 
 def test_a_name_that_tensorflow_has_no_more_is_an_error():
     expected = rf"Renamed\._collective_key_base` is not in TensorFlow {re.escape(tf.__version__)}"
     with pytest.raises(AttributeError, match=expected):
-        tensorflow_adapter.separate_collectives(Renamed())
+        strategy_adapter.separate_collectives(Renamed())
     with (
         pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
         coordinator_adapter.traced_for_workers(Renamed()),
@@ -100,10 +101,10 @@ def test_each_thread_replaces_for_itself_whatever_the_order_in_which_they_leave(
 
 
 def test_the_threads_of_replicas_inherit_what_is_replaced():
-    state = keras_adapter.thread_state()
+    state = keras_threads.thread_state()
 
     def load():
-        keras_adapter.inherit(state)
+        keras_threads.inherit(state)
         return tomllib.loads("a = 1")
 
     with ThreadPoolExecutor(1) as pool, names.replaced({(tomllib, "loads"): lambda *_: "replaced"}):

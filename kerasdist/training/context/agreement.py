@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_fit, keras_layers
 from kerasdist.support.text import short_list
 from kerasdist.training.context import description, peers
 
@@ -77,13 +77,13 @@ def _num_examples(x) -> str:
 
 
 def _compiled(model) -> dict[str, str]:
-    compiled = keras_adapter.compile_arguments(model)
+    compiled = keras_fit.compile_arguments(model)
     return {name: description.describe(compiled.get(name)) for name in _COMPILED_ARGUMENTS}
 
 
 def _layers(model) -> dict[str, str]:
     """Returns the classes of the layers, in their order, and then their settings."""
-    held = keras_adapter.layers_of(model)
+    held = keras_layers.layers_of(model)
     if any(_has_set_of_layers(layer) for layer in held):
         return {}  # They have another order in each process.
     # Configs of models hold the names of layers. Inputs are created where a model is first called.

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 
 # Settings of layers that are of Keras' bookkeeping, that are compared with the weights, or that
 # choose how the same is computed on a device.
@@ -146,7 +146,7 @@ def _called(name: str, settings: Mapping[str, str], values=()) -> str:
 
 def _holds_large_arrays(thing) -> bool:
     """Whether its config would be one of very many numbers, such as an embedding's first values."""
-    layers = keras_adapter.layers_of(thing) if isinstance(thing, keras.Layer) else [thing]
+    layers = keras_layers.layers_of(thing) if isinstance(thing, keras.Layer) else [thing]
     held = [each for layer in layers for each in vars(layer).values()]
     held += [
         inner

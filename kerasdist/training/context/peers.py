@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster
-from kerasdist.private import one_replica, tensorflow_adapter
+from kerasdist.private import strategy_adapter
 from kerasdist.training.context import deployment
 
 # What TensorFlow says where the messages of workers are not of one kind or shape.
@@ -71,12 +71,12 @@ def local_replicas(strategy) -> range:
 
 def num_replicas(strategy) -> int:
     """Returns the number of replicas of all workers, also in a step that sees one."""
-    return one_replica.num_replicas(strategy)
+    return strategy_adapter.num_replicas(strategy)
 
 
 def replica_id() -> int:
     """Returns the position of the replica that is traced, among all replicas."""
-    return one_replica.replica_id()
+    return strategy_adapter.replica_id()
 
 
 def on_replicas(strategy, function, args=()):
@@ -87,7 +87,7 @@ def on_replicas(strategy, function, args=()):
         function: What a replica does.
         args: Its arguments.
     """
-    return tensorflow_adapter.run(strategy, function, args)
+    return strategy_adapter.run(strategy, function, args)
 
 
 def end_of_epoch(strategy) -> contextlib.AbstractContextManager:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter
+from kerasdist.private import custom_parts, scopes
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -60,7 +60,7 @@ def check_can_predict(model, data) -> None:
     Raises:
         ValueError: It is distributed over several workers.
     """
-    strategy = keras_adapter.strategy_of(model)
+    strategy = scopes.strategy_of(model)
     if isinstance(data, tf.distribute.DistributedDataset) and peers.count(strategy) > 1:
         raise ValueError(
             "`predict` returns the predictions of all data on every worker, and of a distributed "

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import dataset_adapter, keras_adapter, keras_epochs
+from kerasdist.private import dataset_adapter, keras_fit
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import (
@@ -83,7 +83,7 @@ class GlobalBatches:
         return next(self.source)
 
 
-class EpochIterator(keras_epochs.EpochIterator):
+class EpochIterator(keras_fit.EpochIterator):
     """Hands the user's data to `fit`, `evaluate` and `predict`, epoch by epoch.
 
     Keras' own decides when an epoch ends and when the data begins anew. A shuffled dataset changes
@@ -108,7 +108,7 @@ class EpochIterator(keras_epochs.EpochIterator):
         class_weight = None if is_distributed else class_weight
         super().__init__(x, *args, class_weight=class_weight, **kwargs)
         self._dataset = self.data_adapter.get_tf_dataset()
-        if keras_adapter.is_generator(self.data_adapter) and peers.count(self._strategy) > 1:
+        if keras_fit.is_generator(self.data_adapter) and peers.count(self._strategy) > 1:
             # What is prefetched is lost with the iterator: more of it on one worker than on others.
             self._dataset = dataset_adapter.without_prefetch(self._dataset)
         # What a function returns has batches of a worker, which change with the number of workers.
@@ -140,7 +140,7 @@ class EpochIterator(keras_epochs.EpochIterator):
         running_call.note_data(batch_size=size, num_batches=num_batches, state=self.state)
 
     def _batch_size(self) -> int | None:
-        size = keras_adapter.batch_size_of(self.data_adapter)
+        size = keras_fit.batch_size_of(self.data_adapter)
         return dataset_adapter.batch_size_of(self._dataset) if size is None else size
 
     @property
@@ -268,7 +268,7 @@ class EpochIterator(keras_epochs.EpochIterator):
         if not self._is_counted:
             self.num_batches_of_data = None
         # A `__len__` of Python's is only the number of steps: there may be less data, or more.
-        is_promised = not keras_adapter.is_python(self.data_adapter)
+        is_promised = not keras_fit.is_python(self.data_adapter)
         self._length = self.num_batches_of_data or None if is_promised else None
 
     def make_iterator(self) -> Iterator:
@@ -317,7 +317,7 @@ class EpochIterator(keras_epochs.EpochIterator):
 
 def _with_class_weight(iterator, class_weight, strategy):
     """Yields distributed batches with the weight of each example's class as `sample_weight`."""
-    weigh = keras_adapter.class_weight_function(class_weight)
+    weigh = keras_fit.class_weight_function(class_weight)
     first, *_ = peers.local_replicas(strategy)
     for batch in iterator:
         parts = map(strategy.experimental_local_results, batch)

@@ -13,14 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_threads, variable_adapter
 from kerasdist.training.replica import replicas
 
 
 def assign(original, variable, value):
     """Stands before `assign` of a variable: a mean is one over the examples of the batch."""
     step = replicas.with_shares()
-    is_alone = step is None or step.has_whole_batch or keras_adapter.is_stateless()
+    is_alone = step is None or step.has_whole_batch or keras_threads.is_stateless()
     if is_alone or not _is_aggregated(variable, "mean") or not variable.value.dtype.is_floating:
         return original(variable, value)
     value = tf.cast(value, variable.value.dtype)
@@ -41,7 +41,7 @@ def add_up(variable, value) -> None:
     """Adds to a variable what all replicas add to it that have examples."""
     step: Any = replicas.current()
     counts = step.is_first if step.has_whole_batch else step.num_examples > 0
-    keras_adapter.add_in_place(variable, tf.where(counts, value, tf.zeros_like(value)))
+    variable_adapter.add_in_place(variable, tf.where(counts, value, tf.zeros_like(value)))
 
 
 def without_aggregated(variables: Iterable) -> list:

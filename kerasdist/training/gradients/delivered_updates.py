@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import keras_optimizers, keras_threads, traced_graphs, variable_adapter
 from kerasdist.training.context import peers, traits
 from kerasdist.training.gradients import aggregated_states
 from kerasdist.training.replica import replicas
@@ -57,13 +57,13 @@ def assign(original, variable, value):
             from what it was, and not by adding to it.
     """
     is_number = not isinstance(value, tf.Tensor)  # It is not computed.
-    if is_number or keras_adapter.is_stateless() or not _is_of_several_workers(variable):
+    if is_number or keras_threads.is_stateless() or not _is_of_several_workers(variable):
         return aggregated_states.assign(original, variable, value)
-    added = tensorflow_adapter.addend_of(variable.value, value)
+    added = traced_graphs.addend_of(variable.value, value)
     if added is not None:
-        keras_adapter.add_in_place(variable, tf.broadcast_to(added, variable.shape))
+        variable_adapter.add_in_place(variable, tf.broadcast_to(added, variable.shape))
         return value
-    if _is_of_metric(variable) and tensorflow_adapter.is_read_for(variable.value, value):
+    if _is_of_metric(variable) and traced_graphs.is_read_for(variable.value, value):
         _check_one_worker(variable)
     return original(variable, value)
 
@@ -85,13 +85,13 @@ def _check_one_worker(variable) -> None:
 
 def assign_add(original, variable, value):
     """Stands before `assign_add` of a variable."""
-    if keras_adapter.is_stateless():
+    if keras_threads.is_stateless():
         return original(variable, value)
     delivery = _delivery_to_others()
     if delivery is not None:
         return delivery.add_in_place(variable, value)
     if _is_of_several_workers(variable):
-        return keras_adapter.add_in_place(variable, value)
+        return variable_adapter.add_in_place(variable, value)
     if aggregated_states.adds_up(variable):
         return aggregated_states.add_up(variable, value)
     return original(variable, value)

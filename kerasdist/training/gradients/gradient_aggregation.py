@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import collectives, keras_optimizers, scopes, strategy_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.gradients import called_optimizers
@@ -55,7 +55,7 @@ def apply(original, optimizer, gradients, trainable_variables=None):
     called_optimizers.note(optimizer)
     if step.trial is not None:
         return _rehearse_update(optimizer, gradients, trainable_variables, step)
-    if step.is_of_loop and not tensorflow_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+    if step.is_of_loop and not strategy_adapter.is_adapted(scopes.strategy_of(optimizer)):
         with tf.init_scope():
             keras_optimizers.adopt(optimizer, tf.distribute.get_strategy())
     if not optimizer.built:
@@ -95,8 +95,8 @@ def _rehearse_update(optimizer, gradients, variables, step) -> None:
 
 
 def _apply_outside_steps(original, optimizer, gradients, variables):
-    strategy = keras_adapter.strategy_of(optimizer)
-    if not tensorflow_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
+    strategy = scopes.strategy_of(optimizer)
+    if not strategy_adapter.is_adapted(strategy) or not tf.distribute.in_cross_replica_context():
         return original(optimizer, gradients, variables)
     scope_checks.check_on_replica("`optimizer.apply`")
     # Loops written for one device do not know of `strategy.run`.
@@ -131,13 +131,13 @@ def aggregate(gradients: list, step: replicas.Replica, factor: int = 1) -> list:
     if not present and not (set(step.extra_sums) - set(step.sums)):
         return gradients
     are_dense = not any(isinstance(each, tf.IndexedSlices) for each in present)
-    if not (step.has_whole_batch and are_dense and tensorflow_adapter.is_recorded()):
+    if not (step.has_whole_batch and are_dense and collectives.is_recorded()):
         return _summed(gradients, step, factor)
-    with tensorflow_adapter.without_gradient():
+    with collectives.without_gradient():
         summed = _summed(gradients, step, factor)
     # The first replica alone has been summed; what the others compute from it is the same, with a
     # gradient of their own.
-    tensorflow_adapter.give_gradient(
+    collectives.give_gradient(
         [each for each in summed if each is not None],
         present,
         lambda *upstream: [each * tf.cast(factor, each.dtype) for each in upstream],
@@ -358,7 +358,7 @@ def _update_with_callbacks(pairs: list, update: Callable, step, *, is_divided: b
 def _sum_over_replicas(tensors: list) -> list:
     """Returns tensors and IndexedSlices summed over all replicas, with one message per dtype."""
     given, tensors = tensors, [_sendable(tensor) for tensor in tensors]
-    is_recorded = tensorflow_adapter.is_recorded()
+    is_recorded = collectives.is_recorded()
     summed = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         positions = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
@@ -366,7 +366,7 @@ def _sum_over_replicas(tensors: list) -> list:
         are_dense = not any(isinstance(each, tf.IndexedSlices) for each in group)
         # A program that differentiates once more, such as one with a penalty for gradients.
         is_differentiable = is_recorded and are_dense and dtype.is_floating
-        sum_up = replicas if is_differentiable else tensorflow_adapter
+        sum_up = replicas if is_differentiable else collectives
         sums = sum_up.sum_over_replicas(group)
         for index, value in zip(positions, sums, strict=True):
             summed[index] = _cast(value, given[index].dtype)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 import keras
 
 from kerasdist.private import custom_parts, keras_optimizers
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.support.replaced_method import method_replaced
 from kerasdist.training.context import traits
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import replicas

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import keras_layers, keras_threads, strategy_adapter
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
@@ -107,8 +107,8 @@ def global_seed_generator(original):
     thread that has none. One that was made in the scope of another strategy goes on as such a one.
     """
     step = replicas.current()
-    state = keras_adapter.thread_state() if step is None else step.keras_state
-    known = keras_adapter.known_global_seed_generator(state)
+    state = keras_threads.thread_state() if step is None else step.keras_state
+    known = keras_threads.known_global_seed_generator(state)
     if known is not None and _is_of_another_strategy(known):
         make = functools.partial(_copy, known)
     elif known is None and step is not None:
@@ -116,13 +116,13 @@ def global_seed_generator(original):
     else:
         return known or original()
     with ThreadPoolExecutor(1) as pool:
-        return keras_adapter.set_global_seed_generator(state, pool.submit(make).result())
+        return keras_threads.set_global_seed_generator(state, pool.submit(make).result())
 
 
 def _is_of_another_strategy(generator) -> bool:
     owner = getattr(generator.state.value, "distribute_strategy", None)
     current = tf.distribute.get_strategy()
-    return owner not in (None, current) and tensorflow_adapter.is_adapted(current)
+    return owner not in (None, current) and strategy_adapter.is_adapted(current)
 
 
 def _copy(generator):
@@ -135,13 +135,13 @@ def _copy(generator):
 @contextlib.contextmanager
 def generators_kept() -> Generator[None]:
     """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
-    keras_state = keras_adapter.thread_state()
-    of_keras: Any = keras_adapter.known_global_seed_generator(keras_state)
+    keras_state = keras_threads.thread_state()
+    of_keras: Any = keras_threads.known_global_seed_generator(keras_state)
     try:
         with _python_is_kept:
             yield
     finally:
-        keras_adapter.set_global_seed_generator(keras_state, of_keras)
+        keras_threads.set_global_seed_generator(keras_state, of_keras)
 
 
 @contextlib.contextmanager
@@ -170,7 +170,7 @@ class PythonGenerators:
 
 def notes(model, num_replicas: int) -> tuple[str, ...]:
     """Returns what a person must know of the model's random layers; nothing on one replica."""
-    layers = [layer.name for layer in keras_adapter.layers_with_random_numbers_of(model)]
+    layers = [layer.name for layer in keras_layers.layers_with_random_numbers_of(model)]
     if num_replicas == 1 or not layers:
         return ()
     return (

@@ -13,7 +13,7 @@ replica until it comes to the optimizer.
 import keras
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import traced_graphs
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import replicas
 
@@ -67,7 +67,7 @@ def _remember(gradients: list, step: replicas.Replica) -> None:
 def _can_meet(step: replicas.Replica) -> bool:
     """Whether this is the graph of the step itself, and no loop body that will be vectorized."""
     is_step = tf.compat.v1.get_default_graph() is step.graph
-    return is_step and not tensorflow_adapter.is_being_vectorized()
+    return is_step and not traced_graphs.is_being_vectorized()
 
 
 def _is_variable_to_learn(source) -> bool:

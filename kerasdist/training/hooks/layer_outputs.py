@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.private import keras_layers
+from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.unique import by_unique_name
 
 
@@ -36,7 +36,7 @@ def by_name(model) -> dict[str, keras.layers.Layer]:
 
 
 def _layers_of(model):
-    for layer in keras_adapter.layers_beside(model):
+    for layer in keras_layers.layers_beside(model):
         if isinstance(layer, keras.Model):
             yield from _layers_of(layer)
         elif not isinstance(layer, keras.layers.InputLayer):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import keras_layers, keras_optimizers, scopes, strategy_adapter
 from kerasdist.support.unique import unique
 from kerasdist.training.context import running_call, traits
 
@@ -17,10 +17,10 @@ def check(model) -> None:
     """
     strategy = model.distribute_strategy
     for optimizer in keras_optimizers.optimizers_of(model):
-        owner = keras_adapter.strategy_of(optimizer)
+        owner = scopes.strategy_of(optimizer)
         if owner is strategy:
             continue
-        if tensorflow_adapter.is_adapted(owner):
+        if strategy_adapter.is_adapted(owner):
             raise RuntimeError(
                 f"Optimizer '{optimizer.name}' of model '{model.name}' was created in the scope of "
                 "another strategy. Create it inside the `with strategy.scope():` block of the "
@@ -28,7 +28,7 @@ def check(model) -> None:
             )
         keras_optimizers.adopt(optimizer, strategy)
     check_variables(model)
-    keras_adapter.adopt_variables(_outside(model), strategy, keras_adapter.layers_of(model))
+    scopes.adopt_variables(_outside(model), strategy, keras_layers.layers_of(model))
 
 
 def check_variables(model) -> None:
@@ -42,12 +42,12 @@ def check_variables(model) -> None:
     """
     strategy = model.distribute_strategy
     if traits.has_remote_variables(strategy):
-        keras_adapter.adopt_variables(_outside(model), strategy, keras_adapter.layers_of(model))
+        scopes.adopt_variables(_outside(model), strategy, keras_layers.layers_of(model))
     elif strategy.num_replicas_in_sync == 1:
-        keras_adapter.mark_variables(_outside(model), strategy)
+        scopes.mark_variables(_outside(model), strategy)
         return
     for variable in _variables_of(model):
-        if keras_adapter.owner_of(variable) not in (None, strategy):
+        if scopes.owner_of(variable) not in (None, strategy):
             raise RuntimeError(
                 f"Variable '{variable.path}' of model '{model.name}' was created in the scope of "
                 "another strategy. Create layers, metrics and the model inside the same `with "
@@ -56,9 +56,7 @@ def check_variables(model) -> None:
 
 
 def _outside(model) -> list:
-    return [
-        variable for variable in _variables_of(model) if keras_adapter.owner_of(variable) is None
-    ]
+    return [variable for variable in _variables_of(model) if scopes.owner_of(variable) is None]
 
 
 def _variables_of(model) -> list:
@@ -70,10 +68,10 @@ def adopt_if_inside(model) -> None:
 
     It stays outside where none of its variables was created in a scope of ours.
     """
-    owners = map(keras_adapter.owner_of, model.variables)
-    strategy = next(filter(tensorflow_adapter.is_adapted, filter(None, owners)), None)
+    owners = map(scopes.owner_of, model.variables)
+    strategy = next(filter(strategy_adapter.is_adapted, filter(None, owners)), None)
     if strategy is not None:
-        keras_adapter.adopt_model(model, strategy)
+        scopes.adopt_model(model, strategy)
 
 
 def check_outsider(model, what: str) -> None:
@@ -95,17 +93,17 @@ def check_outsider(model, what: str) -> None:
 
 
 def _inside_of(model, what: str) -> str:
-    if tensorflow_adapter.is_adapted(tf.distribute.get_strategy()):
+    if strategy_adapter.is_adapted(tf.distribute.get_strategy()):
         return f"is {what} inside"
     optimizer = getattr(model, "optimizer", None)
-    if optimizer and tensorflow_adapter.is_adapted(keras_adapter.strategy_of(optimizer)):
+    if optimizer and strategy_adapter.is_adapted(scopes.strategy_of(optimizer)):
         return f"its optimizer '{optimizer.name}' inside"
     if what == "compiled":
         return ""
     for variable in model.trainable_variables:
         # What it was compiled for would change it on one of the replicas alone.
-        if tensorflow_adapter.is_adapted(
-            owner := keras_adapter.owner_of(variable)
+        if strategy_adapter.is_adapted(
+            owner := scopes.owner_of(variable)
         ) and not traits.is_one_device(owner):
             return f"another one, created inside, trains its weight '{variable.path}'"
     return ""
@@ -121,8 +119,8 @@ def check_loop_scope(optimizer, variables: list) -> None:
     Raises:
         RuntimeError: It does, with an optimizer of ours or, on several replicas, weights of ours.
     """
-    strategy = keras_adapter.strategy_of(optimizer)
-    owners = list(map(keras_adapter.owner_of, variables))
+    strategy = scopes.strategy_of(optimizer)
+    owners = list(map(scopes.owner_of, variables))
     if _is_left(strategy):
         raise RuntimeError(
             f"Optimizer '{optimizer.name}' was created inside `strategy.scope()`, and is applied "
@@ -137,7 +135,7 @@ def check_loop_scope(optimizer, variables: list) -> None:
 
 
 def _is_left(strategy) -> bool:
-    return tensorflow_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy
+    return strategy_adapter.is_adapted(strategy) and tf.distribute.get_strategy() is not strategy
 
 
 def _way_into(strategy, owners: list) -> str:
@@ -167,7 +165,7 @@ def check_on_replica(what: str) -> None:
     """
     strategy = tf.distribute.get_strategy()
     number = strategy.num_replicas_in_sync
-    is_ours = number > 1 and tensorflow_adapter.is_adapted(strategy)
+    is_ours = number > 1 and strategy_adapter.is_adapted(strategy)
     if is_ours and tf.distribute.in_cross_replica_context():
         raise RuntimeError(
             f"{what} is called in the scope of {number} replicas and on none of them. Make the "
@@ -186,7 +184,7 @@ def check_has_strategy(model, what: str) -> None:
     Raises:
         RuntimeError: It was created outside their scopes.
     """
-    if not tensorflow_adapter.is_adapted(keras_adapter.strategy_of(model)):
+    if not strategy_adapter.is_adapted(scopes.strategy_of(model)):
         raise RuntimeError(
             f"{what} cannot act on model '{model.name}', which was created outside the scope of a "
             "kerasdist strategy. Create and compile it inside `with "

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import scopes
 from kerasdist.training.context import traits
 
 # What their names have before a slash.
@@ -24,7 +24,7 @@ def being_made(strategy) -> Generator[None]:
     """
     is_remote = traits.has_remote_variables(strategy)
     with (
-        tensorflow_adapter.outside_scopes(),
+        scopes.outside_scopes(),
         strategy.scope() if is_remote else contextlib.nullcontext(),
         tf.name_scope(_SCOPE),
     ):

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import collectives, keras_losses
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
@@ -110,7 +110,7 @@ def start_of(arguments, step: replicas.Replica):
 
 def _show(leaves: list, step) -> None:
     """Sends what has not been sent in this step, in one message for each dtype."""
-    masks = [mask for leaf in leaves if (mask := keras_adapter.mask_of(leaf)) is not None]
+    masks = [mask for leaf in leaves if (mask := keras_losses.mask_of(leaf)) is not None]
     new = {id(leaf): leaf for leaf in (*leaves, *masks) if id(leaf) not in step.of_all}
     rows = [leaf for leaf in new.values() if _has_rows(leaf, step)]
     parts = [part for leaf in rows for part in _parts(leaf)]
@@ -135,9 +135,9 @@ def _whole(leaf, step, have_gradients: bool):
         is_row = shown.starts is not None
         size = [_size_of_all(leaf.shape[0], step)] if is_row else leaf.shape[:1]
         whole.set_shape([*size, *leaf.shape[1:]])
-    mask = keras_adapter.mask_of(leaf)
+    mask = keras_losses.mask_of(leaf)
     if mask is not None:
-        keras_adapter.set_mask(whole, _whole(mask, step, have_gradients=False))
+        keras_losses.set_mask(whole, _whole(mask, step, have_gradients=False))
     return whole
 
 
@@ -162,9 +162,9 @@ def _with_gradient(part, whole, start, share):
         own = batches.rows(gradient, start, start + tf.shape(part)[0])
         return [tf.math.divide_no_nan(own, tf.cast(share, own.dtype))]
 
-    with tensorflow_adapter.without_gradient():
+    with collectives.without_gradient():
         result = tf.identity(whole)
-    tensorflow_adapter.give_gradient([result], [part], backward, name="RowsOfAllReplicas")
+    collectives.give_gradient([result], [part], backward, name="RowsOfAllReplicas")
     return result
 
 

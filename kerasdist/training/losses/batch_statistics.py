@@ -14,7 +14,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter, tensorflow_adapter
+from kerasdist.private import collectives, custom_parts, keras_layers, variable_adapter
 from kerasdist.support.text import short_list
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
@@ -34,7 +34,7 @@ def moments(original, layer, inputs, mask):
         return _of_some(layer, inputs, found) if step and step.is_of_loop else found
     dtype = inputs.dtype
     inputs = tf.cast(inputs, tf.float32) if dtype in (tf.float16, tf.bfloat16) else inputs
-    axes = keras_adapter.reduction_axes(layer)
+    axes = keras_layers.reduction_axes(layer)
     compute = _moments if mask is None else _masked_moments
     mean, variance = compute(inputs, mask, axes)
     if inputs.dtype != dtype:
@@ -64,7 +64,7 @@ def _moments(inputs, _, axes):
     has three operations for each of those below: half of the time of the first step.
     """
     (channel,) = (axis for axis in range(inputs.shape.rank) if axis not in axes)
-    with tensorflow_adapter.without_gradient():
+    with collectives.without_gradient():
         total, square = (tf.reduce_sum(each, axis=axes) for each in (inputs, tf.square(inputs)))
         total, square, count = replicas.sum_over_replicas(
             [total, square, _num_values(inputs, channel)]
@@ -86,7 +86,7 @@ def _moments(inputs, _, axes):
         )
         return [of_mean + of_variance * (inputs - shift)]
 
-    tensorflow_adapter.give_gradient([mean, variance], [inputs], backward, name="GlobalMoments")
+    collectives.give_gradient([mean, variance], [inputs], backward, name="GlobalMoments")
     return mean, variance
 
 
@@ -117,7 +117,7 @@ def _in_range(value, dtype):
 def states_of_examples(model) -> list[tf.Variable]:
     """Returns the variables that each replica sets by its own examples: metrics, statistics."""
     # A compiled metric is one of others, which have the same variables.
-    is_of_all = tensorflow_adapter.reads_first_replica
+    is_of_all = variable_adapter.reads_first_replica
     values = [value for value in _of_metrics(model) if not is_of_all(value)]
     return unique([*values, *_statistics(model)])
 
@@ -142,7 +142,7 @@ def _of_metrics(model) -> list[tf.Variable]:
 @contextlib.contextmanager
 def frozen(model) -> Generator[None]:
     """Traces steps that leave the moving statistics as they are, with momentum 1."""
-    layers = keras_adapter.batch_normalizations_of(model)
+    layers = keras_layers.batch_normalizations_of(model)
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.momentum = 1.0
@@ -168,7 +168,7 @@ def synchronized(model) -> Generator[None]:
 
 def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
     """Returns the layers of `model` that normalize each replica with its own examples."""
-    layers = keras_adapter.batch_normalizations_of(model)
+    layers = keras_layers.batch_normalizations_of(model)
     return [layer for layer in layers if not layer.synchronized]
 
 

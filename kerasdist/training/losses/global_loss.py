@@ -24,7 +24,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_routes, tensorflow_adapter
+from kerasdist.private import keras_layers, keras_losses, keras_routes, strategy_adapter
 from kerasdist.training.losses import whole_losses
 from kerasdist.training.replica import replicas
 from kerasdist.training.replica.replicas import Divisor
@@ -100,7 +100,7 @@ def build_losses(original, compiled, *args, **kwargs):
     One whose class has a `__call__` of its own need not call Keras', where `call_loss` stands.
     """
     original(compiled, *args, **kwargs)
-    keras_adapter.replace_losses(
+    keras_losses.replace_losses(
         compiled,
         lambda loss: (
             functools.partial(_call_overridden, loss)
@@ -184,7 +184,7 @@ def unscale_for_distribution(original, value):
 def _is_on_no_replica() -> bool:
     """Whether a loss is called in the scope of ours and outside of `strategy.run`: of all data."""
     strategy = tf.distribute.get_strategy()
-    return tensorflow_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
+    return strategy_adapter.is_adapted(strategy) and tf.distribute.in_cross_replica_context()
 
 
 def update_mean(original, metric, values, sample_weight=None):
@@ -212,9 +212,9 @@ def add_loss(original, layer, loss):
     step = replicas.current()
     if step is None:
         return original(layer, loss)
-    if not step.has_whole_batch and keras_adapter.is_sum_over_batch(layer):
+    if not step.has_whole_batch and keras_losses.is_sum_over_batch(layer):
         loss = _divide(loss, step.share)
-    added = keras_adapter.losses_added_by(layer)
+    added = keras_losses.losses_added_by(layer)
     num_before = len(added)
     original(layer, loss)
     step.losses.added.setdefault(id(layer), []).extend(added[num_before:])
@@ -234,7 +234,7 @@ def clear_losses(original, layer) -> None:
     if step is None:
         original(layer)
         return
-    for each in keras_adapter.layers_of(layer):
+    for each in keras_layers.layers_of(layer):
         step.losses.added.pop(id(each), None)
 
 
@@ -288,7 +288,7 @@ def _mean_over_examples(step):
 def _divisor_weights(sample_weight, mask, reduction):
     """Returns the tensor whose sum Keras divides by, or None where it is the number of values."""
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        return keras_adapter.masked_weights(sample_weight, mask)
+        return keras_losses.masked_weights(sample_weight, mask)
     return mask
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import scopes
 from kerasdist.training.context import peers
 
 
@@ -32,7 +32,7 @@ class LossSums:
             return
         if self._sums is None:
             self._names = tuple(losses)
-            with tf.init_scope(), tensorflow_adapter.outside_scopes(), tf.device("CPU:0"):
+            with tf.init_scope(), scopes.outside_scopes(), tf.device("CPU:0"):
                 self._last = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
                 self._sums = tf.Variable(tf.zeros([len(losses) + 1]), trainable=False)
         last = tf.stack([*(tf.cast(losses[name], tf.float32) for name in self._names), 1.0])

@@ -18,8 +18,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, tensorflow_adapter
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.private import custom_parts, variable_adapter
+from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.replica import replicas
@@ -253,7 +253,7 @@ def _note_reset(method, metric, *args, **kwargs) -> Any:
 
 def _is_of_all_examples(metric) -> bool:
     """Whether each replica has updated it with all examples; see `whole_metrics`."""
-    return all(tensorflow_adapter.reads_first_replica(each.value) for each in metric.variables)
+    return all(variable_adapter.reads_first_replica(each.value) for each in metric.variables)
 
 
 def _note(method, metric, results: dict, given: list) -> Any:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, tensorflow_adapter
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.private import custom_parts, variable_adapter
+from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.losses import all_examples
@@ -75,7 +75,7 @@ def read_as_counted(model, *, are_whole: bool) -> None:
             continue
         for variable in metric.variables:
             total = variable.value.read_value()  # Before the others forget their part of it.
-            (tensorflow_adapter.read_first_replica if are_whole else tensorflow_adapter.read_sum)(
+            (variable_adapter.read_first_replica if are_whole else variable_adapter.read_sum)(
                 variable.value
             )
             variable.value.assign(total)
@@ -122,7 +122,7 @@ def _update(update_state: Callable, metric, *args, **kwargs):
 
 def _read_first(metric) -> None:
     for variable in metric.variables:
-        tensorflow_adapter.read_first_replica(variable.value)
+        variable_adapter.read_first_replica(variable.value)
 
 
 def _keep_first(metric, strategy) -> None:
@@ -131,7 +131,7 @@ def _keep_first(metric, strategy) -> None:
         return
     with tf.init_scope():
         for variable in metric.variables:
-            if tensorflow_adapter.reads_first_replica(variable.value):
+            if variable_adapter.reads_first_replica(variable.value):
                 copies = strategy.experimental_local_results(variable.value)
                 has_first = peers.local_replicas(strategy).start == 0
                 for copy in copies[has_first:]:
@@ -140,7 +140,7 @@ def _keep_first(metric, strategy) -> None:
 
 def _read_sum(metric) -> None:
     for variable in metric.variables:
-        tensorflow_adapter.read_sum(variable.value)
+        variable_adapter.read_sum(variable.value)
 
 
 def _add_up(metric, reason: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, dataset_adapter, tensorflow_adapter
+from kerasdist.private import coordinator_adapter, dataset_adapter, runtime
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import element_order, input_functions
 from kerasdist.training.data.transformations import has_variables
@@ -78,7 +78,7 @@ class WorkerDataSource:
         untuned = _untuned(dataset)
         has_file = bool(dataset_adapter.cache_files(dataset))
         # Else tf.data changes a dataset on the chief, and its iterators fit no dataset elsewhere.
-        is_alike = remote.is_deterministic == tensorflow_adapter.is_deterministic()
+        is_alike = remote.is_deterministic == runtime.is_deterministic()
         if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
             self._copy = _copier(untuned, is_of_only_worker=num_workers == 1)
         if self._copy is None:

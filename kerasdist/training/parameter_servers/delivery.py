@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensorflow_adapter
+from kerasdist.private import keras_optimizers, stand_ins, traced_graphs, variable_adapter
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -112,7 +112,7 @@ class RemoteDelivery:
                     self._note = tf.identity(note)
                 self._shared = keras_optimizers.numbers_of(optimizer)
                 self._values = [_read_in_place(each.value) for each in self._shared]
-                weights = map(keras_adapter.value_of, variables)
+                weights = map(variable_adapter.value_of, variables)
                 self._updated = list(itertools.chain(*map(sharded_variables.parts_of, weights)))
             self._optimizer = optimizer
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
@@ -150,7 +150,7 @@ class RemoteDelivery:
     def _send(self, gradients: list, variables: list) -> list:
         sent, self._arrived, self._notes = local_copies.sent(gradients, variables, self._note)
         for gradient, variable in zip(gradients, variables, strict=True):
-            weight = keras_adapter.value_of(variable)
+            weight = variable_adapter.value_of(variable)
             if gradient is not None and sharded_variables.is_sharded(weight):
                 self._send_pieces(gradient, weight)
         return sent
@@ -196,7 +196,7 @@ class RemoteDelivery:
         """Adds to a variable where it lives; that of the updates together with them."""
         if self._divided is not None and variable is self._divided.iterations:
             return
-        add = functools.partial(keras_adapter.add_in_place, variable, value)
+        add = functools.partial(variable_adapter.add_in_place, variable, value)
         if self._note is None or variable is not self._optimizer.iterations:
             add()
             return
@@ -230,7 +230,7 @@ class RemoteDelivery:
                 function(self._optimizer, [variable])
 
         for variable in variables:
-            weight = keras_adapter.value_of(variable)
+            weight = variable_adapter.value_of(variable)
             self.update(weight, functools.partial(on_server, variable=variable))
 
     def _if_due(self, device, update: Callable):
@@ -267,7 +267,7 @@ class RemoteDelivery:
     def _uses_on(self, device) -> list[tf.Operation]:
         """Returns what has read the weights of `device`, which an update waits for."""
         parts = [part for part in self._updated if part.device == device]
-        return list(itertools.chain(*map(tensorflow_adapter.uses_of, parts)))
+        return list(itertools.chain(*map(traced_graphs.uses_of, parts)))
 
     def _numbers_at(self, device) -> contextlib.AbstractContextManager:
         """Lets the optimizer read its own numbers from what was sent to `device`.

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_fit
 from kerasdist.training.context import deployment, peers, running_call
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import input_functions
@@ -221,8 +221,8 @@ class WorkerEpochIterator(EpochIterator):
             self._data = WorkerDataSource(
                 self._function or self._dataset,
                 self._strategy,
-                num_bytes=keras_adapter.num_bytes(self.data_adapter),
-                is_python=keras_adapter.is_python(self.data_adapter),
+                num_bytes=keras_fit.num_bytes(self.data_adapter),
+                is_python=keras_fit.is_python(self.data_adapter),
             )
             announce(f"Data: {self._data.description}.")
         return self._data.start()
@@ -308,6 +308,6 @@ def _weighed(function, class_weight):
     """Returns a function of the InputContext, with the weight of each example's class."""
 
     def make(context):
-        return function(context).map(keras_adapter.class_weight_function(class_weight))
+        return function(context).map(keras_fit.class_weight_function(class_weight))
 
     return make

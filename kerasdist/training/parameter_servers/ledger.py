@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import coordinator_adapter, tensorflow_adapter, worker_variables
+from kerasdist.private import coordinator_adapter, scopes, variable_adapter
 from kerasdist.training.context import deployment
 
 # Of a number in the ledger, from the lowest: update of the step, step of the call, the call.
@@ -111,7 +111,7 @@ class CallAttempt(coordinator_adapter.Attempt):
             row, number, is_known = self._rows.take(worker, kept)
             self.call = row, number
         if not is_known:
-            worker_variables.note_numbers(self._name, [row, number - 1])
+            variable_adapter.note_worker_numbers(self._name, [row, number - 1])
 
     def succeed(self) -> None:
         """Leaves the row to the worker."""
@@ -140,7 +140,7 @@ class Ledger:
         self, devices: list[str], num_rows: int, *, sleep: Callable[[float], object] = time.sleep
     ):
         self._sleep = sleep
-        self._name = worker_variables.unique_name()
+        self._name = variable_adapter.unique_name()
         self._num_calls = [0] * num_rows
         self._rows_of_calls = _RowsOfCalls(self._num_calls)
         self._rows: dict[str, Any] = {}
@@ -148,7 +148,7 @@ class Ledger:
         self._call: Any = None  # While a call is traced: what `write` takes before its first step.
         self._done: Any = None  # Likewise, in one that is made again.
         self._step: Any = None  # While a step is traced.
-        with tensorflow_adapter.outside_scopes():
+        with scopes.outside_scopes():
             for device in devices:
                 with tf.device(device):
                     rows, closed = (
@@ -203,7 +203,7 @@ class Ledger:
             done: int64 [ps], what is done already; None in a call that is made for the first time.
         """
         with tf.device("/device:CPU:0"):
-            numbers = worker_variables.variable(_ROW_AND_NUMBER, self._name)
+            numbers = variable_adapter.worker_variable(_ROW_AND_NUMBER, self._name)
             numbers.assign_add([0, 1])
             self._call = numbers.read_value() * [1, _CALL]
         self._done = done

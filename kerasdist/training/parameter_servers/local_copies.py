@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, stand_ins, worker_variables
+from kerasdist.private import stand_ins, variable_adapter
 from kerasdist.training.parameter_servers.sharded_variables import is_sharded
 
 # Of a weight: copying a larger one takes longer than a message of its own.
@@ -31,7 +31,7 @@ class LocalCopies:
         variables = model.trainable_variables
         self._variables = [variable for variable in variables if _is_small(variable.value)]
         self._remote = [variable.value for variable in self._variables]
-        self._prefix = worker_variables.unique_name()
+        self._prefix = variable_adapter.unique_name()
         self.are_all = bool(variables) and len(self._variables) == len(variables)
 
     @contextlib.contextmanager
@@ -57,7 +57,7 @@ class LocalCopies:
 
     def _copy(self, position, value):
         with tf.device("/device:CPU:0"):
-            return worker_variables.copy(
+            return variable_adapter.worker_copy(
                 self._remote[position], f"{self._prefix}_{position}", value
             )
 
@@ -77,7 +77,7 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
     result, arrived, notes = list(gradients), {}, {}
     dense = []
     for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-        weight = keras_adapter.value_of(variable)
+        weight = variable_adapter.value_of(variable)
         if gradient is None or is_sharded(weight):
             continue
         is_dense = not isinstance(gradient, tf.IndexedSlices)
@@ -87,9 +87,9 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
         device = weight.device
         result[index], there = sent_to(device, gradient)
         arrived.setdefault(device, []).extend(there)
-    for group in _by_server([keras_adapter.value_of(variables[index]) for index in dense]):
+    for group in _by_server([variable_adapter.value_of(variables[index]) for index in dense]):
         positions = [dense[position] for position in group]
-        weights = [keras_adapter.value_of(variables[position]) for position in positions]
+        weights = [variable_adapter.value_of(variables[position]) for position in positions]
         device, dtype = weights[0].device, weights[0].dtype
         small, like = [gradients[position] for position in positions], weights
         goes_along = note is not None and device not in notes

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable
 import keras
 import tensorflow as tf
 
-from kerasdist.private import stand_ins, worker_variables
+from kerasdist.private import stand_ins, variable_adapter
 from kerasdist.training.parameter_servers import sums
 from kerasdist.training.parameter_servers.ledger import Ledger
 
@@ -45,7 +45,7 @@ class LocalCounts:
         self._unsure = [variable for variable in self._variables if id(variable) in unsure]
         self._num_examples = num_examples
         self._ledger = ledger
-        self._prefix = worker_variables.unique_name()
+        self._prefix = variable_adapter.unique_name()
         self._resets: list[tf.Operation] = []  # Of the trace that runs.
 
     @contextlib.contextmanager
@@ -57,7 +57,7 @@ class LocalCounts:
         remote = [*(variable.value for variable in self._variables), self._num_examples]
         with tf.device("/device:CPU:0"):
             local = [
-                worker_variables.variable(variable, f"{self._prefix}_{index}")
+                variable_adapter.worker_variable(variable, f"{self._prefix}_{index}")
                 for index, variable in enumerate(remote)
             ]
         self._resets = [

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, keras_optimizers, stand_ins, tensorflow_adapter
+from kerasdist.private import keras_optimizers, stand_ins, variable_adapter
 from kerasdist.support.text import short_list
 
 # What they do to one row depends on the others.
@@ -71,7 +71,7 @@ def parts_of(variable: Any) -> list[tf.Variable]:
 
 def is_sharded(variable: object) -> bool:
     """Whether a variable of TensorFlow's is in several parts."""
-    return isinstance(variable, tensorflow_adapter.ShardedVariable)
+    return isinstance(variable, variable_adapter.ShardedVariable)
 
 
 def is_variable(value: object) -> bool:
@@ -123,7 +123,7 @@ def create(
         create_whole(next_creator, **kwargs | {"colocate_with": part, "initial_value": rows})
         for part, rows in zip(beside.variables, _divide(value, beside), strict=True)
     ]
-    made: Any = tensorflow_adapter.ShardedVariable(parts)
+    made: Any = variable_adapter.ShardedVariable(parts)
     made.lives_beside = beside  # See `update`.
     return made
 
@@ -171,7 +171,7 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> N
     divided = [
         getattr(variable, "path", variable.name)
         for variable in variables
-        if is_sharded(keras_adapter.value_of(variable))
+        if is_sharded(variable_adapter.value_of(variable))
     ]
     if divided and isinstance(optimizer, _OF_WHOLE_WEIGHTS):
         raise ValueError(

@@ -17,12 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import (
-    coordinator_adapter,
-    custom_parts,
-    keras_adapter,
-    keras_optimizers,
-)
+from kerasdist.private import coordinator_adapter, custom_parts, keras_fit, keras_optimizers
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
@@ -131,7 +126,7 @@ class WorkerStepFunction(TrainFunction):
         logs = RecentLogs(
             self._read_recent, read_exact=self._read_exact, nesting=self._step.logs.nesting
         )
-        return logs if isinstance(data, Calls) else keras_adapter.logs_of_batch(logs)
+        return logs if isinstance(data, Calls) else keras_fit.logs_of_batch(logs)
 
     def _abandoned(self) -> contextlib.AbstractContextManager:
         return abandonment.abandoned_after_errors(self._coordinator, self._running)

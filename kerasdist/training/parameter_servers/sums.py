@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import traced_graphs
 
 _READS = ("ReadVariableOp", "VariableShape")
 _PASSED = ("Identity", "Cast")
@@ -56,7 +56,7 @@ def _needed(write, handle, names: set[str]) -> set[str]:
         addends = _addends(values[0], handle)
     elif write.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
         addends = values
-    elif (inner := tensorflow_adapter.called_graph(write)) is not None:
+    elif (inner := traced_graphs.called_graph(write)) is not None:
         return _needed_inside(write, inner, names) | _read(values, names)
     else:  # A condition, a loop, a scatter.
         addends = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_optimizers, worker_variables
+from kerasdist.private import custom_parts, keras_optimizers, variable_adapter
 from kerasdist.training.context import deployment
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
@@ -52,7 +52,7 @@ class WorkerSteps:
         self._counts = LocalCounts(
             model.metrics_variables, step.num_examples, ledger, unsure_metrics=metrics_of(model)
         )
-        self.place = worker_variables.unique_name()
+        self.place = variable_adapter.unique_name()
         self._run_step_at = graph_function(self._step_at)
         self._run_next_step = graph_function(self._next_step)
         # By the steps in each iteration.
@@ -216,13 +216,13 @@ class WorkerSteps:
     def _place_of(self, generation):
         """Returns the position that the worker's iterator over this data has reached."""
         with tf.device("/device:CPU:0"):
-            reached, place = tf.unstack(worker_variables.numbers(self.place, 2))
+            reached, place = tf.unstack(variable_adapter.worker_numbers(self.place, 2))
         return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
 
     def _note_place(self, generation, place):
         with tf.device("/device:CPU:0"):
             place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
-            worker_variables.note_numbers(self.place, place)
+            variable_adapter.note_worker_numbers(self.place, place)
 
     def _one_step(self, step, position, batch, num_examples):
         batch = batches.without_optionals(batch)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.cluster import Task
-from kerasdist.private import keras_adapter, keras_optimizers, tensorflow_adapter, worker_variables
+from kerasdist.private import keras_optimizers, scopes, variable_adapter
 from kerasdist.training.context import deployment
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.step import step_times
@@ -44,7 +44,7 @@ class WorkerTimes:
 
     def __init__(self, strategy: Any, *, is_on: bool):
         self._is_on = is_on and step_times.has_clock()
-        self._name = worker_variables.unique_name()
+        self._name = variable_adapter.unique_name()
         self._row: Any = None  # While a call is traced.
         self._computes_since: Any = None  # While a step is.
         self._updates_before: dict = {}
@@ -54,7 +54,7 @@ class WorkerTimes:
         num_ps = len(cluster.jobs["ps"])
         self._row_spec = tf.TensorSpec([_FIRST_BYTES + num_ps], tf.float64)
         self._steps_taken, self._bytes_taken = 0.0, np.zeros(num_ps)
-        with tensorflow_adapter.outside_scopes(), tf.device("/job:ps/task:0/device:CPU:0"):
+        with scopes.outside_scopes(), tf.device("/job:ps/task:0/device:CPU:0"):
             zeros = tf.zeros([cluster.num_workers, *self._row_spec.shape], tf.float64)
             self._rows: Any = tf.Variable(zeros, trainable=False)
             self._largest: Any = tf.Variable(zeros[:, 0], trainable=False)
@@ -105,7 +105,7 @@ class WorkerTimes:
             yield
             return
         with tf.device("/device:CPU:0"):
-            self._row = worker_variables.variable(self._row_spec, self._name)
+            self._row = variable_adapter.worker_variable(self._row_spec, self._name)
             start = tf.timestamp()
             reset = self._row.assign(self._columns({_SECS: -start}))
         try:
@@ -187,7 +187,7 @@ def _bytes_of(gradients: list, variables: list) -> dict[int, Any]:
     for gradient, variable in zip(gradients, variables, strict=True):
         if gradient is None:
             continue
-        parts = sharded_variables.parts_of(keras_adapter.value_of(variable))
+        parts = sharded_variables.parts_of(variable_adapter.value_of(variable))
         for part in parts:
             size = math.prod(part.shape) * part.dtype.size
             if isinstance(gradient, tf.IndexedSlices):  # Over all parts; taken as even.
@@ -207,7 +207,7 @@ class DataWaits:
     """How many batches each worker has begun to read in its call, and how many it has."""
 
     def __init__(self):
-        self._name = worker_variables.unique_name()
+        self._name = variable_adapter.unique_name()
         self._counts: Any = None  # While a call is traced.
 
     def is_waiting(self, worker: Task) -> bool | None:
@@ -217,7 +217,7 @@ class DataWaits:
         def ask() -> None:
             device = f"/job:worker/task:{worker.index}/device:CPU:0"
             with contextlib.suppress(tf.errors.OpError), tf.device(device):
-                begun, ended = worker_variables.numbers(self._name, 2).numpy()
+                begun, ended = variable_adapter.worker_numbers(self._name, 2).numpy()
                 answers.append(bool(begun > ended))
 
         thread = threading.Thread(target=ask, name="kerasdist_data_waits", daemon=True)
@@ -231,7 +231,9 @@ class DataWaits:
     def noted(self) -> Generator[None]:
         """Traces a call in which `of_input` reads."""
         with tf.device("/device:CPU:0"):
-            self._counts = worker_variables.variable(tf.TensorSpec([2], tf.int64), self._name)
+            self._counts = variable_adapter.worker_variable(
+                tf.TensorSpec([2], tf.int64), self._name
+            )
             reset = self._counts.assign(tf.zeros([2], tf.int64))
         try:
             with tf.control_dependencies([reset]):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import keras
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import variable_adapter
 
 
 class LocalDelivery:
@@ -41,4 +41,4 @@ class LocalDelivery:
 
     def add_in_place(self, variable: keras.Variable, value) -> None:
         """Adds to a variable where it lives, in one operation."""
-        keras_adapter.add_in_place(variable, value)
+        variable_adapter.add_in_place(variable, value)

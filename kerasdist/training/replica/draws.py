@@ -13,7 +13,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import scopes
 from kerasdist.support.users_line import warn
 
 # Functions whose first argument is a shape, each with the one that does the same from a seed alone.
@@ -94,7 +94,7 @@ class Draws:
         self._local = threading.local()
 
     def __enter__(self):
-        self._stack.enter_context(keras_adapter.around_initializers(self._left_alone))
+        self._stack.enter_context(scopes.around_initializers(self._left_alone))
         draws = {name: getattr(tf.random, twin) for name, twin in _SHAPED.items()}
         drop = tf.nn.experimental.stateless_dropout
         for name, draw in draws.items():

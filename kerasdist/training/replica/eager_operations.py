@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import call_adapter
 
 _ORIGIN = "_kerasdist_origin"
 
@@ -33,7 +33,7 @@ class EagerOperations:
 
     def watched(self) -> contextlib.AbstractContextManager:
         """Returns a context that looks at operations, also in the threads that start in it."""
-        return tensorflow_adapter.operations_told(self._note)
+        return call_adapter.operations_told(self._note)
 
     def begin_at(self, structure) -> None:
         """Says of tensors that they are of the batch of one replica."""

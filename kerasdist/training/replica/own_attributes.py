@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_layers, keras_optimizers, variable_adapter
 from kerasdist.support.unique import unique
 
 # What Keras keeps lists of, as soon as an attribute holds it.
@@ -91,7 +91,7 @@ def states_of(model) -> list[tuple[str, Any]]:
     when it is read. A variable in an attribute that was given no name has that of the attribute,
     such as "augmenter.probability".
     """
-    layers = keras_adapter.layers_of(model)
+    layers = keras_layers.layers_of(model)
     of_examples = (keras.layers.BatchNormalization, keras.layers.RNN)
     left_out = [each for each in layers if isinstance(each, of_examples)]
     left_out = {id(weight) for layer in left_out for weight in layer.weights}
@@ -129,7 +129,7 @@ def variables_of(model) -> dict[str, Any]:
     attribute, and the place in it. What belongs to a variable of Keras' is left out.
     """
     known = {id(each.value) for each in model.variables}
-    owners = [each for each in keras_adapter.layers_of(model) if each is model or _is_own(each)]
+    owners = [each for each in keras_layers.layers_of(model) if each is model or _is_own(each)]
     return {
         f"{index}.{name}.{place}": variable
         for index, owner in enumerate(owners)
@@ -146,7 +146,7 @@ def _variables_in(held) -> list:
         for value in _values_in([held])
         for variable in (
             [value]
-            if isinstance(value, tf.Variable | tensorflow_adapter.ShardedVariable)
+            if isinstance(value, tf.Variable | variable_adapter.ShardedVariable)
             else [value.state]
             if isinstance(value, tf.random.Generator)
             else value.variables
@@ -232,7 +232,7 @@ class _Settings:
 
     def __init__(self, model):
         self._of_layers: list[Any] = [
-            (layer, layer.built, _numbers_of(layer)) for layer in keras_adapter.layers_of(model)
+            (layer, layer.built, _numbers_of(layer)) for layer in keras_layers.layers_of(model)
         ]
         self._are_trainable = [(variable, variable.trainable) for variable in model.variables]
 
@@ -257,7 +257,7 @@ def _numbers_of(layer) -> dict[str, Any]:
 def _own_parts_of(model) -> list:
     metrics = custom_parts.metrics_of(model)
     parts = [
-        *keras_adapter.layers_of(model),
+        *keras_layers.layers_of(model),
         *metrics,
         # Until the first step, those given to `compile` wait in a metric of Keras'.
         *_instances_in(metrics, keras.metrics.Metric),

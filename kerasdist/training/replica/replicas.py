@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import collectives
 from kerasdist.training.replica import delivery
 from kerasdist.training.replica.first_answers import FirstAnswers
 
@@ -343,7 +343,7 @@ def sum_over_replicas(tensors: list) -> list:
     flat = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
     if step and step.may_be_empty:
         flat = tf.where(step.num_examples > 0, flat, tf.zeros_like(flat))
-    summed = tensorflow_adapter.differentiable_sum(flat, _weigh_by(step))
+    summed = collectives.differentiable_sum(flat, _weigh_by(step))
     if step and step.dependence:
         step.dependence.end_at([summed])
     parts = tf.split(summed, [_size(each) for each in tensors])
@@ -359,7 +359,7 @@ def sum_gradient_over_replicas(gradient):
     Args:
         gradient: That of the sum, as this replica knows it.
     """
-    step, add_up = current(), tensorflow_adapter.differentiable_sum
+    step, add_up = current(), collectives.differentiable_sum
     weigh = _weigh_by(step)
     gradient = weigh(add_up, gradient) if weigh else add_up(gradient)
     if step and step.may_be_empty:

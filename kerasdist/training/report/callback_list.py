@@ -12,7 +12,7 @@ from collections.abc import Generator
 import keras
 import tensorflow as tf
 
-from kerasdist.private.replaced_method import ReplacedMethods
+from kerasdist.support.replaced_method import ReplacedMethods
 from kerasdist.training.context import peers, traits
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report import chief, drift

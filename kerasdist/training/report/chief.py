@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.lifetime import carried_error, notices
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_fit
 from kerasdist.support import users_line
 from kerasdist.support.remote_path import is_remote
 from kerasdist.support.users_line import warn
@@ -91,12 +91,12 @@ def write(stock, model, *args, **kwargs):
         except tf.errors.UnavailableError:  # Its program has ended: it writes nothing any more.
             path_of_chief = ""
         if may_write and path_of_chief not in (path, None):
-            with keras_adapter.compile_config_kept(model):
+            with keras_fit.compile_config_kept(model):
                 stock(model, *args, **kwargs)
         return None
     notices.post(f"{call} begins")
     try:
-        with keras_adapter.compile_config_kept(model):
+        with keras_fit.compile_config_kept(model):
             stock(model, *args, **kwargs)
     except BaseException as error:
         told = f"the chief failed in {call}: {type(error).__name__}: {error}"

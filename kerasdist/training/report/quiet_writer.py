@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private.quiet_checkpoint import QuietCheckpoint
+from kerasdist.private.keras_fit import QuietCheckpoint
 from kerasdist.training.report.wrapper import HOOKS
 
 

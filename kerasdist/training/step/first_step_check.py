@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -88,15 +88,15 @@ class FirstStepCheck:
 
     def is_missed(self) -> bool:
         """Whether the step that comes next cannot be checked, and ought to be."""
-        return self._is_due() and not keras_adapter.is_built(self._model)
+        return self._is_due() and not keras_layers.is_built(self._model)
 
     def note_built(self) -> None:
         """Notes that a step has been traced, or made, which has made all variables."""
-        keras_adapter.note_unused_layers(self._model)
+        keras_layers.note_unused_layers(self._model)
 
     def can_be_made(self) -> bool:
         """Whether the step that comes next is to be checked."""
-        return self._is_due() and keras_adapter.is_built(self._model)
+        return self._is_due() and keras_layers.is_built(self._model)
 
     def _is_due(self) -> bool:
         return self._rehearse is not None and (self._is_wanted_again or not self.is_made)

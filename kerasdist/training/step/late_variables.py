@@ -12,7 +12,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import scopes
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def made_at_once(strategy) -> Generator[None]:
         if _is_of_graph(kwargs.get("initial_value")):  # Of the trace: cannot be known outside.
             return next_creator(**kwargs)
         beside = kwargs.pop("colocate_with", None)
-        with tf.init_scope(), tensorflow_adapter.outside_scopes(), strategy.scope():
+        with tf.init_scope(), scopes.outside_scopes(), strategy.scope():
             if beside is None:
                 return tf.Variable(**kwargs)
             with strategy.extended.colocate_vars_with(beside):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 
 from kerasdist.private import keras_routes
-from kerasdist.private.replaced_method import method_replaced
+from kerasdist.support.replaced_method import method_replaced
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.hooks.train_function import EnclosingFunction, TrainFunction

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter
+from kerasdist.private import custom_parts, keras_layers
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -112,12 +112,12 @@ class PredictFunction:
 
     def _make_variables(self, batch) -> bool:
         """Makes the variables of the model as the first batch would; returns whether it has."""
-        if keras_adapter.is_built(self._model):
+        if keras_layers.is_built(self._model):
             return True
         try:
             getattr(self._run, "get_concrete_function", self._run)(batch)
         except Exception:  # It may be right for the whole batch, and comes again if not.
-            return keras_adapter.is_built(self._model)
+            return keras_layers.is_built(self._model)
         return True
 
     def _describe(self, difference: str) -> str:

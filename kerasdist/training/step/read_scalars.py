@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter, keras_optimizers, tensorflow_adapter
+from kerasdist.private import custom_parts, keras_optimizers, traced_graphs, variable_adapter
 from kerasdist.training.gradients import called_optimizers
 from kerasdist.training.hooks import step_variables
 from kerasdist.training.replica import own_attributes
@@ -71,7 +71,7 @@ class ReadScalars:
         if self._graph is None:
             read = [variable for _, variable in own_attributes.states_of(self._model)]
         else:
-            read = tensorflow_adapter.only_read_in(self._graph)
+            read = traced_graphs.only_read_in(self._graph)
         known = self._set_by_training()
         return [
             each
@@ -93,7 +93,7 @@ class ReadScalars:
             *(each for own in owners for each in own.variables),
         ]
         local = model.distribute_strategy.experimental_local_results
-        values = map(keras_adapter.value_of, variables)
+        values = map(variable_adapter.value_of, variables)
         return {id(part) for value in values for part in (value, *local(value))}
 
     def _float(self, _, number: float) -> float | None:

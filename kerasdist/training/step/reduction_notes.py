@@ -8,7 +8,7 @@ import re
 
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import strategy_adapter
 
 _NOTE = re.compile(
     r"(Reduce|Gather) to .* then broadcast to |batch_all_reduce: |Collective (batch_)?all_"
@@ -23,4 +23,4 @@ def hide() -> None:
 
 def _is_told(record) -> bool:
     is_note = record.levelname == "INFO" and _NOTE.match(record.getMessage())
-    return not (is_note and tensorflow_adapter.is_adapted(tf.distribute.get_strategy()))
+    return not (is_note and strategy_adapter.is_adapted(tf.distribute.get_strategy()))

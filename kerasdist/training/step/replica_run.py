@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, one_replica
+from kerasdist.private import keras_threads, strategy_adapter
 from kerasdist.support.unique import unique
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
@@ -123,7 +123,7 @@ def run(
     may_be_empty = shares.may_be_empty and not is_alone
     states = states if may_be_empty or options.may_discard else States()
     kept = states.on_replicas(strategy)
-    keras_state = keras_adapter.thread_state()
+    keras_state = keras_threads.thread_state()
     seeds: list = []
     calls: list = []
     is_looked_at = tf.executing_eagerly() and not is_alone and not shares.are_whole
@@ -143,7 +143,7 @@ def run(
     )
 
     def replica_fn():
-        keras_adapter.inherit(keras_state)
+        keras_threads.inherit(keras_state)
         replica_id = peers.replica_id()
         position, is_first = replica_id - first, replica_id == first
         if go_back and not is_first:
@@ -197,13 +197,13 @@ def run_own(strategy, original, function, args, kwargs):
     if strategy.num_replicas_in_sync == 1:
         return original(function, args, kwargs)
     first, *_ = peers.local_replicas(strategy)
-    keras_state = keras_adapter.thread_state()
+    keras_state = keras_threads.thread_state()
     operations = EagerOperations() if tf.executing_eagerly() else None
     go_back = _way_back(None)
     seeds: list = []
 
     def replica_fn(*args, **kwargs):
-        keras_adapter.inherit(keras_state)
+        keras_threads.inherit(keras_state)
         replica_id = peers.replica_id()
         if operations is None and replica_id != first:
             go_back()
@@ -239,7 +239,7 @@ def _around_replicas(strategy, first_replica: int, operations) -> Generator[None
         late_variables.made_at_once(strategy),
         contextlib.nullcontext()
         if is_alone
-        else one_replica.seen(sees_one_replica, all_reduce=_all_reduce),
+        else strategy_adapter.one_replica_seen(sees_one_replica, all_reduce=_all_reduce),
         randomness.graph_seed_of_worker(first_replica),
         operations.watched() if operations else contextlib.nullcontext(),
     ):

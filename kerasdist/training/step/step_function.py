@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_fit
 from kerasdist.training.context import deployment, peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.batches import without_optionals
@@ -198,7 +198,7 @@ class StepFunction(TrainFunction):
         logs = self._logs()
         if isinstance(data, GlobalBatches):
             return logs
-        return keras_adapter.logs_of_batch(logs, is_eager=self._model.run_eagerly)
+        return keras_fit.logs_of_batch(logs, is_eager=self._model.run_eagerly)
 
     def _explained(self, error: Exception) -> tuple[Exception, Exception | None]:
         """Returns the error that is raised in place of one, and what is shown as its cause."""

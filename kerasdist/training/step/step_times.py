@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import runtime
 
 # Of a row of `read`: all of them grow from the begin of training on.
 STEPS, EXAMPLES, SECS_IN_STEPS, INPUT_SECS, EXCHANGE_SECS, STALENESS = range(6)
@@ -80,7 +80,7 @@ class StepTimes:
 
 def has_clock() -> bool:
     """Whether TensorFlow reads the clock: not where `enable_op_determinism` was called."""
-    return not tensorflow_adapter.is_deterministic()
+    return not runtime.is_deterministic()
 
 
 def timed_read(read: Callable) -> tuple:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.lifetime.peer_failure import LOST_TASK_ERRORS
-from kerasdist.private import keras_adapter, tensorflow_adapter
+from kerasdist.private import collectives, scopes, strategy_adapter
 from kerasdist.training.hooks import forgotten_scope
 
 _differences: list["WorkersDifferError"] = []
@@ -59,8 +59,8 @@ def creator_for(strategy) -> Callable:
 def note_scope(stock, made, *args, **kwargs):
     """Stands before the constructor of layers and of metrics: notes in whose scope they are."""
     strategy = tf.distribute.get_strategy()
-    if tensorflow_adapter.is_adapted(strategy):
-        keras_adapter.note_strategy(made, strategy)
+    if strategy_adapter.is_adapted(strategy):
+        scopes.note_strategy(made, strategy)
         forgotten_scope.note_use(strategy)
     return stock(made, *args, **kwargs)
 
@@ -70,20 +70,20 @@ def make_variable(stock, variable, value):
 
     It is made in the scope of the innermost of what it is for that has one.
     """
-    strategies = map(keras_adapter.strategy_of, keras_adapter.makers())
-    with _scope_of(next(filter(tensorflow_adapter.is_adapted, strategies), None)):
+    strategies = map(scopes.strategy_of, scopes.makers())
+    with _scope_of(next(filter(strategy_adapter.is_adapted, strategies), None)):
         return stock(variable, value)
 
 
 def make_slot(stock, optimizer, *args, **kwargs):
     """Stands before the making of a slot, which has to be in the scope of its optimizer."""
-    with _scope_of(keras_adapter.strategy_of(optimizer)):
+    with _scope_of(scopes.strategy_of(optimizer)):
         return stock(optimizer, *args, **kwargs)
 
 
 def _scope_of(strategy) -> contextlib.AbstractContextManager:
     # A trace has no scope, and belongs to a replica or is left (`late_variables`).
-    is_left = tensorflow_adapter.is_adapted(strategy) and not tf.distribute.has_strategy()
+    is_left = strategy_adapter.is_adapted(strategy) and not tf.distribute.has_strategy()
     return strategy.scope() if is_left else contextlib.nullcontext()
 
 
@@ -103,7 +103,7 @@ def _create_on_workers(stock, next_creator, **kwargs):
         kwargs["aggregation"] = tf.VariableAggregation.NONE
     # Moving statistics stay one value per replica: to read their mean, all workers would have to.
     try:
-        with tensorflow_adapter.wide_broadcasts():
+        with collectives.wide_broadcasts():
             return stock(next_creator, **kwargs)
     except tf.errors.OpError as error:
         told = _as_disagreement(error, _name_of(kwargs))
@@ -114,7 +114,7 @@ def _create_on_workers(stock, next_creator, **kwargs):
 
 
 def _name_of(kwargs) -> str:
-    layer, name = keras_adapter.layer_being_built(), kwargs.get("name")
+    layer, name = scopes.layer_being_built(), kwargs.get("name")
     return f"{layer.name}/{name}" if layer is not None else str(name)
 
 
@@ -143,5 +143,5 @@ def _as_disagreement(error: tf.errors.OpError, name: str) -> WorkersDifferError 
 
 
 def _is_moving_statistic(kwargs) -> bool:
-    layer = keras_adapter.layer_being_built()
+    layer = scopes.layer_being_built()
     return isinstance(layer, keras.layers.BatchNormalization) and not kwargs.get("trainable")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import collectives
 from kerasdist.training.context import peers
 from kerasdist.training.trial import compare, tolerances
 
@@ -35,7 +35,7 @@ def note_spreads(step: Callable, variables: list, spreads: list, data):
     step(data)
     changes = [_sketch_of_change(*each) for each in zip(before, variables, strict=True)]
     sketches = np.array([changes, np.square(changes)])
-    (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(sketches)])
+    (sums,) = collectives.sum_over_replicas([tf.constant(sketches)])
     means, mean_squares = sums.numpy() / peers.num_replicas(tf.distribute.get_strategy())
     variances = np.maximum(mean_squares - means**2, 0.0)
     tiny = np.finfo("float64").tiny

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, trial_adapter
+from kerasdist.private import keras_threads, trial_adapter
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -40,7 +40,7 @@ def without_traces(model) -> Generator[None]:
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
     """Swallows what this thread, and those of its replicas, print and warn of."""
-    thread = keras_adapter.thread_state()
+    thread = keras_threads.thread_state()
     with _some_are_quiet:
         before, thread[_QUIET] = _is_quiet(), True
         try:
@@ -50,7 +50,7 @@ def _quiet() -> Generator[None]:
 
 
 def _is_quiet() -> bool:
-    return keras_adapter.thread_state().get(_QUIET, False)
+    return keras_threads.thread_state().get(_QUIET, False)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 from kerasdist.training.hooks import layer_outputs
 
 # Of the outputs of all layers, in all runs of a rehearsal: a few seconds, and little memory.
@@ -21,7 +21,7 @@ class OutputSizes:
     @contextlib.contextmanager
     def counted(self, model) -> Generator[None]:
         """Counts what the layers of a model give inside, eagerly."""
-        layers = [each for each in keras_adapter.layers_of(model) if each is not model]
+        layers = [each for each in keras_layers.layers_of(model) if each is not model]
         with layer_outputs.watched(layers, self._note):
             yield
 

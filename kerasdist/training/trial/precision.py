@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_layers
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ def _mixed_layers(model) -> list:
     """Returns the layers that keep float32 variables, and compute in 16 bits."""
     return [
         layer
-        for layer in keras_adapter.layers_of(model)
+        for layer in keras_layers.layers_of(model)
         if layer.dtype_policy.name in ("mixed_float16", "mixed_bfloat16")
     ]
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import collectives
 from kerasdist.support.text import short_list
 from kerasdist.training.losses.metric_results import MetricResults
 from kerasdist.training.replica import replicas
@@ -69,7 +69,7 @@ class RehearsedLogs:
         self._logs, self._shapes = logs, {path: each.shape for path, each in arrays.items()}
         if not flat:
             return
-        (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(np.concatenate(flat))])
+        (sums,) = collectives.sum_over_replicas([tf.constant(np.concatenate(flat))])
         start = 0
         for path, whole in self._wholes[False].items():
             self._means[path] = sums.numpy()[start : start + whole.size].reshape(whole.shape)

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, tensorflow_adapter
+from kerasdist.private import collectives, custom_parts
 from kerasdist.training.replica import replicas
 
 # What the variables of a metric hold, by the id of the metric.
@@ -78,7 +78,7 @@ class RehearsedMetrics:
         ]
         if not flat:
             return
-        (sums,) = tensorflow_adapter.sum_over_replicas([tf.constant(np.concatenate(flat))])
+        (sums,) = collectives.sum_over_replicas([tf.constant(np.concatenate(flat))])
         left = iter(np.split(sums.numpy(), np.cumsum([each.size for each in flat])[:-1]))
         self._sums = {
             key: [next(left).reshape(each.shape) for each in whole]

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, trial_adapter
+from kerasdist.private import keras_threads, trial_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.step import graph_errors
@@ -80,14 +80,14 @@ def _predict_whole(model, step, batch) -> tuple:
 
 
 def _predict_divided(step, predict_parts, batch):
-    keras_state = keras_adapter.thread_state()
+    keras_state = keras_threads.thread_state()
     with (
         trial_adapter.assignments_undone(),
         trial_adapter.alike_draws() as start,
     ):
 
         def run(share):
-            keras_adapter.inherit(keras_state)
+            keras_threads.inherit(keras_state)
             start()
             return step(share)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter, one_replica, trial_adapter
+from kerasdist.private import keras_threads, strategy_adapter, trial_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import shared_calls
@@ -71,11 +71,11 @@ def rehearse(
     updates: list = [[] for _ in shares.data]
     own_losses: list = []
     calls: list = []
-    keras_state = keras_adapter.thread_state()
+    keras_state = keras_threads.thread_state()
     own = take_own() if take_own else None
 
     def replica_fn():
-        keras_adapter.inherit(keras_state)
+        keras_threads.inherit(keras_state)
         replica_id = peers.replica_id()
         position = replica_id - first
         if own is not None and position > 0:
@@ -105,7 +105,7 @@ def rehearse(
 
     with (
         trial_adapter.assignments_undone(),
-        one_replica.seen(sees_one_replica, all_reduce=_keep_sum) as questions,
+        strategy_adapter.one_replica_seen(sees_one_replica, all_reduce=_keep_sum) as questions,
         trial_adapter.inner_graphs_entered(apart),
         trial_adapter.alike_draws() as start,
         shared_calls.iterators_kept(),

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter
+from kerasdist.private import custom_parts, keras_losses
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import global_loss
@@ -90,7 +90,7 @@ def _predict(model, batch):
         and each.dtype.is_floating
         and each.shape.rank
         and each.shape[0] == batches.num_examples(batch)
-        and keras_adapter.mask_of(each) is None
+        and keras_losses.mask_of(each) is None
         for each in tf.nest.flatten(predictions)
     )
     return predictions if is_divisible else None
@@ -115,7 +115,7 @@ def _differentiate_loss(model, predictions, data):
     with tf.GradientTape() as tape:
         tape.watch(predictions)
         own = tf.nest.map_structure(lambda each: tf.gather(each, positions), predictions)
-        loss = keras_adapter.compute_loss(model, x, y, own, sample_weight)
+        loss = keras_losses.compute_loss(model, x, y, own, sample_weight)
         loss = global_loss.weigh(loss, replica)  # As `scale_loss` does.
     leaves = tf.nest.flatten(predictions)
     paths = ["predictions"] * len(leaves) + [variable.path for variable in variables]

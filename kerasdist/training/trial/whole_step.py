@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_adapter
+from kerasdist.private import custom_parts, keras_threads
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
@@ -25,11 +25,11 @@ def run_whole(model, batch) -> dict:
     No replica speaks to another: each updates its own copy of the weights, as one device would.
     """
     strategy = model.distribute_strategy
-    keras_state = keras_adapter.thread_state()
+    keras_state = keras_threads.thread_state()
     train_step = replica_run.inlined(model.train_step, strategy)
 
     def on_replica(data):
-        keras_adapter.inherit(keras_state)
+        keras_threads.inherit(keras_state)
         num_examples = batches.num_examples(data)
         step = replicas.Replica(
             replica_id=0,
@@ -112,7 +112,7 @@ def state_kept(model) -> Generator[None]:
 def _state_of(model) -> list:
     """Returns TensorFlow's variables that a step of a model may change."""
     metrics = [each for metric in custom_parts.metrics_of(model) for each in metric.variables]
-    generator = keras_adapter.known_global_seed_generator()
+    generator = keras_threads.known_global_seed_generator()
     seeds = [generator.state] if generator else []
     variables = [*model.variables, *metrics, *slots_of(model), *seeds]
     return [copy for variable in variables for copy in copies_of(model, variable)]

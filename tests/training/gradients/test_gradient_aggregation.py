@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import GradientClipping
-from kerasdist.private import keras_adapter
+from kerasdist.private import scopes
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import loss_scale
@@ -152,7 +152,7 @@ def test_what_overwrites_a_variable_is_the_largest_of_all_replicas(strategy, cli
     x = np.random.default_rng(0).normal(size=(29, 4)).astype("float32")
 
     def fit(model):
-        is_ours = keras_adapter.strategy_of(model) is strategy
+        is_ours = scopes.strategy_of(model) is strategy
         model.fit(
             *(x, x.sum(axis=1, keepdims=True)),
             **{"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0},

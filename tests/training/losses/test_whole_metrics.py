@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, tensorflow_adapter
+from kerasdist.private import custom_parts, variable_adapter
 from tests.cases import exhaustive, named
 from tests.plain import check_as_plain
 from tests.strategies import on_three_replicas
@@ -297,5 +297,5 @@ def test_a_state_is_that_of_the_first_replica(strategy):
     (metric,) = custom_parts.custom_metrics_of(model)
     (variable,) = (each.value for each in metric.variables)
     copies = [each.numpy() for each in strategy.experimental_local_results(variable)]
-    assert tensorflow_adapter.reads_first_replica(variable)
+    assert variable_adapter.reads_first_replica(variable)
     np.testing.assert_array_equal(copies, [copies[0]] * len(copies))

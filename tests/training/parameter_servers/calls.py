@@ -2,7 +2,7 @@
 
 import contextlib
 
-from kerasdist.private import worker_variables
+from kerasdist.private import variable_adapter
 
 
 def begun(book, worker=0):
@@ -15,7 +15,7 @@ def begun(book, worker=0):
 def tell(book, attempt):
     """Lets what runs next be of an attempt, of whichever worker; to be called eagerly."""
     row, number = attempt.call
-    worker_variables.note_numbers(book._name, [row, number - 1])
+    variable_adapter.note_worker_numbers(book._name, [row, number - 1])
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from kerasdist.cluster import Task
-from kerasdist.private import worker_variables
+from kerasdist.private import variable_adapter
 from kerasdist.training.parameter_servers.worker_times import DataWaits
 
 
@@ -11,7 +11,7 @@ def test_a_batch_is_on_its_way_while_it_is_read():
     waits = DataWaits()
 
     def noted():
-        return worker_variables.numbers(waits._name, 2)
+        return variable_adapter.worker_numbers(waits._name, 2)
 
     @tf.function(autograph=False)
     def call():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import worker_variables
+from kerasdist.private import variable_adapter
 from kerasdist.training.parameter_servers import ledger
 from kerasdist.training.parameter_servers.ledger import ALL, Ledger
 from tests.training.parameter_servers.calls import begun, tracing
@@ -18,7 +18,7 @@ def make_ledger(num_rows=2, sleep=lambda secs: None):
 
 def told(book):
     """Returns the row and number of which the worker of this process was told last."""
-    return tuple(worker_variables.numbers(book._name, 2).numpy().tolist())
+    return tuple(variable_adapter.worker_numbers(book._name, 2).numpy().tolist())
 
 
 def write(book, attempt, step, update=0):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_optimizers, tensorflow_adapter
+from kerasdist.private import keras_optimizers, variable_adapter
 from kerasdist.training.parameter_servers import sharded_variables
 
 ROWS = np.arange(10, dtype="float32").reshape(5, 2)
 
 
 def make_sharded() -> Any:
-    return tensorflow_adapter.ShardedVariable([tf.Variable(ROWS[:3]), tf.Variable(ROWS[3:])])
+    return variable_adapter.ShardedVariable([tf.Variable(ROWS[:3]), tf.Variable(ROWS[3:])])
 
 
 def gradient_of(loss, variable):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import StopOnNonFinite
-from kerasdist.private import keras_adapter
+from kerasdist.private import scopes
 from tests.plain import check_as_plain
 from tests.strategies import each_strategy
 
@@ -63,7 +63,7 @@ FIT = {"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0}
 @pytest.mark.parametrize("guard", [(), (StopOnNonFinite,)], ids=["alone", "may be discarded"])
 def test_replicas_without_examples_take_part(strategy, guard):
     def fit(model):
-        is_ours = keras_adapter.strategy_of(model) is strategy
+        is_ours = scopes.strategy_of(model) is strategy
         callbacks = [each() for each in guard if is_ours]
         history = model.fit(*data(), callbacks=callbacks, **FIT).history
         states = [model.step, *model.teacher.weights]

@@ -5,7 +5,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import tensorflow_adapter
+from kerasdist.private import runtime
 from kerasdist.training.step import step_times
 from kerasdist.training.step.step_times import StepTimes
 
@@ -72,7 +72,7 @@ def test_calls_add_up():
 
 
 def test_nothing_is_known_where_tensorflow_reads_no_clock(monkeypatch):
-    monkeypatch.setattr(tensorflow_adapter, "is_deterministic", lambda: True)
+    monkeypatch.setattr(runtime, "is_deterministic", lambda: True)
     times = StepTimes(is_on=True)
 
     graph = tf.function(lambda value: times.of_input(lambda: value + 1)).get_concrete_function(

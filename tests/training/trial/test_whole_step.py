@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.private import keras_adapter
+from kerasdist.private import keras_threads
 from kerasdist.training.trial import whole_step
 from tests.strategies import each_strategy
 
@@ -106,7 +106,7 @@ def test_what_a_first_step_makes_and_draws_is_put_back(strategy, is_known, run_e
 
 def drawn_next():
     """Returns what the generators would draw, and leaves them as they are."""
-    of_keras = keras_adapter.known_global_seed_generator()
+    of_keras = keras_threads.known_global_seed_generator()
     of_python = random.Random()
     of_python.setstate(random.getstate())
     of_numpy = np.random.RandomState()

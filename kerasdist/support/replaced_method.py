@@ -1,4 +1,4 @@
-"""Another method for one object, and not for its class, while something runs.
+"""Replaces a method of one object, and not of its class, while something runs.
 
     with method_replaced(model, "save", _save_later, queue):
         model.save(path)                    # _save_later(save, queue, path)
@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 
 @contextlib.contextmanager
 def method_replaced(owner, name: str, function: Callable, *arguments) -> Generator[None]:
-    """Gives one object of Keras', and not its class, another method for what is inside.
+    """Gives one object, and not its class, another method for what is inside.
 
     Args:
         owner: A model, layer or metric.

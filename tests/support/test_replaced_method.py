@@ -5,7 +5,7 @@ import inspect
 import keras
 import pytest
 
-from kerasdist.private.replaced_method import ReplacedMethods, method_replaced
+from kerasdist.support.replaced_method import ReplacedMethods, method_replaced
 
 
 def twice(method, prefix, *args, **kwargs):
