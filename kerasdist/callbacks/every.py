@@ -7,7 +7,7 @@ import keras
 
 from kerasdist.support.checks import check_int, check_one_of, check_secs
 from kerasdist.training.report.callback_list import is_overridden
-from kerasdist.training.report.step_counter import StepCounter
+from kerasdist.training.report.update_counter import StepCounter
 from kerasdist.training.report.wrapper import Wrapper
 
 

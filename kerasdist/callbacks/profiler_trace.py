@@ -18,8 +18,7 @@ from kerasdist.trace.recorder import Recorder
 from kerasdist.training.context import deployment, peers, running_call, traits
 from kerasdist.training.hooks import scope_checks
 from kerasdist.training.report import log_lines, report_file
-from kerasdist.training.report.step_counter import StepCounter
-from kerasdist.training.report.update_counter import updates_of
+from kerasdist.training.report.update_counter import StepCounter, updates_of
 
 
 class ProfilerTrace(keras.callbacks.Callback):

@@ -1,4 +1,4 @@
-"""Callbacks under our strategies: only those that override a batch hook are called for a batch.
+"""The callbacks of a `fit`: only those that override a batch hook are called for a batch.
 
 The default hooks of `keras.callbacks.Callback` do nothing, and calling them costs time in every
 step. A callback that overrides a batch hook gets logs that turn into numbers when it reads them.
@@ -7,13 +7,15 @@ step. A callback that overrides a batch hook gets logs that turn into numbers wh
 import contextlib
 import importlib.util
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kerasdist.support.replaced_method import ReplacedMethods
 from kerasdist.training.context import peers, traits
+from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
@@ -32,7 +34,14 @@ class CallbackList(keras.callbacks.CallbackList):
         ImportError: Keras' TensorBoard is to write without the package that it needs.
     """
 
-    def __init__(self, callbacks=None, add_history=False, add_progbar=False, model=None, **params):
+    def __init__(
+        self,
+        callbacks: Any = None,
+        add_history: bool = False,
+        add_progbar: bool = False,
+        model: keras.Model | None = None,
+        **params: Any,
+    ):
         callbacks = keras.tree.flatten(callbacks) if callbacks else []
         _check_are_made(callbacks)
         _check_can_write(callbacks)
@@ -41,7 +50,7 @@ class CallbackList(keras.callbacks.CallbackList):
         ):
             callbacks = [*callbacks, ProgressBar()]
         self._strategy = getattr(model, "distribute_strategy", None)
-        self._is_alone = peers.count(self._strategy) == 1
+        self._is_only_worker = peers.count(self._strategy) == 1
         self._may_drift = False
         self._num_calls = 0
         self._wants_stop = self._has_warned = False
@@ -52,75 +61,74 @@ class CallbackList(keras.callbacks.CallbackList):
         self._shown = LazyLogs(dict)
         self._find_listeners()
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None) -> None:
         self._may_drift = _may_drift(self.model, self._strategy)
         with self._sorted(_is_inner):
             super().on_train_begin(logs)
         for callback in self.callbacks:
             if isinstance(callback, UpdateCallback):
                 callback.on_train_begun()
-        if not self._is_alone:  # Only now: a callback may have restored them.
+        if not self._is_only_worker:  # Only now: a callback may have restored them.
             drift.check_begin(self.model)
         self._find_listeners()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict | None = None) -> None:
         with self._sorted(_is_outer):
             super().on_train_end(logs)
         # Callbacks may have set weights just now. Without an epoch there are no logs, nor weights.
         if logs is not None:
             self._look_for_drift()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         with self._sorted(_is_inner):
             super().on_epoch_begin(epoch, logs)
-        step = self.model.train_function
-        if not self._is_alone and step is not None:
-            step.look_again()
+        train_function = self.model.train_function
+        if not self._is_only_worker and train_function is not None:
+            train_function.look_again()
             if self.model.stop_training:
-                self._request_stop(step)  # All workers know of it after the first step.
+                self._request_stop(train_function)  # All workers know of it after the first step.
         for callback in self.callbacks:
             if isinstance(callback, UpdateCallback):
                 callback.on_epoch_begun(epoch)
         self._find_listeners()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None) -> None:
         super().on_test_begin(logs)
         self._find_listeners()
 
     @contextlib.contextmanager
-    def _sorted(self, key) -> Generator[None]:
+    def _sorted(self, key: Callable) -> Generator[None]:
         callbacks, self.callbacks = self.callbacks, sorted(self.callbacks, key=key)
         try:
             yield
         finally:
             self.callbacks = callbacks
 
-    def on_train_batch_begin(self, batch, logs=None):
-        for callback in self._listeners["on_train_batch_begin"]:
-            callback.on_train_batch_begin(batch, logs=logs or {})
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        self._call("on_train_batch_begin", batch, logs or {})
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._last_batch = batch
         self._share("on_train_batch_end", batch, logs)
-        if not self._is_alone:
+        if not self._is_only_worker:
             self._hold_stop()
         self._num_calls += 1
-        if self._is_alone and self._num_calls in _CALLS_WITH_A_LOOK:
+        if self._is_only_worker and self._num_calls in _CALLS_WITH_A_LOOK:
             self._look_for_drift()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         if traits.is_async(self._strategy):
             self._look_for_nan(logs)
         super().on_epoch_end(epoch, logs)
-        if not self._is_alone:
+        if not self._is_only_worker:
             self._agree_on_stop()
         self._look_for_drift(epoch)
 
-    def _look_for_drift(self, epoch=None):
+    def _look_for_drift(self, epoch: int | None = None) -> None:
         if self._may_drift and not self._has_warned:
             self._has_warned = drift.warn_of_drift(self.model, epoch)
 
-    def _look_for_nan(self, logs):
+    def _look_for_nan(self, logs: dict | None) -> None:
         """Shows the exact logs to callbacks that stop at a NaN; the last they saw may be old."""
         if self.model.stop_training:
             return
@@ -128,18 +136,17 @@ class CallbackList(keras.callbacks.CallbackList):
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_batch_end(self._last_batch, logs)
 
-    def _agree_on_stop(self):
+    def _agree_on_stop(self) -> None:
         wants_stop = self._wants_stop or self.model.stop_training
         self.model.stop_training = peers.any_of(self._strategy, wants_stop)
 
-    def on_test_batch_begin(self, batch, logs=None):
-        for callback in self._listeners["on_test_batch_begin"]:
-            callback.on_test_batch_begin(batch, logs=logs or {})
+    def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        self._call("on_test_batch_begin", batch, logs or {})
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._share("on_test_batch_end", batch, logs)
 
-    def _share(self, hook: str, batch, logs):
+    def _share(self, hook: str, batch: int, logs: dict | None) -> None:
         """Calls a hook of the callbacks; each sees what those before it wrote into the logs.
 
         They share a copy, as with Keras: what they write is not in the logs of the epoch. If one of
@@ -161,7 +168,7 @@ class CallbackList(keras.callbacks.CallbackList):
         if reference() is not None:
             _ = logs.data
 
-    def _read_first(self, method, *args, **kwargs):
+    def _read_first(self, method: Callable, *args: Any, **kwargs: Any) -> Any:
         """Reads the logs of a step before a callback has the model change what they are read from.
 
         The methods are those of this model alone, so that a subclass may have its own.
@@ -169,30 +176,31 @@ class CallbackList(keras.callbacks.CallbackList):
         _ = self._shown.data
         return method(*args, **kwargs)
 
-    def _call(self, hook: str, batch, logs):
+    def _call(self, hook: str, batch: int, logs: dict | None) -> None:
         for callback in self._listeners[hook]:
             getattr(callback, hook)(batch, logs=_logs_for(callback, hook, logs))
 
-    def _hold_stop(self):
+    def _hold_stop(self) -> None:
         """Delays a stop in the middle of an epoch until all workers know of it.
 
         A worker that stopped alone would leave the others waiting for its gradients. A request may
         also come from a `Checkpoint` that was told to end, and leaves when the epoch is over.
         """
-        step = self.model.train_function
-        if step is None:  # A callback has compiled the model: no step follows in this epoch.
+        train_function = self.model.train_function
+        # Where it is None, a callback has compiled the model: no step follows in this epoch.
+        if train_function is None:
             return
-        if step.is_stop_requested:
+        if train_function.is_stop_requested:
             self._agree_on_stop()
         elif self.model.stop_training:
-            self._request_stop(step)
+            self._request_stop(train_function)
 
-    def _request_stop(self, step):
+    def _request_stop(self, train_function: TrainFunction) -> None:
         self.model.stop_training = False
         self._wants_stop = True
-        step.request_stop()
+        train_function.request_stop()
 
-    def _find_listeners(self):
+    def _find_listeners(self) -> None:
         """Looks for batch hooks anew: other hooks may assign some, as a TqdmCallback does."""
         for callback in self.callbacks:
             if isinstance(callback, Wrapper):
@@ -226,7 +234,7 @@ def _check_can_write(callbacks: list) -> None:
         )
 
 
-def _may_drift(model, strategy) -> bool:
+def _may_drift(model: keras.Model, strategy: tf.distribute.Strategy | None) -> bool:
     """Whether the replicas of a model can differ after some steps that were the same on each."""
     if peers.count(strategy) > 1:
         return True  # Their callbacks may not be the same.
@@ -234,16 +242,16 @@ def _may_drift(model, strategy) -> bool:
     return is_replicated and rehearsal.is_due(model)
 
 
-def _is_outer(callback) -> bool:
+def _is_outer(callback: keras.callbacks.Callback) -> bool:
     # Sorting keeps the order of the others.
     return getattr(callback, "encloses_training", False)
 
 
-def _is_inner(callback) -> bool:
+def _is_inner(callback: keras.callbacks.Callback) -> bool:
     return not _is_outer(callback)
 
 
-def _logs_for(callback, hook, logs):
+def _logs_for(callback: Any, hook: str, logs: dict | None) -> dict | None:
     """Returns the logs; None for a TensorBoard that would read them in each step for nothing."""
     if getattr(type(callback), hook) is not keras.callbacks.TensorBoard.on_train_batch_end:
         return logs
@@ -252,7 +260,7 @@ def _logs_for(callback, hook, logs):
     return logs if writes else None
 
 
-def is_overridden(callback, hook: str) -> bool:
+def is_overridden(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a callback overrides a hook, which does nothing in Keras' own class."""
     # The train hooks call the older on_batch_begin and on_batch_end.
     names = {hook, hook.replace("_train_batch", "_batch")}

@@ -1,7 +1,10 @@
 """What only the chief of several workers does: write files and show progress."""
 
 import collections
+import dataclasses
 import os
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,7 +25,7 @@ _WRITTEN = "written: "  # And the path.
 _num_written = collections.Counter()
 
 
-def callbacks_for(callbacks: list, strategy) -> list:
+def callbacks_for(callbacks: list, strategy: tf.distribute.Strategy | None) -> list:
     """Returns those callbacks that this worker runs.
 
     Keras' own callbacks that write files would write the same on every worker, to the same path and
@@ -39,7 +42,7 @@ def callbacks_for(callbacks: list, strategy) -> list:
     return [each for each in of_others if each is not None]
 
 
-def _of_other(callback) -> keras.callbacks.Callback | None:
+def _of_other(callback: keras.callbacks.Callback) -> keras.callbacks.Callback | None:
     """Returns what a worker that is not the chief runs for a callback; None for nothing."""
     is_wrapped = isinstance(callback, Wrapper)
     inner = callback.innermost if is_wrapped else callback
@@ -55,7 +58,22 @@ def _of_other(callback) -> keras.callbacks.Callback | None:
     return _RestoreAlone(inner) if is_backup else None
 
 
-def write(stock, model, *args, **kwargs):
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that writes, as all workers name it.
+
+    Attributes:
+        name: By the name of the file.
+        in_line: By the line that calls.
+        in_order: By its number among all.
+    """
+
+    name: str
+    in_line: str
+    in_order: str
+
+
+def write(original: Any, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
     """Replaces `save`, `save_weights` and `export`: the chief writes, and the others wait for it.
 
     So the file is there on every worker when they return, or all raise what the chief raises. A
@@ -66,79 +84,84 @@ def write(stock, model, *args, **kwargs):
     strategy = getattr(model, "distribute_strategy", None)
     path = args[0] if args else kwargs.get("filepath")
     if strategy is None or peers.count(strategy) == 1 or not isinstance(path, (str, os.PathLike)):
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
     path = os.fsdecode(path)
-    folder, name = os.path.split(os.path.normpath(path))
     is_in_fit = running_call.training_of(model) is not None
-    # Inside `fit` callbacks write, and the chief has more of them.
-    place = "in `fit`" if is_in_fit else "outside `fit`"
-    # A checkpoint that is not to be written has a path without a folder.
-    may_write = bool(folder) or not is_in_fit
+    # Inside `fit`, a checkpoint that is not to be written has a path without a folder.
+    may_write = bool(os.path.dirname(os.path.normpath(path))) or not is_in_fit
+    call = _next_call(original.__name__, path, is_in_fit=is_in_fit)
     if not is_remote(path):  # The workers' working folders may differ.
         path = os.path.abspath(path)
-    _num_written[name, place] += 1
-    _num_written[place] += 1
-    line = users_line.current()
-    _num_written[line, place] += 1
-    call = f"`{stock.__name__}` for {name!r} (call {_num_written[name, place]}, {place})"
-    others = [
-        f"call {_num_written[line, place]} that writes in {line}, {place}, ends",
-        f"call {_num_written[place]} that writes {place} ends",
-    ]
-    if not peers.is_chief(strategy):
-        try:
-            path_of_chief = _path_of_chief(strategy, call, *others)
-        except tf.errors.UnavailableError:  # Its program has ended: it writes nothing any more.
-            path_of_chief = ""
-        if may_write and path_of_chief not in (path, None):
-            with keras_fit.compile_config_kept(model):
-                stock(model, *args, **kwargs)
-        return None
-    notices.post(f"{call} begins")
-    try:
+
+    def write_here() -> None:
         with keras_fit.compile_config_kept(model):
-            stock(model, *args, **kwargs)
-    except BaseException as error:
-        told = f"the chief failed in {call}: {type(error).__name__}: {error}"
-        notices.replace(f"{call} ends", carried_error.to_text(error, told))
-        raise
-    notices.replace(f"{call} ends", _WRITTEN + path)
-    for notice in others:
-        notices.post(notice)
+            original(model, *args, **kwargs)
+
+    if peers.is_chief(strategy):
+        _write_and_tell(write_here, path, call)
+        return None
+    try:
+        path_of_chief = _path_of_chief(strategy, call)
+    except tf.errors.UnavailableError:  # Its program has ended: it writes nothing any more.
+        path_of_chief = ""
+    if may_write and path_of_chief not in (path, None):
+        write_here()
     return None
 
 
-def _path_of_chief(strategy, call: str, in_line: str, in_order: str) -> str | None:
+def _next_call(method: str, path: str, *, is_in_fit: bool) -> _Call:
+    """Counts a call that writes, and returns it."""
+    name, line = os.path.basename(os.path.normpath(path)), users_line.current()
+    # Inside `fit` callbacks write, and the chief has more of them.
+    where = "in `fit`" if is_in_fit else "outside `fit`"
+    for key in ((name, where), (line, where), where):
+        _num_written[key] += 1
+    return _Call(
+        f"`{method}` for {name!r} (call {_num_written[name, where]}, {where})",
+        f"call {_num_written[line, where]} that writes in {line}, {where}, ends",
+        f"call {_num_written[where]} that writes {where} ends",
+    )
+
+
+def _write_and_tell(write_here: Callable[[], None], path: str, call: _Call) -> None:
+    """Writes as the chief, and posts for the others where, or what has failed."""
+    notices.post(f"{call.name} begins")
+    try:
+        write_here()
+    except BaseException as error:
+        told = f"the chief failed in {call.name}: {type(error).__name__}: {error}"
+        notices.replace(f"{call.name} ends", carried_error.to_text(error, told))
+        raise
+    notices.replace(f"{call.name} ends", _WRITTEN + path)
+    notices.post(call.in_line)
+    notices.post(call.in_order)
+
+
+def _path_of_chief(strategy: tf.distribute.Strategy, call: _Call) -> str | None:
     """Waits until the chief has written, and returns where; None if it does not get there.
 
     A program may name other files on other workers. If the chief has written one in the same line,
     it has done its part. If that was in another line, it may only be late: it may have written
     files alone before.
 
-    Args:
-        strategy: A strategy of ours.
-        call: By the name of the file.
-        in_line: What the chief posts at the end of its call in this line, with the same number.
-        in_order: The same of its call in any line.
-
     Returns:
         The path; "" for one of another name, of which the chief's program knows alone.
     """
-    begun = f"{call} begins"
-    found = notices.first_posted(begun, in_line, timeout_secs=BEGIN_SECS)
+    begun = f"{call.name} begins"
+    found = notices.first_posted(begun, call.in_line, timeout_secs=BEGIN_SECS)
     if found != begun and notices.is_posted(begun, timeout_secs=0.0):
         found = begun
-    if found == in_line:
+    if found == call.in_line:
         return ""
-    end = found and notices.wait_for_text(f"{call} ends", timeout_secs=END_SECS)
+    end = found and notices.wait_for_text(f"{call.name} ends", timeout_secs=END_SECS)
     if not end:
         secs, what = (END_SECS, "ended") if found else (BEGIN_SECS, "called")
         warn(
             f"{peers.cluster_of(strategy).task} waited {secs:g} s for the chief, the only task "
-            f"that writes files. The chief has not {what} {call}. Call it on all workers, with the "
-            "same file name or in the same line, or on the chief alone."
+            f"that writes files. The chief has not {what} {call.name}. Call it on all workers, "
+            "with the same file name or in the same line, or on the chief alone."
         )
-        has_other = not found and notices.is_posted(in_order, timeout_secs=0.0)
+        has_other = not found and notices.is_posted(call.in_order, timeout_secs=0.0)
         return "" if has_other else None
     if not end.startswith(_WRITTEN):
         raise carried_error.from_text(end)
@@ -148,13 +171,13 @@ def _path_of_chief(strategy, call: str, in_line: str, in_order: str) -> str | No
 class _RestoreAlone(keras.callbacks.Callback):
     """Restores like the `BackupAndRestore` it is given, and leaves backups to the chief."""
 
-    def __init__(self, backup):
+    def __init__(self, backup: keras.callbacks.BackupAndRestore):
         super().__init__()
         self._backup = backup
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self._backup.set_model(model)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None) -> None:
         self._backup.on_train_begin(logs)

@@ -6,7 +6,9 @@ by itself, to weights or to a state.
 """
 
 import dataclasses
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -30,12 +32,12 @@ class _Numbers:
         rows: For each replica of this worker: the norms of these, and the learning rates.
     """
 
-    weights: list
-    states: list
+    weights: list[str]
+    states: list[str]
     rows: np.ndarray
 
 
-def check_begin(model) -> None:
+def check_begin(model: keras.Model) -> None:
     """Checks that all workers begin `fit` with the same weights; all of them must call it.
 
     Raises:
@@ -50,7 +52,7 @@ def check_begin(model) -> None:
         )
 
 
-def warn_of_drift(model, epoch: int | None = None) -> bool:
+def warn_of_drift(model: keras.Model, epoch: int | None = None) -> bool:
     """Warns if the replicas' weights, states or learning rates differ; all workers must call it.
 
     Args:
@@ -89,7 +91,7 @@ def _describe(names: list, epoch: int | None) -> str:
     )
 
 
-def _compared(model) -> tuple[_Numbers, list]:
+def _compared(model: keras.Model) -> tuple[_Numbers, list]:
     """Returns what is compared over all replicas, and what differs: names, None for a rate."""
     numbers = _numbers_of(model)
     size = numbers.rows.shape[1]
@@ -108,7 +110,7 @@ def _are_apart(rows: np.ndarray) -> np.ndarray:
     return apart | (is_finite.any(axis=0) & ~is_finite.all(axis=0))
 
 
-def _numbers_of(model) -> _Numbers:
+def _numbers_of(model: keras.Model) -> _Numbers:
     strategy = model.distribute_strategy
     states = own_attributes.states_of(model)
     if not peers.are_alike(strategy, str([name for name, _ in states])):
@@ -127,7 +129,7 @@ def _numbers_of(model) -> _Numbers:
     )
 
 
-def _norms(variables: list, strategy) -> np.ndarray:
+def _norms(variables: list, strategy: tf.distribute.Strategy) -> np.ndarray:
     """Returns the norms of variables: float64 [replicas of this worker, variables]."""
     num_local = len(peers.local_replicas(strategy))
     # Sums of squares make no copy of a weight, and are read at once.
@@ -141,11 +143,11 @@ def _norms(variables: list, strategy) -> np.ndarray:
     return np.sqrt(2 * tf.stack(sums).numpy()).reshape([-1, num_local]).T
 
 
-def _copies(variable, strategy, num_local: int) -> tuple:
+def _copies(variable: Any, strategy: tf.distribute.Strategy, num_local: int) -> tuple:
     copies = strategy.experimental_local_results(variable)
     return copies if len(copies) == num_local else copies[:1] * num_local  # One for all of them.
 
 
-def _floats(value):
+def _floats(value: tf.Tensor) -> tf.Tensor:
     is_wide = value.dtype.is_floating and value.dtype.size >= 4
     return value if is_wide else tf.cast(value, tf.float32)

@@ -7,7 +7,7 @@ training goes on without.
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,14 +79,14 @@ class EventFile:
         if _last_steps.get(self._folder, step + 1) <= step:
             return
 
-        def forget():
+        def forget() -> None:
             for path in tf.io.gfile.glob(os.path.join(self._folder, f"*tfevents*{_SUFFIX}")):
                 _forget_after(step, since, path)
             _last_steps[self._folder] = step
 
         self._try(forget)
 
-    def write_graph(self, graph) -> None:
+    def write_graph(self, graph: tf.Graph) -> None:
         """Writes the graph of a compiled function."""
         self._try(lambda: self._write(lambda: tf.summary.graph(graph)))
 
@@ -96,7 +96,7 @@ class EventFile:
             self._writer.close()
             self._writer = None
 
-    def _write(self, write):
+    def _write(self, write: Callable[[], object]) -> None:
         if self._writer is not None and self._is_deleted():
             self.close()
         is_new = self._writer is None
@@ -120,7 +120,7 @@ class EventFile:
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
         return {name for name in names if name.endswith(_SUFFIX)}
 
-    def _try(self, act):
+    def _try(self, act: Callable[[], object]) -> None:
         if self.has_failed:
             return
         try:
@@ -136,7 +136,7 @@ class EventFile:
             )
 
 
-def _forget_after(step: int, since: float, path: str):
+def _forget_after(step: int, since: float, path: str) -> None:
     kept, num_all = [], 0
     with contextlib.suppress(tf.errors.DataLossError):  # The last one of a run that was killed.
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
@@ -161,12 +161,12 @@ def _forget_after(step: int, since: float, path: str):
         raise
 
 
-def _scalar(tag, value):
+def _scalar(tag: str, value: float) -> _Value:
     tensor = _TensorProto(dtype=tf.float32.as_datatype_enum, float_val=[value])
     return _Value(tag=tag, tensor=tensor, metadata=_SCALAR)
 
 
-def _histogram(tag, found: Statistics):
+def _histogram(tag: str, found: Statistics) -> _Value:
     # A row for each bucket: its left end, its right end, how many are in it.
     rows = np.empty((len(found.counts), 3))
     if found.counts.any():
@@ -177,11 +177,11 @@ def _histogram(tag, found: Statistics):
     return _Value(tag=tag, tensor=_tensor(rows), metadata=_HISTOGRAM)
 
 
-def _text(tag, text):
+def _text(tag: str, text: str) -> _Value:
     return _Value(tag=tag, tensor=tf.make_tensor_proto([text]), metadata=_TEXT)
 
 
-def _tensor(rows):
+def _tensor(rows: np.ndarray) -> Any:
     # A tenth of the time of `tf.make_tensor_proto`, where there are hundreds of histograms.
     shape = _TensorShapeProto(dim=[_TensorShapeProto.Dim(size=size) for size in rows.shape])
     return _TensorProto(
@@ -189,7 +189,7 @@ def _tensor(rows):
     )
 
 
-def _metadata(plugin, data_class):
+def _metadata(plugin: str, data_class: str) -> tf.compat.v1.SummaryMetadata:
     return tf.compat.v1.SummaryMetadata(
         plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin),
         data_class=data_class,

@@ -1,6 +1,6 @@
 """What limits a training, in one sentence: the input, the messages, the program, a slow worker."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kerasdist.training.report.rate_meter import Rate
 from kerasdist.training.report.worker_share import WorkerShare
@@ -114,7 +114,7 @@ def limit_of(
     return f"{sentence} ({_others(shares, cause, names)}). {firsts[cause]}"
 
 
-def _slow_worker(workers, are_asynchronous) -> str | None:
+def _slow_worker(workers: Sequence[WorkerShare], are_asynchronous: bool) -> str | None:
     if len(workers) == 1:
         return None
     if are_asynchronous:
@@ -140,15 +140,15 @@ def _slow_worker(workers, are_asynchronous) -> str | None:
     )
 
 
-def _shares_of(worker) -> dict[str, float]:
+def _shares_of(worker: WorkerShare) -> dict[str, float]:
     return {cause: getattr(worker, cause) for cause in _NAMES}
 
 
-def _others(shares, cause, names) -> str:
+def _others(shares: Mapping[str, float], cause: str, names: Mapping[str, str]) -> str:
     return ", ".join(
         f"{names[each]} {share:.0%}" for each, share in shares.items() if each != cause
     )
 
 
-def _mean(workers, cause) -> float:
+def _mean(workers: Sequence[WorkerShare], cause: str) -> float:
     return sum(getattr(each, cause) for each in workers) / len(workers)

@@ -2,13 +2,15 @@
 
 import logging
 
+import tensorflow as tf
+
 from kerasdist.support import launch_note, terminal
 from kerasdist.training.context import peers
 
 _logger = logging.getLogger("kerasdist")
 
 
-def say(strategy, line: str) -> None:
+def say(strategy: tf.distribute.Strategy | None, line: str) -> None:
     """Logs a line at level INFO, as "worker 1: ..." if several tasks run without a launcher.
 
     A program that has not set up logging sees it on stderr. One that wants no such lines sets the

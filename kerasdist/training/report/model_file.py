@@ -7,7 +7,10 @@ import contextlib
 import contextvars
 import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
 
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import can_be_whole, whole_file
@@ -31,25 +34,25 @@ def is_being_written() -> bool:
     return _is_being_written.get()
 
 
-def write(stock, model, *args, **kwargs):
+def write(original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
     """Calls Keras' own function with another file, which takes the place of the one asked for.
 
     Keras itself handles what is not a single file on a disk (folders, shards, file objects, remote
     paths), what it has to ask about, and wrong arguments. Several files cannot be replaced at once.
     """
     try:
-        given = inspect.signature(stock).bind(model, *args, **kwargs)
+        given = inspect.signature(original).bind(model, *args, **kwargs)
     except TypeError:
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
     path = _path_of_one_file(given.arguments)
     if path is None or not can_be_whole(path):
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(whole_file(path))
         if file.endswith(".weights.h5"):
             file = stack.enter_context(PatientFile(file))
         given.arguments["filepath"] = file
-        return stock(*given.args, **given.kwargs)
+        return original(*given.args, **given.kwargs)
 
 
 def _path_of_one_file(arguments: dict) -> str | None:

@@ -38,7 +38,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._train_function: Any = None
         self._not_shown: dict = {}
 
-    def set_params(self, params):
+    def set_params(self, params: dict) -> None:
         verbose = params["verbose"]
         if verbose == "auto":
             is_shown_by_launch = terminal.is_shown_by_launch()
@@ -49,12 +49,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         epochs = math.inf if params["epochs"] > MOST_EPOCHS else params["epochs"]
         super().set_params({**params, "verbose": verbose, "epochs": epochs})
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         super().on_epoch_begin(epoch, logs)
         self._first_step = None
         self._not_shown = {}
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         # A callback that compiles the model in its last step leaves it without one.
         self._train_function = self.model.train_function or self._train_function
         if self._first_step is None:
@@ -65,16 +65,16 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
             super().on_train_batch_end(self.seen - 1, logs)
             self._note_line(is_open=True)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None) -> None:
         super().on_train_begin(logs)
         self._is_in_fit = True
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None) -> None:
         super().on_test_begin(logs)
         if self._is_in_fit:
             self._end_rate()
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         if self._is_in_fit:
             return
         self.seen = batch + 1
@@ -82,12 +82,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
             super().on_test_batch_end(batch, logs)
             self._note_line(is_open=True)
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict | None = None) -> None:
         super().on_test_end({**self._not_shown, **(logs or {})})
         if not self._is_in_fit:
             self._note_line(is_open=False)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._end_rate()
         self._count_steps(self.seen - 1)
         target = self.target
@@ -101,12 +101,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         if target is not None:
             self.target = target
 
-    def _count_steps(self, batch: int):
+    def _count_steps(self, batch: int) -> None:
         # A Checkpoint waits for all steps that asynchronous workers make: those end together, and
         # have no hook each.
         self.seen = running_call.num_steps_of_epoch(self.model, batch)
 
-    def _is_due(self, logs) -> bool:
+    def _is_due(self, logs: dict | None) -> bool:
         """Whether to redraw with the logs of a step; if not, keeps what the last line may show."""
         if self.verbose != 1:
             return False
@@ -118,15 +118,15 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._not_shown = {}
         return True
 
-    def _note_line(self, *, is_open: bool):
+    def _note_line(self, *, is_open: bool) -> None:
         if self.verbose == 1 and keras.config.is_interactive_logging_enabled():
             terminal.note_line(is_open=is_open)
 
-    def _end_rate(self):
+    def _end_rate(self) -> None:
         self._show_rate()
         self._first_step = None
 
-    def _show_rate(self):
+    def _show_rate(self) -> None:
         if self._first_step is None or self.progbar is None:
             return
         start, num_examples = self._first_step
@@ -139,6 +139,6 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         return int(self._train_function.num_examples) if self._train_function else 0
 
 
-def _what_was_read(logs) -> dict:
+def _what_was_read(logs: dict | None) -> dict:
     """Returns the logs if another callback has read them, and may have written into them."""
     return dict(logs) if isinstance(logs, LazyLogs) and logs.is_read else {}

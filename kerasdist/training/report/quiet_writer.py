@@ -17,12 +17,12 @@ from kerasdist.private.keras_fit import QuietCheckpoint
 from kerasdist.training.report.wrapper import HOOKS
 
 
-def is_writer(callback) -> bool:
+def is_writer(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback is one of Keras' own that write files, or of a subclass."""
     return isinstance(callback, tuple(_QUIET))
 
 
-def is_subclassed(callback) -> bool:
+def is_subclassed(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may do more than that one of Keras' own."""
     return type(callback) not in _QUIET
 
@@ -36,7 +36,7 @@ def _quiet(kind: type) -> type:
     if issubclass(kind, tuple(_QUIET.values())):
         return kind
     # Python asks the quiet class after all that the subclass is made of, and before Keras' own.
-    bases = [quiet for stock, quiet in _QUIET.items() if issubclass(kind, stock)]
+    bases = [quiet for original, quiet in _QUIET.items() if issubclass(kind, original)]
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(kind)(kind.__name__, (_Unannounced, kind, *bases), names)
 
@@ -44,7 +44,7 @@ def _quiet(kind: type) -> type:
 class _Unannounced(keras.callbacks.Callback):
     """Hides a subclass from a class of the user that counts or checks its subclasses."""
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Does nothing, in place of what the user's class does."""
 
 
@@ -65,7 +65,7 @@ _silent(_QuietBackup, except_for=("on_train_begin",))
 class _QuietCSVLogger(keras.callbacks.CSVLogger):
     """Has the `csv_file`, the `writer` and the `keys` of Keras' own, but writes nowhere."""
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None) -> None:
         path, self.filename = self.filename, os.devnull
         try:
             super().on_train_begin(logs)
@@ -76,10 +76,10 @@ class _QuietCSVLogger(keras.callbacks.CSVLogger):
 class _Summary:
     """`tf.summary` with writers that do nothing."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(tf.summary, name)
 
-    def create_file_writer(self, *args, **kwargs):
+    def create_file_writer(self, *args: Any, **kwargs: Any) -> tf.summary.SummaryWriter:
         return tf.summary.create_noop_writer()
 
 
@@ -88,7 +88,7 @@ class _QuietTensorBoard(keras.callbacks.TensorBoard):
 
     summary: Any = _Summary()  # From which Keras' own takes its writers.
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         kept = self.write_graph, self.embeddings_freq
         self.write_graph = self.embeddings_freq = False
         try:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import keras
 import numpy as np
 
 from kerasdist.training.context import peers, running_call, traits
-from kerasdist.training.report.step_counter import StepCounter
+from kerasdist.training.report.update_counter import StepCounter
 from kerasdist.training.report.worker_share import WorkerShare
 from kerasdist.training.step import step_times
 
@@ -53,7 +54,7 @@ class RateMeter:
         clock: Returns seconds.
     """
 
-    def __init__(self, model, *, clock: Callable[[], float] = time.perf_counter):
+    def __init__(self, model: keras.Model, *, clock: Callable[[], float] = time.perf_counter):
         self._model, self._clock = model, clock
         self._strategy = model.distribute_strategy
         self._training = running_call.training_of(model)
@@ -74,7 +75,7 @@ class RateMeter:
         """Forgets what was measured: the next measurement begins here."""
         self._restart_at(self._read())
 
-    def _restart_at(self, now: tuple):
+    def _restart_at(self, now: tuple) -> None:
         self._since, self._num_steps, self._left_out = now, 0, 0.0
 
     def begin_epoch(self) -> None:
@@ -86,7 +87,7 @@ class RateMeter:
         """Returns what was measured since the last look; None if there was no step.
 
         Nor is there anything to tell where the examples of these steps were counted before: workers
-        that keep their own pace run ahead of the steps that `fit` has counted.
+        that are asynchronous run ahead of the steps that `fit` has counted.
         """
         if self._since is None or not self._num_steps:
             return None
@@ -118,7 +119,7 @@ class RateMeter:
         workers = (WorkerShare(f"worker {index}", *row) for index, row in enumerate(rows))
         return dataclasses.replace(rate, workers=tuple(workers))
 
-    def _shares(self, times, secs):
+    def _shares(self, times: np.ndarray, secs: float) -> Iterator[WorkerShare]:
         """Yields the shares of the time, for each worker that this task knows.
 
         Args:

@@ -1,7 +1,10 @@
-"""When the optimizer has come to a step at which somebody looks.
+"""How many steps `fit` has made, how many updates, and when somebody looks at them.
+
+Callbacks hear only of the last step of a call, by its number in the epoch. Keras takes each call
+for one of `steps_per_execution` steps; the last one of an epoch may have fewer.
 
 The number of updates is on the device: with accumulation there are fewer than steps of `fit`, and a
-train_step of the user's own may make several. The first step shows how many; from then on nobody
+custom train_step may make several. The first step shows how many; from then on nobody
 has to ask between two looks. With parameter servers, whose workers go on meanwhile, that step shows
 nothing, and with such a train_step looks come late.
 """
@@ -9,14 +12,14 @@ nothing, and with such a train_step looks come late.
 import math
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers
-from kerasdist.training.context import peers, traits
-from kerasdist.training.report.step_counter import StepCounter
+from kerasdist.training.context import peers, running_call, traits
 
 # The farthest next look, where it takes more seconds than anybody waits.
 _MOST_STEPS = 10**9
@@ -26,6 +29,29 @@ _MOST_STEPS_AGREED = 50
 # The updates that optimizers of layers had made when they were first seen: a layer may come, as a
 # model that was trained and compiled before, with an optimizer that nobody uses any more.
 _counts_before = weakref.WeakKeyDictionary()
+
+
+class StepCounter:
+    """Counts the steps of a `fit` over its epochs and its calls of several steps.
+
+    Args:
+        model: Whose `fit` it is.
+    """
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+        self._num_steps = 0
+
+    def advance(self, batch: int) -> int:
+        """Notes the end of a call of `fit`; returns how many steps it had.
+
+        Args:
+            batch: The last step of the call in its epoch, from 0, as Keras reports it.
+        """
+        before = self._num_steps
+        self._num_steps = running_call.num_steps_of_epoch(self._model, batch)
+        is_of_new_epoch = self._num_steps <= before
+        return self._num_steps - (0 if is_of_new_epoch else before)
 
 
 class UpdateCounter:
@@ -45,7 +71,7 @@ class UpdateCounter:
 
     def __init__(
         self,
-        model,
+        model: keras.Model,
         *,
         every_steps: int | None = None,
         every_secs: float | None = None,
@@ -57,7 +83,7 @@ class UpdateCounter:
         self.step = self._planned_step = updates_of(model)
         self._planned_at = self._looked_at = self._stepped_at = clock()
         self._slowest = 0.0  # Seconds of a step since the look was planned.
-        self._is_alone = peers.count(model.distribute_strategy) == 1
+        self._is_only_worker = peers.count(model.distribute_strategy) == 1
         # The first step shows how many make so many seconds.
         self.next_step = _next_multiple(self.step, every_steps or 1)
         # Since the updates were last asked for; the most that a step has made; steps until the
@@ -95,13 +121,13 @@ class UpdateCounter:
         """The number of the first update, of the several in a step, for which a look can be due."""
         return self.next_step - self._most + 1
 
-    def _note_secs(self, num_steps: int):
+    def _note_secs(self, num_steps: int) -> None:
         before, self._stepped_at = self._stepped_at, self._clock()
         self._slowest = max(self._slowest, (self._stepped_at - before) / max(num_steps, 1))
 
     def _is_late(self) -> bool:
         """Whether so many seconds are over: steps have become slower since the plan was made."""
-        if self._every_steps is not None or not self._is_alone:
+        if self._every_steps is not None or not self._is_only_worker:
             return False
         return self._stepped_at - self._looked_at >= self._every_secs
 
@@ -122,14 +148,14 @@ class UpdateCounter:
         if is_due:
             self._looked_at, left = now, self._every_secs
         self._planned_at, self._planned_step = now, self.step
-        most = _MOST_STEPS if self._is_alone else _MOST_STEPS_AGREED
+        most = _MOST_STEPS if self._is_only_worker else _MOST_STEPS_AGREED
         # Steps may just have become slower, and `every_secs` may be inf.
         num_steps = min(left / max(secs_per_step, slowest, 1e-6), most)
         self.next_step = self.step + max(1, round(num_steps))
         return is_due
 
 
-def updates_of(model) -> int:
+def updates_of(model: keras.Model) -> int:
     """Returns the updates that the optimizer of a model has made.
 
     Of several optimizers, the first that has made any counts: programs with optimizers of their own
@@ -139,7 +165,7 @@ def updates_of(model) -> int:
     return next((count for _, count in _counts_of(model) if count), 0)
 
 
-def optimizer_of(model) -> Any:
+def optimizer_of(model: keras.Model) -> Any:
     """Returns the optimizer that `updates_of` counts; None if a model has none."""
     used = next((each for each, count in _counts_of(model) if count), None)
     return used or next((each for each, _ in _counts_of(model)), None)
@@ -149,7 +175,7 @@ def _next_multiple(step: int, every_steps: int) -> int:
     return (step // every_steps + 1) * every_steps
 
 
-def _counts_of(model):
+def _counts_of(model: keras.Model) -> Iterator[tuple[Any, int]]:
     if model.optimizer is not None:
         yield model.optimizer, _count_of(model.optimizer)
     for optimizer in keras_optimizers.optimizers_of(model):
@@ -161,5 +187,5 @@ def _counts_of(model):
         yield optimizer, count - _counts_before.setdefault(optimizer, count)
 
 
-def _count_of(optimizer) -> int:
+def _count_of(optimizer: Any) -> int:
     return int(tf.convert_to_tensor(optimizer.iterations))

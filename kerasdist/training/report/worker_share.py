@@ -52,7 +52,7 @@ _SHARES = {
     "exchange": "communication_share",
     "idle": "between_steps_share",
 }
-# Of workers that keep their own pace.
+# Of asynchronous workers.
 _OWN = {
     "steps_per_second": "steps_per_second",
     "examples_per_second": "examples_per_second",
@@ -95,7 +95,7 @@ def of_tags(numbers: Mapping[str, float]) -> list[WorkerShare]:
     ]
 
 
-def _mean(workers, field: str, *, weight: str | None = None) -> float:
+def _mean(workers: Sequence[WorkerShare], field: str, *, weight: str | None = None) -> float:
     weights = [getattr(each, weight) if weight else 1.0 for each in workers]
     values = [getattr(each, field) for each in workers]
     total = sum(weights)

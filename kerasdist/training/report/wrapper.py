@@ -32,11 +32,11 @@ class Wrapper(keras.callbacks.Callback):
             )
         self.callback = callback
 
-    def set_params(self, params):
+    def set_params(self, params: dict) -> None:
         super().set_params(params)
         self.callback.set_params(params)
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         self.callback.set_model(model)
         self._hand_on_all()

@@ -5,6 +5,7 @@ import errno
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import keras
 import pytest
@@ -97,7 +98,7 @@ def posted(monkeypatch):
 
 def write(index, path="folder/m.keras", write_one=save):
     """Calls what stands before `save`, as a worker; returns what it has saved."""
-    model = SimpleNamespace(distribute_strategy=strategy_of_worker(index), saved=[])
+    model: Any = SimpleNamespace(distribute_strategy=strategy_of_worker(index), saved=[])
     chief.write(write_one, model, path)
     return model.saved
 
@@ -107,7 +108,7 @@ LINE_OF_WRITE = inspect.getsourcelines(write)[1] + 3
 
 def write_in_another_line(path):
     """Does the same on the chief alone."""
-    model = SimpleNamespace(distribute_strategy=strategy_of_worker(0), saved=[])
+    model: Any = SimpleNamespace(distribute_strategy=strategy_of_worker(0), saved=[])
     chief.write(save, model, path)
 
 

@@ -1,6 +1,7 @@
 """The rate between two looks, by a clock that the test moves."""
 
 import types
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ class Training:
         self.train_function = types.SimpleNamespace(
             num_examples=0, times=types.SimpleNamespace(read=self.times.copy)
         )
-        self.meter = RateMeter(self, clock=self.clock)
+        self.meter = RateMeter(cast(Any, self), clock=self.clock)
         self.batch = -1
 
     def step(self, secs=1.0, *, inside=1.0, waits=0.0):

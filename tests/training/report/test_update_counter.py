@@ -1,16 +1,17 @@
-"""When a look is due, of a model whose number of updates the test sets."""
+"""The steps of calls; and when a look is due, of a model whose number of updates the test sets."""
 
 import math
 import types
+from typing import Any, cast
 
 import keras
 import numpy as np
 import pytest
 
 import kerasdist
-from kerasdist.training.context import peers
+from kerasdist.training.context import peers, running_call
 from kerasdist.training.report import update_counter
-from kerasdist.training.report.update_counter import UpdateCounter, updates_of
+from kerasdist.training.report.update_counter import StepCounter, UpdateCounter, updates_of
 from tests.clock import Clock
 
 
@@ -23,7 +24,7 @@ class Training:
         self.other = keras.optimizers.SGD()
         self.train_step = keras.Model().train_step
         self.distribute_strategy = kerasdist.make_strategy()
-        self.counter = UpdateCounter(self, clock=self.clock, **when)
+        self.counter = UpdateCounter(cast(Any, self), clock=self.clock, **when)
         self.batch = -1
 
     def call(self, num_steps=1, *, num_updates=None, secs=1.0) -> bool:
@@ -81,9 +82,9 @@ def test_an_optimizer_that_nobody_uses_does_not_count():
     training = Training(every_steps=3)
     training.other.iterations.assign(5)
 
-    assert updates_of(training) == 5
+    assert updates_of(cast(Any, training)) == 5
     training.optimizer.iterations = 7
-    assert updates_of(training) == 7
+    assert updates_of(cast(Any, training)) == 7
 
 
 def test_a_look_every_so_many_seconds():
@@ -133,3 +134,28 @@ def test_a_look_in_endless_time_is_none():
     training = Training(every_secs=math.inf)
 
     assert not any(training.call(secs=1.0) for _ in range(70))
+
+
+def test_a_call_has_the_steps_since_the_one_before():
+    counter = StepCounter(cast(Any, object()))
+
+    assert [counter.advance(batch) for batch in (0, 1, 4, 6)] == [1, 1, 3, 2]
+
+
+def test_an_epoch_begins_anew():
+    counter = StepCounter(cast(Any, object()))
+
+    assert [counter.advance(batch) for batch in (4, 2, 4, 4)] == [5, 3, 2, 5]
+
+
+def test_the_last_call_of_an_epoch_has_the_steps_that_there_were_batches_for():
+    model: Any = object()
+    seen = []
+    counter = StepCounter(model)
+
+    with running_call.entered("fit", model):
+        for num_made, reported in [(3, 2), (6, 5), (8, 8), (3, 2)]:
+            running_call.note_steps(num_made)
+            seen.append(counter.advance(reported))
+
+    assert seen == [3, 3, 2, 3]
