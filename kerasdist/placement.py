@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.hooks import divided_values, scope_checks
 
 # The largest of a task; the others are counted.
 _NAMED = 3
@@ -38,7 +38,7 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
     Example:
         rows(model, num_ps=2)["ps 0"]  # "0.201 MB: dense/kernel 0.201, 3 smaller"
     """
-    sharded_variables.check_placement(model)
+    scope_checks.check_placement(model)
     if not model.built:
         return {
             "variables": "made by `fit`; a model with an `Input` shows here what is on which ps"
@@ -56,7 +56,7 @@ def rows(model, *, num_ps: int) -> dict[str, str]:
 
 def _parts(variables, *, are_slots=False) -> Iterator[_Part]:
     for variable in variables:
-        parts = sharded_variables.parts_of(variable.value)
+        parts = divided_values.parts_of(variable.value)
         for index, part in enumerate(parts):
             mark = f" (part {index + 1} of {len(parts)})" if len(parts) > 1 else ""
             yield _Part(

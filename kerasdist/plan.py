@@ -154,9 +154,7 @@ def plan_training(
     # Imported here: the plan of a deployment needs no TensorFlow.
     from kerasdist import placement
     from kerasdist.training.context import deployment
-    from kerasdist.training.gradients import randomness
-    from kerasdist.training.hooks import scope_checks
-    from kerasdist.training.losses import batch_statistics
+    from kerasdist.training.hooks import differing_layers, scope_checks
 
     if not model.compiled:
         raise ValueError(
@@ -187,8 +185,8 @@ def plan_training(
         },
         files=files or {},
         warnings=(
-            *batch_statistics.notes(model, num_replicas),
-            *randomness.notes(model, num_replicas),
+            *differing_layers.notes_of_statistics(model, num_replicas),
+            *differing_layers.notes_of_random_numbers(model, num_replicas),
         ),
     )
 

@@ -68,11 +68,11 @@ MAY_IMPORT = {
 TRAINING_MAY_IMPORT = {
     "__init__": set(),
     "context": set(),
-    "data": {"context"},
+    "data": {"context", "hooks"},
     "hooks": {"context"},
     "replica": {"data"},
     "gradients": {"context", "hooks", "replica"},
-    "losses": {"context", "data", "gradients", "replica"},
+    "losses": {"context", "data", "gradients", "hooks", "replica"},
     "step": {"context", "data", "hooks", "replica", "gradients", "losses"},
     "trial": {"context", "data", "hooks", "replica", "gradients", "losses", "step"},
     "report": {"context", "hooks", "replica", "step", "trial"},
@@ -81,6 +81,15 @@ TRAINING_MAY_IMPORT = {
         *("context", "data", "hooks", "replica", "gradients", "losses", "step", "trial"),
         *("report", "parameter_servers"),
     },
+}
+# Who is beside the training, not in it: callbacks, the plan, the doctor, and what reads and keeps
+# weights. They import of it what is made for them: these rooms, and the modules that are the faces
+# of others.
+BESIDE_TRAINING = {"callbacks", "checkpoints", "doctor", "placement", "plan", "show", "weights"}
+OPEN_ROOMS = {"context", "hooks", "report"}
+FACES = {
+    "replica": {"draws", "own_attributes", "replicas"},
+    "trial": {"tolerances", "watched_step", "whole_step"},
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}
@@ -123,6 +132,18 @@ def test_training_imports_along_its_map():
 
     assert found_in(TRAINING, against_the_map) == {}
     assert unused_entries(TRAINING_MAY_IMPORT, TRAINING, room_of, imported_rooms) == {}
+
+
+def test_what_is_beside_the_training_imports_the_faces_of_its_rooms_alone():
+    faces = {(room, face) for room, modules in FACES.items() for face in modules}
+    beside = [path for path in LIBRARY if part_of(path) in BESIDE_TRAINING]
+
+    def behind_a_face(path):
+        found = imported_of_training(path) - faces
+        return {f"{room}.{module}" for room, module in found if room not in OPEN_ROOMS}
+
+    assert found_in(beside, behind_a_face) == {}
+    assert faces <= set().union(*map(imported_of_training, beside)), "A face that nobody asks."
 
 
 def test_every_room_of_training_has_tests():
@@ -261,6 +282,14 @@ def imported_parts(path: Path) -> set[str]:
 def imported_rooms(path: Path) -> set[str]:
     names = [name.split(".") for name in imports(path)]
     return {name[2] for name in names if name[:2] == ["kerasdist", "training"]}
+
+
+def imported_of_training(path: Path) -> set[tuple[str, str]]:
+    """Returns (room, module) for each module of training that a file imports, or takes names of."""
+    names = [name.split(".") for name in sorted(imported_modules(path))]
+    return {
+        (name[2], ".".join(name[3:])) for name in names if name[:2] == ["kerasdist", "training"]
+    }
 
 
 def module_of(path: Path) -> str:

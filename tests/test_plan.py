@@ -12,7 +12,7 @@ from kerasdist.cluster import Cluster
 from kerasdist.config import DeploymentConfig
 from kerasdist.plan import Plan, plan_deployment, plan_training
 from kerasdist.strategies.choice import choose
-from kerasdist.training.gradients import randomness
+from kerasdist.training.hooks import differing_layers
 from tests import fork_server, strategies
 from tests.strategies import each_kind_of_strategy
 
@@ -299,14 +299,14 @@ def test_random_layers_are_noted_where_there_are_several_replicas(strategy):
 def test_random_layers_are_of_many_kinds(name):
     model = keras.Sequential([RANDOM_LAYERS[name]()])
 
-    assert len(randomness.notes(model, num_replicas=2)) == 1
+    assert len(differing_layers.notes_of_random_numbers(model, num_replicas=2)) == 1
 
 
 @pytest.mark.parametrize("name", LAYERS_OF_ONE_RESULT)
 def test_layers_that_draw_nothing_are_not_noted(name):
     model = keras.Sequential([LAYERS_OF_ONE_RESULT[name]()])
 
-    assert randomness.notes(model, num_replicas=2) == ()
+    assert differing_layers.notes_of_random_numbers(model, num_replicas=2) == ()
 
 
 @pytest.mark.processes

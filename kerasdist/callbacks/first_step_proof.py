@@ -10,8 +10,7 @@ from kerasdist.comparison.reasons import reasons
 from kerasdist.comparison.recording import OneStep, Start, Step
 from kerasdist.private import custom_parts, keras_layers
 from kerasdist.training.context import peers, running_call, traits
-from kerasdist.training.data import batches
-from kerasdist.training.hooks import scope_checks, slots
+from kerasdist.training.hooks import divided_values, scope_checks, slots
 from kerasdist.training.replica.draws import Draws
 from kerasdist.training.trial import whole_step
 from kerasdist.training.trial.watched_step import WatchedStep, named_values, slots_of
@@ -131,6 +130,6 @@ def _why_not(model, taken) -> str:
         return "the first step makes the variables"
     if taken is None:
         return "each worker reads a part of the data, and none the whole batch"
-    if batches.is_distributed(taken[0]):
+    if divided_values.is_distributed(taken[0]):
         return "the program distributes its data, and no replica has the whole batch"
     return ""

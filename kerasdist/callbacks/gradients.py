@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.training.gradients.sliced_gradients import added_up, map_values, values_of
-from kerasdist.training.step import graph_errors
+from kerasdist.training.hooks import graph_checks
+from kerasdist.training.hooks.gradient_values import added_up, map_values, values_of
 
 _FACTORS = "_kerasdist_factors"
-_NOT_FINITE = graph_errors.message(
+_NOT_FINITE = graph_checks.message(
     FloatingPointError,
     "The norm of the gradient is infinite or NaN, and clipping by it would make the weights NaN. "
     "No weight was changed. Look for a loss that is not finite, or lower the learning rate.",

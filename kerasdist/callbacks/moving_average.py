@@ -13,8 +13,8 @@ from kerasdist.private import keras_layers
 from kerasdist.support.checks import check_bool, check_decay, check_int
 from kerasdist.support.unique import unique
 from kerasdist.training.context import traits
+from kerasdist.training.hooks.divided_values import is_sharded, parts_of
 from kerasdist.training.hooks.update_callback import StepCallback
-from kerasdist.training.parameter_servers.sharded_variables import is_sharded, parts_of
 from kerasdist.training.replica import replicas
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.training.context import peers
-from kerasdist.training.gradients.sliced_gradients import values_of
 from kerasdist.training.hooks import layer_outputs, step_variables, tensor_statistics
+from kerasdist.training.hooks.divided_values import parts_of
+from kerasdist.training.hooks.gradient_values import values_of
 from kerasdist.training.hooks.graph_function import rare_cond
-from kerasdist.training.parameter_servers.sharded_variables import parts_of
 from kerasdist.training.replica import replicas
 
 

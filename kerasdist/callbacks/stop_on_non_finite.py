@@ -16,8 +16,8 @@ from kerasdist.support.checks import check_choice, check_int, checked_folder
 from kerasdist.support.remote_path import absolute
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
-from kerasdist.training.gradients.sliced_gradients import map_values, values_of
 from kerasdist.training.hooks import layer_outputs, step_variables
+from kerasdist.training.hooks.gradient_values import map_values, values_of
 from kerasdist.training.hooks.graph_function import rare_cond
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replicas

@@ -1,12 +1,14 @@
 """Training of some variables only."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
+
+import keras
 
 from kerasdist import patterns
 from kerasdist.private import keras_layers
 from kerasdist.support.checks import check_bool
 from kerasdist.training.hooks.update_callback import StepCallback
-from kerasdist.training.losses import batch_statistics
 
 
 class TrainableScopes(StepCallback):
@@ -64,7 +66,7 @@ class TrainableScopes(StepCallback):
 
     def tracing(self, model):
         if self.freeze_batch_statistics:
-            return batch_statistics.frozen(model)
+            return _statistics_frozen(model)
         return super().tracing(model)
 
     def describe(self):
@@ -76,3 +78,17 @@ class TrainableScopes(StepCallback):
         return self.scopes is None or any(
             patterns.matches(scope, variable) for scope in self.scopes
         )
+
+
+@contextlib.contextmanager
+def _statistics_frozen(model: keras.Model) -> Generator[None]:
+    """Traces steps that leave the moving statistics as they are, with momentum 1."""
+    layers = keras_layers.batch_normalizations_of(model)
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum

@@ -19,8 +19,8 @@ from kerasdist.private import (
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
-from kerasdist.training.gradients import called_optimizers
-from kerasdist.training.parameter_servers.sharded_variables import is_sharded
+from kerasdist.training.hooks import called_optimizers
+from kerasdist.training.hooks.divided_values import is_sharded
 from kerasdist.training.replica import own_attributes
 
 # Ends the name of an array with a value for each replica: [replicas, ...].

@@ -30,11 +30,8 @@ from kerasdist.private import custom_parts, keras_routes, strategy_adapter
 from kerasdist.strategies.choice import choose
 from kerasdist.strategies.make_strategy import count_gpus
 from kerasdist.support import users_line
-from kerasdist.training.data import batches
-from kerasdist.training.hooks import scope_checks
-from kerasdist.training.losses import batch_statistics
+from kerasdist.training.hooks import differing_layers, divided_values, lazy_logs, scope_checks
 from kerasdist.training.replica.draws import Draws
-from kerasdist.training.step import lazy_logs
 from kerasdist.training.trial.watched_step import WatchedStep, named_values, slots_of, value_of
 
 
@@ -108,7 +105,7 @@ class Probe:
         """Records a model before its first step, and gives it the weights of the truth."""
         position = self._models[model] = len(self._models)
         if self._settings.is_alike:
-            for layer in batch_statistics.unsynchronized_layers(model):
+            for layer in differing_layers.unsynchronized(model):
                 layer.synchronized = True
         was_alike = self._truth is None or self._take_weights(model, self._truth, position)
         self._known_weights |= {id(variable) for variable in model.weights}
@@ -118,7 +115,7 @@ class Probe:
 
     def _record_step(self, model, logs, num_steps, examples):
         self._num_steps += num_steps
-        unsynchronized = batch_statistics.unsynchronized_layers(model)
+        unsynchronized = differing_layers.unsynchronized(model)
         step = Step(
             first=self._num_steps - num_steps + 1,
             last=self._num_steps,
@@ -242,7 +239,7 @@ def _config(settings) -> DeploymentConfig | None:
 
 
 def _fingerprints(model, batch) -> np.ndarray:
-    if not batches.is_distributed(batch):
+    if not divided_values.is_distributed(batch):
         return fingerprints(batch)
     parts = model.distribute_strategy.experimental_local_results(batch)
     return np.concatenate([fingerprints(part) for part in parts])

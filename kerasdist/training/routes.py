@@ -31,8 +31,15 @@ from kerasdist.training.gradients import (
     randomness,
     whole_gradients,
 )
-from kerasdist.training.hooks import forgotten_scope, scope_checks, slots, update_callback
+from kerasdist.training.hooks import (
+    divided_values,
+    forgotten_scope,
+    scope_checks,
+    slots,
+    update_callback,
+)
 from kerasdist.training.hooks.graph_function import graph_function
+from kerasdist.training.hooks.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.losses import batch_statistics, global_loss, loss_scale, whole_metrics
 from kerasdist.training.parameter_servers import delivery as remote_delivery
@@ -52,7 +59,6 @@ from kerasdist.training.step import (
     replica_run,
     variable_creation,
 )
-from kerasdist.training.step.lazy_logs import LazyLogs, RecentLogs
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.trial import rehearsal, rehearsed_evaluation, rehearsed_predictions
@@ -377,7 +383,7 @@ def _reset_graph(original):
 def _embed(original, layer, inputs):
     is_plain = not layer.lora_enabled and layer.quantization_mode is None
     # While a model is built from shapes alone, there is no variable yet.
-    is_plain = is_plain and sharded_variables.is_variable(layer.embeddings.value)
+    is_plain = is_plain and divided_values.is_variable(layer.embeddings.value)
     if is_plain and traits.has_remote_variables(tf.distribute.get_strategy()):
         return sharded_variables.embed(layer, inputs)
     return original(layer, inputs)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, names
 from kerasdist.strategies.make_strategy import make_strategy
-from kerasdist.training.parameter_servers import sharded_variables
+from kerasdist.training.hooks import divided_values
 from tests import fork_server
 from tests.cases import exhaustive
 
@@ -120,7 +120,7 @@ def traced(strategy, make_optimizer):
     (graph,) = graphs
     parts: list[Any] = []
     for weight in model.trainable_variables:
-        parts.extend(sharded_variables.parts_of(weight.value))
+        parts.extend(divided_values.parts_of(weight.value))
     return *messages(graph, [part.handle for part in parts]), model.get_weights()
 
 

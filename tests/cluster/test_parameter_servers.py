@@ -21,7 +21,8 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks, testing
-from kerasdist.training.parameter_servers.sharded_variables import checked, parts_of
+from kerasdist.training.hooks.divided_values import parts_of
+from kerasdist.training.parameter_servers.sharded_variables import checked
 from tests import strategies
 from tests.event_files import scalars
 from tests.times_seen import TimesSeen

@@ -7,7 +7,8 @@ import pytest
 
 from kerasdist.private import coordinator_adapter
 from kerasdist.training.context.deployment import Deployment, RemoteWorkers
-from kerasdist.training.parameter_servers import ledger, sharded_variables, worker_times
+from kerasdist.training.hooks import scope_checks
+from kerasdist.training.parameter_servers import ledger, worker_times
 from tests import strategies
 
 
@@ -37,7 +38,7 @@ def worker_in_process(monkeypatch):
     worker: Any = Worker()
     remote = RemoteWorkers(coordinator=worker, watch=worker, data_waits=worker_times.DataWaits())
     monkeypatch.setattr(strategy, "deployment", Deployment(step_watch=worker, remote=remote))
-    monkeypatch.setattr(sharded_variables, "check_placement", lambda model: None)
+    monkeypatch.setattr(scope_checks, "check_placement", lambda model: None)
     monkeypatch.setattr(ledger, "devices_of", lambda strategy: ["/device:CPU:0"])
     monkeypatch.setattr(coordinator_adapter, "schedule_once", run_once)
     return strategy

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.training.context import peers
+from kerasdist.training.hooks import divided_values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +61,7 @@ def whole_for_each(batch, strategy) -> Shares:
 
 def shares_of(batch, strategy) -> Shares:
     """Returns what each replica of this worker gets of a global or of a distributed batch."""
-    if is_distributed(batch):
+    if divided_values.is_distributed(batch):
         data = strategy.experimental_local_results(batch)
         counts = [num_examples(each) for each in data]
         total = counts[0] if len(counts) == 1 else _sum(counts)
@@ -97,7 +98,7 @@ def shares_of_own(batch, strategy, size, total) -> Shares:
 
 def local_shares_of(batch, strategy) -> tuple:
     """Returns a batch split over the replicas of this worker alone."""
-    if is_distributed(batch):
+    if divided_values.is_distributed(batch):
         data = strategy.experimental_local_results(batch)
         return _lend_examples(data, [num_examples(each) for each in data])
     return split(batch, len(peers.local_replicas(strategy)))
@@ -105,7 +106,7 @@ def local_shares_of(batch, strategy) -> tuple:
 
 def local_counts_of(batch, strategy) -> list:
     """Returns the examples of each replica of this worker in `local_shares_of(batch)`."""
-    if is_distributed(batch):
+    if divided_values.is_distributed(batch):
         return [num_examples(each) for each in strategy.experimental_local_results(batch)]
     return counts_of(num_examples(batch), len(peers.local_replicas(strategy)))
 
@@ -164,7 +165,7 @@ def as_tensors(batch):
     """Returns a batch with tensors for its arrays and numbers."""
 
     def tensor(leaf):
-        is_kept = leaf is None or tf.is_tensor(leaf) or is_distributed(leaf)
+        is_kept = leaf is None or tf.is_tensor(leaf) or divided_values.is_distributed(leaf)
         return leaf if is_kept else tf.convert_to_tensor(leaf)
 
     return tf.nest.map_structure(tensor, batch)
@@ -291,14 +292,9 @@ def _sum(counts):
 
 def in_one_piece(batch, strategy):
     """Returns a batch of this worker; one of a distributed dataset with its parts joined."""
-    if not is_distributed(batch):
+    if not divided_values.is_distributed(batch):
         return batch
     return tf.nest.map_structure(
         lambda *parts: joined(parts) if has_first_axis(parts[0]) else parts[0],
         *strategy.experimental_local_results(batch),
     )
-
-
-def is_distributed(batch) -> bool:
-    """Whether a batch comes from a distributed dataset, with a value for each replica."""
-    return any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in tf.nest.flatten(batch))

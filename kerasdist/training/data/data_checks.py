@@ -7,7 +7,7 @@ import tensorflow as tf
 from kerasdist.private import custom_parts, scopes
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
-from kerasdist.training.data import batches
+from kerasdist.training.hooks import divided_values
 
 
 def note_infinite(variable, model, batch, *, is_first) -> list:
@@ -76,7 +76,7 @@ def digest(batch):
     that are distributed already: every worker has its own.
     """
     numbers = [tf.zeros([], tf.float64)]
-    if batches.is_distributed(batch):
+    if divided_values.is_distributed(batch):
         return numbers[0]
     for leaf in tf.nest.flatten(batch, expand_composites=True):
         if leaf is None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
+from kerasdist.training.hooks import divided_values
 
 
 class FirstAxes:
@@ -61,7 +62,7 @@ class FirstAxes:
             What must run with the step, if anything.
         """
         leaves = _leaves_of(batch)
-        if num_parts == 1 or len(leaves) < 2 or batches.is_distributed(batch):
+        if num_parts == 1 or len(leaves) < 2 or divided_values.is_distributed(batch):
             return []
         sizes = [batches.num_examples(leaf) for leaf in leaves.values()]
         self._names, self._num_parts = list(leaves), num_parts

@@ -20,9 +20,9 @@ import tensorflow as tf
 from kerasdist.private import collectives, keras_optimizers, scopes, strategy_adapter
 from kerasdist.training.context import peers
 from kerasdist.training.context.announcements import announce
-from kerasdist.training.gradients import called_optimizers
-from kerasdist.training.gradients.sliced_gradients import Parcel, map_values, values_of
-from kerasdist.training.hooks import scope_checks, update_callback
+from kerasdist.training.gradients.sliced_gradients import Parcel
+from kerasdist.training.hooks import called_optimizers, scope_checks, update_callback
+from kerasdist.training.hooks.gradient_values import map_values, values_of
 from kerasdist.training.replica import draws, replicas
 from kerasdist.training.replica.dependence import Dependence
 

@@ -18,9 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import keras_layers, keras_threads, strategy_adapter
+from kerasdist.private import keras_threads, strategy_adapter
 from kerasdist.support.shared_context import SharedContext
-from kerasdist.support.text import short_list
 from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.replica import draws, replicas
@@ -166,14 +165,3 @@ class PythonGenerators:
         """Lets the same numbers come once more."""
         random.setstate(self._of_python)
         np.random.set_state(self._of_numpy)
-
-
-def notes(model, num_replicas: int) -> tuple[str, ...]:
-    """Returns what a person must know of the model's random layers; nothing on one replica."""
-    layers = [layer.name for layer in keras_layers.layers_with_random_numbers_of(model)]
-    if num_replicas == 1 or not layers:
-        return ()
-    return (
-        f"Random layers ({short_list(layers, 3)}) draw different random numbers on each of "
-        f"{num_replicas} replicas, so training differs from one device as with another seed.",
-    )

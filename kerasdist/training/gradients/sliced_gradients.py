@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.context import peers
+from kerasdist.training.hooks.gradient_values import added_up, map_values
 from kerasdist.training.replica.eager_operations import operation_of
 
 # Operations of which no row comes twice in what they give.
@@ -164,25 +165,3 @@ def _source_of(operation):
         is_below_0 = test is not None and test.type == "Less" and test.inputs[0] is rows
         return rows if is_below_0 else None
     return None
-
-
-def added_up(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns slices with one for each row, those of the same row added up."""
-    rows, positions = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(rows))
-    return tf.IndexedSlices(values, rows, slices.dense_shape)
-
-
-def values_of(gradient):
-    """Returns the numbers of a gradient: itself, or the values of its slices."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def map_values(gradient, function):
-    """Returns `gradient` with `function` applied to its values; None and IndexedSlices stay."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = function(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return function(gradient)

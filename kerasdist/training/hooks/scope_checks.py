@@ -5,6 +5,7 @@ import tensorflow as tf
 from kerasdist.private import keras_layers, keras_optimizers, scopes, strategy_adapter
 from kerasdist.support.unique import unique
 from kerasdist.training.context import running_call, traits
+from kerasdist.training.hooks.divided_values import parts_of
 
 
 def check(model) -> None:
@@ -107,6 +108,21 @@ def _inside_of(model, what: str) -> str:
         ) and not traits.is_one_device(owner):
             return f"another one, created inside, trains its weight '{variable.path}'"
     return ""
+
+
+def check_placement(model) -> None:
+    """Checks that the variables of `model` live on parameter servers.
+
+    Raises:
+        RuntimeError: One was created outside the scope of its strategy; names it.
+    """
+    for variable in [*model.variables, *model.metrics_variables]:
+        if not all("/job:ps/" in part.device for part in parts_of(variable.value)):
+            raise RuntimeError(
+                f"Variable '{variable.path}' of model '{model.name}' was created outside its "
+                "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
+                "model inside the same `with strategy.scope():` block."
+            )
 
 
 def check_loop_scope(optimizer, variables: list) -> None:

@@ -15,10 +15,10 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import collectives, custom_parts, keras_layers, variable_adapter
-from kerasdist.support.text import short_list
 from kerasdist.support.unique import unique
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
+from kerasdist.training.hooks import differing_layers
 from kerasdist.training.replica import replicas
 
 
@@ -140,23 +140,9 @@ def _of_metrics(model) -> list[tf.Variable]:
 
 
 @contextlib.contextmanager
-def frozen(model) -> Generator[None]:
-    """Traces steps that leave the moving statistics as they are, with momentum 1."""
-    layers = keras_layers.batch_normalizations_of(model)
-    momenta = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.momentum = 1.0
-    try:
-        yield
-    finally:
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
-
-
-@contextlib.contextmanager
 def synchronized(model) -> Generator[None]:
     """Traces steps whose statistics are those of the global batch, in all layers."""
-    layers = unsynchronized_layers(model)
+    layers = differing_layers.unsynchronized(model)
     for layer in layers:
         layer.synchronized = True
     try:
@@ -164,12 +150,6 @@ def synchronized(model) -> Generator[None]:
     finally:
         for layer in layers:
             layer.synchronized = False
-
-
-def unsynchronized_layers(model) -> list[keras.layers.BatchNormalization]:
-    """Returns the layers of `model` that normalize each replica with its own examples."""
-    layers = keras_layers.batch_normalizations_of(model)
-    return [layer for layer in layers if not layer.synchronized]
 
 
 def synchronize(model) -> None:
@@ -196,23 +176,11 @@ def synchronize_workers(model, averages=()) -> None:
 
 
 def _statistics(model) -> list[tf.Variable]:
-    layers = unsynchronized_layers(model)
+    layers = differing_layers.unsynchronized(model)
     return [variable.value for layer in layers for variable in layer.non_trainable_variables]
 
 
-def notes(model, num_replicas: int) -> tuple[str, ...]:
-    """Returns what a person must know of the statistics before training; mostly nothing."""
-    layers = [layer.name for layer in unsynchronized_layers(model) if layer.trainable]
-    if num_replicas == 1 or not layers:
-        return ()
-    return (
-        f"Batch normalization ({short_list(layers, 3)}) uses the statistics of each of "
-        f"{num_replicas} replicas, so training differs from one device. "
-        "BatchNormalization(synchronized=True) uses those of the global batch.",
-    )
-
-
 def warn_if_unsynchronized(model, num_replicas: int) -> None:
-    """Warns with the `notes`, when a step function is made."""
-    for note in notes(model, num_replicas):
+    """Warns with the notes, when a step function is made."""
+    for note in differing_layers.notes_of_statistics(model, num_replicas):
         warn(note)

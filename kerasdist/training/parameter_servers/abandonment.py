@@ -7,7 +7,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter
-from kerasdist.training.step import graph_errors
+from kerasdist.training.hooks import graph_checks
 
 _FORGET_SECS = 5.0
 
@@ -25,7 +25,7 @@ def abandoned_after_errors(coordinator, running: list) -> Generator[None]:
     except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS) as error:
         abandon(coordinator, running)
         cause = coordinator_adapter.cause_of(error)
-        raise graph_errors.explained(_of_user(cause)) from None
+        raise graph_checks.explained(_of_user(cause)) from None
     except Exception:
         abandon(coordinator, running)
         raise

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, stand_ins, traced_graphs, variable_adapter
+from kerasdist.training.hooks import divided_values
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
@@ -113,7 +114,7 @@ class RemoteDelivery:
                 self._shared = keras_optimizers.numbers_of(optimizer)
                 self._values = [_read_in_place(each.value) for each in self._shared]
                 weights = map(variable_adapter.value_of, variables)
-                self._updated = list(itertools.chain(*map(sharded_variables.parts_of, weights)))
+                self._updated = list(itertools.chain(*map(divided_values.parts_of, weights)))
             self._optimizer = optimizer
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
                 result = stock(optimizer, gradients, variables)
@@ -151,7 +152,7 @@ class RemoteDelivery:
         sent, self._arrived, self._notes = local_copies.sent(gradients, variables, self._note)
         for gradient, variable in zip(gradients, variables, strict=True):
             weight = variable_adapter.value_of(variable)
-            if gradient is not None and sharded_variables.is_sharded(weight):
+            if gradient is not None and divided_values.is_sharded(weight):
                 self._send_pieces(gradient, weight)
         return sent
 
@@ -330,7 +331,7 @@ def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tupl
         if gradient is not None
         and isinstance(variable, keras.Variable)  # TensorFlow's keeps its constraint.
         and variable.constraint is not None
-        and not sharded_variables.is_sharded(variable.value)
+        and not divided_values.is_sharded(variable.value)
     ]
     frequency = optimizer.ema_overwrite_frequency
     changes: list[tuple] = []

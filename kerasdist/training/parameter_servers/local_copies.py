@@ -11,7 +11,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.private import stand_ins, variable_adapter
-from kerasdist.training.parameter_servers.sharded_variables import is_sharded
+from kerasdist.training.hooks.divided_values import is_sharded
 
 # Of a weight: copying a larger one takes longer than a message of its own.
 _MOST_BYTES = 2**16

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, stand_ins, variable_adapter
 from kerasdist.support.text import short_list
+from kerasdist.training.hooks.divided_values import is_sharded, parts_of
 
 # What they do to one row depends on the others.
 _OF_WHOLE_WEIGHTS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -62,21 +63,6 @@ class ByteBalance:
 def server_of(part: tf.Variable) -> int:
     """Returns the index of the parameter server that a variable, or a part of one, is on."""
     return tf.DeviceSpec.from_string(part.device).task
-
-
-def parts_of(variable: Any) -> list[tf.Variable]:
-    """Returns the parts of a variable of TensorFlow's; itself where it is in one piece."""
-    return list(variable.variables) if is_sharded(variable) else [variable]
-
-
-def is_sharded(variable: object) -> bool:
-    """Whether a variable of TensorFlow's is in several parts."""
-    return isinstance(variable, variable_adapter.ShardedVariable)
-
-
-def is_variable(value: object) -> bool:
-    """Whether something is a variable of TensorFlow's, in one part or several."""
-    return isinstance(value, tf.Variable) or is_sharded(value)
 
 
 def checked(partitioner: Callable) -> Any:
@@ -145,21 +131,6 @@ def gradient(
         for group, value in zip(parts, values, strict=True)
     ]
     return tf.nest.pack_sequence_as(sources, gradients)
-
-
-def check_placement(model: keras.Model) -> None:
-    """Checks that the variables of `model` live on parameter servers.
-
-    Raises:
-        RuntimeError: One was created outside the scope of its strategy; names it.
-    """
-    for variable in [*model.variables, *model.metrics_variables]:
-        if not all("/job:ps/" in part.device for part in parts_of(variable.value)):
-            raise RuntimeError(
-                f"Variable '{variable.path}' of model '{model.name}' was created outside its "
-                "strategy's scope, so it is on no parameter server. Create layers, metrics and the "
-                "model inside the same `with strategy.scope():` block."
-            )
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:

@@ -21,14 +21,15 @@ from kerasdist.private import coordinator_adapter, custom_parts, keras_fit, kera
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
+from kerasdist.training.hooks import scope_checks
+from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
-from kerasdist.training.parameter_servers import abandonment, ledger, sharded_variables
+from kerasdist.training.parameter_servers import abandonment, ledger
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
 from kerasdist.training.parameter_servers.worker_steps import WorkerSteps
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.step.lazy_logs import RecentLogs
 from kerasdist.training.step.model_step import ModelStep, TraceAgainError
 
 # Age of the logs at which they are read again: that takes milliseconds.
@@ -42,7 +43,7 @@ class WorkerStepFunction(TrainFunction):
     """
 
     def __init__(self, model, step, **arguments):
-        sharded_variables.check_placement(model)
+        scope_checks.check_placement(model)
         self._strategy = model.distribute_strategy
         self._copies = LocalCopies(model) if custom_parts.is_original_step(step) else None
         self._step = ModelStep(

@@ -19,6 +19,7 @@ import tensorflow as tf
 from kerasdist.cluster import Task
 from kerasdist.private import keras_optimizers, scopes, variable_adapter
 from kerasdist.training.context import deployment
+from kerasdist.training.hooks import divided_values
 from kerasdist.training.parameter_servers import sharded_variables
 from kerasdist.training.step import step_times
 
@@ -187,7 +188,7 @@ def _bytes_of(gradients: list, variables: list) -> dict[int, Any]:
     for gradient, variable in zip(gradients, variables, strict=True):
         if gradient is None:
             continue
-        parts = sharded_variables.parts_of(variable_adapter.value_of(variable))
+        parts = divided_values.parts_of(variable_adapter.value_of(variable))
         for part in parts:
             size = math.prod(part.shape) * part.dtype.size
             if isinstance(gradient, tf.IndexedSlices):  # Over all parts; taken as even.

@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from kerasdist.support.replaced_method import ReplacedMethods
 from kerasdist.training.context import peers, traits
+from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.report.wrapper import Wrapper
-from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.trial import rehearsal
 
 

@@ -9,7 +9,7 @@ import keras
 
 from kerasdist.support import terminal
 from kerasdist.training.context import running_call
-from kerasdist.training.step.lazy_logs import LazyLogs
+from kerasdist.training.hooks.lazy_logs import LazyLogs
 
 # What `callbacks.Throughput` adds to the logs of an epoch; the line has a rate.
 _RATE = "examples_per_second"

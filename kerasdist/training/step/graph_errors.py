@@ -1,8 +1,4 @@
-"""Errors from inside compiled steps, in our words.
-
-TensorFlow reports a failed check as an InvalidArgumentError with the graph's stack in it. A message
-made here is found again in that text and becomes the Python error it was meant to be.
-"""
+"""Errors from inside compiled steps, in our words."""
 
 import itertools
 import re
@@ -12,10 +8,8 @@ import tensorflow as tf
 from kerasdist.private import custom_parts
 from kerasdist.training.step import variable_creation
 
-_PATTERN = re.compile(r"\[kerasdist (\w+)\] (.*?) \[end\]", re.DOTALL)
 # What TensorFlow adds to what an operation says: colors, and the names of operations.
 _CLUTTER = re.compile(r"\x1b\[\d+m|\{\{.*?\}\} ?|\[Op:\w+\]( name:)?")
-_CLASSES = {"ValueError": ValueError, "FloatingPointError": FloatingPointError}
 # What a part of the batch can be the reason of, by the words of TensorFlow, Keras and NumPy.
 _OF_SHAPES = (ValueError, IndexError, tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
 _SHAPES = re.compile(
@@ -28,19 +22,6 @@ MEMORY_OF_WHOLE_BATCH = (
     "Each replica computes the whole batch; a warning has given the reason. Change what it names, "
     "so that each replica gets its part of the batch, or make the batch smaller."
 )
-
-
-def message(error_class: type[Exception], text: str) -> str:
-    """Returns the message for a check inside the graph that means `error_class(text)`."""
-    return f"[kerasdist {error_class.__name__}] {text} [end]"
-
-
-def explained(error: Exception) -> Exception:
-    """Returns what a check of ours meant, or any other error as it is."""
-    if not isinstance(error, tf.errors.InvalidArgumentError):
-        return error
-    found = _PATTERN.search(str(error))
-    return _CLASSES[found[1]](found[2]) if found else error
 
 
 def in_a_line(error: Exception) -> str:

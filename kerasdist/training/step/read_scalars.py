@@ -14,8 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers, traced_graphs, variable_adapter
-from kerasdist.training.gradients import called_optimizers
-from kerasdist.training.hooks import step_variables
+from kerasdist.training.hooks import called_optimizers, step_variables
 from kerasdist.training.replica import own_attributes
 
 # Of a whole number, such as a phase of the training. One that counts epochs has more.

@@ -4,6 +4,7 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.epoch_iterator import GlobalBatches
+from kerasdist.training.hooks import graph_checks
 from kerasdist.training.losses import whole_metrics
 from kerasdist.training.step import graph_errors, replica_run
 from kerasdist.training.step.model_step import ModelStep
@@ -74,7 +75,7 @@ class RepeatedBatches:
         if not isinstance(failure, replica_run.OwnConditionError):
             step = self._step
             text = graph_errors.describe_failure(
-                graph_errors.explained(failure), self._model, step.step, step.first_axes.describe()
+                graph_checks.explained(failure), self._model, step.step, step.first_axes.describe()
             )
         (text,) = replica_run.with_repeated([text], self._strategy)
         warn(text)

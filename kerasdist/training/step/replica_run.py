@@ -20,7 +20,7 @@ from kerasdist.support.unique import unique
 from kerasdist.training.context import peers, traits
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import aggregated_states, randomness, shared_calls
-from kerasdist.training.gradients.sliced_gradients import map_values
+from kerasdist.training.hooks.gradient_values import map_values
 from kerasdist.training.hooks.graph_function import rare_cond
 from kerasdist.training.losses import loss_scale
 from kerasdist.training.replica.dependence import Dependence

@@ -17,12 +17,12 @@ from kerasdist.training.context import deployment, peers, running_call
 from kerasdist.training.data import batches, data_checks
 from kerasdist.training.data.batches import without_optionals
 from kerasdist.training.data.epoch_iterator import GlobalBatches
-from kerasdist.training.hooks import step_variables, update_callback
+from kerasdist.training.hooks import graph_checks, step_variables, update_callback
+from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.replica import draws
 from kerasdist.training.step import graph_errors, replica_run, step_loops
 from kerasdist.training.step.first_step_check import FirstStepCheck
-from kerasdist.training.step.lazy_logs import LazyLogs
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.repeated_batches import RepeatedBatches
 from kerasdist.training.step.step_graphs import ITERATORS, StepGraphs
@@ -202,7 +202,7 @@ class StepFunction(TrainFunction):
 
     def _explained(self, error: Exception) -> tuple[Exception, Exception | None]:
         """Returns the error that is raised in place of one, and what is shown as its cause."""
-        told = graph_errors.explained(error)
+        told = graph_checks.explained(error)
         if told is not error:
             return told, None
         if self.is_repeated and isinstance(error, tf.errors.ResourceExhaustedError):

@@ -9,10 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.context import peers, traits
-from kerasdist.training.hooks import step_variables, update_callback
+from kerasdist.training.hooks import graph_checks, lazy_logs, step_variables, update_callback
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.losses.metric_results import MetricResults
-from kerasdist.training.step import graph_errors, lazy_logs
 
 
 class StepLogs:
@@ -190,7 +189,7 @@ def _checks_of_shapes(replicas: list) -> list:
             if not shapes[0].is_compatible_with(shapes[1]):
                 raise ValueError(text)
             if not all(shape.is_fully_defined() for shape in shapes):
-                message = graph_errors.message(ValueError, text)
+                message = graph_checks.message(ValueError, text)
                 sizes = tf.shape(value), tf.shape(another)
                 checks.append(tf.debugging.assert_equal(*sizes, message=message))
     return checks

@@ -10,10 +10,11 @@ from kerasdist.private import custom_parts, keras_threads
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.gradients import randomness
+from kerasdist.training.hooks import lazy_logs
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.losses import batch_statistics
 from kerasdist.training.replica import own_attributes, replicas
-from kerasdist.training.step import lazy_logs, replica_run
+from kerasdist.training.step import replica_run
 from kerasdist.training.step.step_function import StepFunction
 from kerasdist.training.trial import assignments, rehearsal
 from kerasdist.training.trial.watched_step import copies_of, slots_of

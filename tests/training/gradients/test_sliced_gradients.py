@@ -19,16 +19,6 @@ FIT = {"batch_size": 12, "epochs": 2, "shuffle": False, "verbose": 0}
 DISTANCES = np.arange(5)[:, None] - np.arange(5)[None] + 4
 
 
-def test_values_are_mapped_where_a_gradient_has_some():
-    slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([0, 7]), [9, 1])
-
-    mapped = sliced_gradients.map_values(slices, lambda values: values * 2)
-
-    assert mapped.values.numpy().tolist() == [[2.0], [4.0]]
-    assert mapped.indices is slices.indices
-    assert sliced_gradients.map_values(None, lambda values: values * 2) is None
-
-
 class Relative(keras.layers.Layer):
     """Adds a bias for the distance of two tokens, as T5 and Swin do: a row for many pairs."""
 

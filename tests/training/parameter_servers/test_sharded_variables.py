@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import keras_optimizers, variable_adapter
+from kerasdist.training.hooks import divided_values
 from kerasdist.training.parameter_servers import sharded_variables
 
 ROWS = np.arange(10, dtype="float32").reshape(5, 2)
@@ -130,7 +131,7 @@ def test_slots_are_divided_like_their_weight():
     )
 
     assert slot.lives_beside is weight
-    assert [part.shape.as_list() for part in sharded_variables.parts_of(slot)] == [[3, 2], [2, 2]]
+    assert [part.shape.as_list() for part in divided_values.parts_of(slot)] == [[3, 2], [2, 2]]
     np.testing.assert_array_equal(tf.convert_to_tensor(slot), ROWS)
 
 

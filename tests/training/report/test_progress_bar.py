@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kerasdist.support import terminal
+from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.report import progress_bar
 from kerasdist.training.report.progress_bar import ProgressBar
-from kerasdist.training.step.lazy_logs import LazyLogs
 from tests import strategies
 from tests.strategies import each_kind_of_strategy
 

@@ -17,22 +17,6 @@ X = np.random.default_rng(0).normal(size=(32, 5, 1)).astype("float32")
 Y = X.sum(axis=1)
 
 
-def test_a_message_from_the_graph_becomes_the_error_it_was_meant_to_be():
-    text = f"assertion failed: [{graph_errors.message(FloatingPointError, 'NaN in it.')}] [Op:x]"
-
-    told = graph_errors.explained(tf.errors.InvalidArgumentError(None, None, text))
-
-    assert type(told) is FloatingPointError
-    assert str(told) == "NaN in it."
-
-
-@pytest.mark.parametrize(
-    "error", [tf.errors.InvalidArgumentError(None, None, "of another"), ValueError("of a program")]
-)
-def test_any_other_error_stays_what_it_is(error):
-    assert graph_errors.explained(error) is error
-
-
 def make_stateful(batch_size):
     model = keras.Sequential(
         [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.step.lazy_logs import LazyLogs, as_numbers, nesting_of
+from kerasdist.training.hooks.lazy_logs import LazyLogs, as_numbers, nesting_of
 from tests import strategies
 
 USES = {

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.training.gradients import called_optimizers
+from kerasdist.training.hooks import called_optimizers
 from tests.strategies import on_two_replicas
 
 X = np.ones((4, 2), "float32")
