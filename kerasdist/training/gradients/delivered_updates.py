@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import keras_optimizers, keras_threads, traced_graphs, variable_adapter
+from kerasdist.private import keras_optimizers, keras_threads, variable_adapter
 from kerasdist.training.context import peers, traits
 from kerasdist.training.gradients import aggregated_states
-from kerasdist.training.replica import replicas
+from kerasdist.training.replica import graph_facts, replicas
 
 
 def clip(original, optimizer, gradients):
@@ -59,11 +59,11 @@ def assign(original, variable, value):
     is_number = not isinstance(value, tf.Tensor)  # It is not computed.
     if is_number or keras_threads.is_stateless() or not _is_of_several_workers(variable):
         return aggregated_states.assign(original, variable, value)
-    added = traced_graphs.addend_of(variable.value, value)
+    added = graph_facts.addend_of(variable.value, value)
     if added is not None:
         variable_adapter.add_in_place(variable, tf.broadcast_to(added, variable.shape))
         return value
-    if _is_of_metric(variable) and traced_graphs.is_read_for(variable.value, value):
+    if _is_of_metric(variable) and graph_facts.is_read_for(variable.value, value):
         _check_one_worker(variable)
     return original(variable, value)
 

@@ -22,7 +22,7 @@ from kerasdist.private import keras_threads, strategy_adapter
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
-from kerasdist.training.replica import draws, replicas
+from kerasdist.training.replica import draws, graph_facts, replicas
 
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
@@ -90,7 +90,7 @@ def _seeded(graph, seed: int | None) -> Generator[None]:
 
 def warn_of_repeats(graph: tf.Graph, num_workers: int) -> None:
     """Warns if workers that run one graph, which the chief has traced, draw the same numbers."""
-    if num_workers > 1 and draws.has_state_in(graph):
+    if num_workers > 1 and graph_facts.has_state_of_draws(graph):
         warn(
             "The step draws with `tf.random`, of which every worker begins with the same numbers: "
             f"those of one step come again in steps of the other {num_workers - 1}. Draw with "

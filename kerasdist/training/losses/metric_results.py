@@ -22,7 +22,7 @@ from kerasdist.private import custom_parts, variable_adapter
 from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
-from kerasdist.training.replica import replicas
+from kerasdist.training.replica import graph_facts, replicas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class MetricResults:
 
     def _num_uses(self) -> dict[int, int]:
         given = _symbolic([*self._given.values()])
-        return {id(each): len(each.consumers()) for each in given}
+        return {id(each): graph_facts.num_uses(each) for each in given}
 
     def _forget(self, method, metric, results: dict, *args, **kwargs) -> Any:
         self._of_model.pop(threading.get_ident(), None)
@@ -226,7 +226,7 @@ class MetricResults:
             metric
             for identity, (metric, _) in self._results.items()
             if any(
-                each.graph is graph and len(each.consumers()) > uses.get(id(each), 0)
+                each.graph is graph and graph_facts.num_uses(each) > uses.get(id(each), 0)
                 for each in _symbolic(self._given[identity])
             )
             and not _is_of_all_examples(metric)

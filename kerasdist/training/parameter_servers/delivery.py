@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.private import keras_optimizers, stand_ins, traced_graphs, variable_adapter
+from kerasdist.private import keras_optimizers, stand_ins, variable_adapter
 from kerasdist.training.hooks import divided_values
 from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
-from kerasdist.training.replica import replicas
+from kerasdist.training.replica import graph_facts, replicas
 
 
 class RemoteDelivery:
@@ -268,7 +268,7 @@ class RemoteDelivery:
     def _uses_on(self, device) -> list[tf.Operation]:
         """Returns what has read the weights of `device`, which an update waits for."""
         parts = [part for part in self._updated if part.device == device]
-        return list(itertools.chain(*map(traced_graphs.uses_of, parts)))
+        return list(itertools.chain(*map(graph_facts.uses_of, parts)))
 
     def _numbers_at(self, device) -> contextlib.AbstractContextManager:
         """Lets the optimizer read its own numbers from what was sent to `device`.

@@ -10,8 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import traced_graphs
+from kerasdist.training.replica import graph_facts
+from kerasdist.training.replica.graph_facts import key_of
 
-_READS = ("ReadVariableOp", "VariableShape")
+Key = tuple[int, str]
 _PASSED = ("Identity", "Cast")
 _ADDITIONS = ("Add", "AddV2", "AddN")
 
@@ -27,29 +29,18 @@ def no_sums(variables: list, *, but_for: Container[tf.Operation] = ()) -> list:
         Those to which it assigns something else than themselves and what is known without them, and
         those that it reads for another one: both need the value that the variable really has.
     """
-    handles = {id(each): _handle_in_graph(each) for each in variables}
-    names = {handle.name for handle in handles.values() if handle is not None}
-    needed: set[str] = set()
-    for handle in handles.values():
-        for write in () if handle is None else _writes(handle):
+    pairs = zip(variables, graph_facts.handles_of(variables), strict=True)
+    known = [(variable, handle) for variable, handle in pairs if handle is not None]
+    keys = {key_of(handle) for _, handle in known}
+    needed: set[Key] = set()
+    for _, handle in known:
+        for write in graph_facts.writes_of(handle):
             if write not in but_for:
-                needed |= _needed(write, handle, names)
-    return [each for each in variables if getattr(handles[id(each)], "name", None) in needed]
+                needed |= _needed(write, handle, keys)
+    return [variable for variable, handle in known if key_of(handle) in needed]
 
 
-def _handle_in_graph(variable):
-    """Returns the handle by which the graph knows a variable; None where it does not."""
-    graph: Any = tf.compat.v1.get_default_graph()
-    captured = {id(outer): inner for outer, inner in graph.captures}
-    handle = captured.get(id(variable.handle), variable.handle)
-    return handle if tf.is_symbolic_tensor(handle) and handle.graph is graph else None
-
-
-def _writes(handle) -> list:
-    return [user for user in handle.consumers() if user.type not in _READS]
-
-
-def _needed(write, handle, names: set[str]) -> set[str]:
+def _needed(write: tf.Operation, handle: tf.Tensor, keys: set[Key]) -> set[Key]:
     """Returns which variables must have their own value, for one operation that sets `handle`."""
     values = [each for each in write.inputs if each.dtype != tf.resource]
     if write.type == "AssignVariableOp":
@@ -57,30 +48,31 @@ def _needed(write, handle, names: set[str]) -> set[str]:
     elif write.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
         addends = values
     elif (inner := traced_graphs.called_graph(write)) is not None:
-        return _needed_inside(write, inner, names) | _read(values, names)
+        return _needed_inside(write, inner, keys) | _read(values, keys)
     else:  # A condition, a loop, a scatter.
         addends = None
     if addends is None:
-        given = {each.name for each in write.inputs if each.name in names}
-        return given | _read(values, names)
-    return _read(addends, names)
+        return (keys & set(map(key_of, write.inputs))) | _read(values, keys)
+    return _read(addends, keys)
 
 
-def _needed_inside(call, graph, names: set[str]) -> set[str]:
+def _needed_inside(call: tf.Operation, graph: Any, keys: set[Key]) -> set[Key]:
     """Returns the same for a call of a function, which has a graph of its own."""
     outside = {
-        inner.name: outer.name
+        key_of(inner): key_of(outer)
         for outer, inner in zip(call.inputs, graph.inputs, strict=True)
-        if outer.name in names
+        if key_of(outer) in keys
     }
-    handles = [inner for inner in graph.inputs if inner.name in outside]
     found = [
-        _needed(write, handle, set(outside)) for handle in handles for write in _writes(handle)
+        _needed(write, handle, set(outside))
+        for handle in graph.inputs
+        if key_of(handle) in outside
+        for write in graph_facts.writes_of(handle)
     ]
-    return {outside[name] for name in set().union(*found)}
+    return {outside[key] for key in set().union(*found)}
 
 
-def _addends(value, handle) -> list | None:
+def _addends(value: tf.Tensor, handle: tf.Tensor) -> list | None:
     """Returns what a value adds to its variable; None if it is no such sum."""
     operation = value.op
     if operation.type in _PASSED:
@@ -95,15 +87,6 @@ def _addends(value, handle) -> list | None:
     return None
 
 
-def _read(tensors: Iterable, names: set[str]) -> set[str]:
+def _read(tensors: Iterable[tf.Tensor], keys: set[Key]) -> set[Key]:
     """Returns which variables some tensors are computed with."""
-    read, seen, rest = set(), set(), list(tensors)
-    while rest:
-        tensor = rest.pop()
-        if tensor.name in seen:
-            continue
-        seen.add(tensor.name)
-        if tensor.name in names:
-            read.add(tensor.name)
-        rest.extend(tensor.op.inputs)
-    return read
+    return keys & {key_of(tensor) for tensor in graph_facts.upstream(tensors)}

@@ -7,14 +7,11 @@ follow the model's the other. Nothing in a program says which; its graph does. W
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.training.data import batches
-
-# Of those that TensorFlow calls stateful, the ones that only read a variable.
-_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
+from kerasdist.training.replica import graph_facts
 
 
 class Dependence:
@@ -50,13 +47,12 @@ class Dependence:
         """
         if tf.executing_eagerly():
             return []
-        graph: Any = tf.compat.v1.get_default_graph()
-        handles = {id(outer): inner for outer, inner in graph.captures}
-        return [each for each in variables if self._is_set_by_batch(handles.get(id(each.handle)))]
+        pairs = zip(variables, graph_facts.handles_of(variables), strict=True)
+        return [variable for variable, handle in pairs if self._is_set_by_batch(handle)]
 
     def is_in(self, structure) -> bool:
         """Whether a structure has a tensor, of the graph that is traced, that does."""
-        return self._any(_symbolic(structure), lambda tensor: False)
+        return self._any(graph_facts.symbolic_in(structure), lambda tensor: False)
 
     def is_common(self, structure, *, may_read: bool) -> bool:
         """Whether tensors are computed from sums over the replicas and constants alone.
@@ -68,7 +64,7 @@ class Dependence:
         if tf.executing_eagerly():
             return False
         is_found = functools.partial(_is_of_one_replica, may_read=may_read)
-        return not self._any(_symbolic(structure), is_found)
+        return not self._any(graph_facts.symbolic_in(structure), is_found)
 
     def is_common_by_now(self, structure) -> bool:
         """Whether tensors are so, or computed from variables that the batch has not set so far."""
@@ -78,7 +74,7 @@ class Dependence:
             return known is not None and not any(map(known.is_of_batch, leaves))
         if not self.is_common(structure, may_read=True):
             return False
-        return not self._any(_symbolic(structure), self._reads_what_batch_has_set)
+        return not self._any(graph_facts.symbolic_in(structure), self._reads_what_batch_has_set)
 
     def has_own_condition(self, graph, outermost) -> bool:
         """Whether each replica decides for itself if what is traced in `graph` happens.
@@ -88,16 +84,14 @@ class Dependence:
             outermost: See `graph`.
         """
         while graph is not outermost:
-            outer = graph.outer_graph
-            deciding = [each.inputs[0] for each in outer.get_operations() if _calls(each, graph)]
-            if self._any(deciding, _is_random):
+            if self._any(graph_facts.deciding(graph), graph_facts.is_random):
                 return True
-            graph = outer
+            graph = graph.outer_graph
         return False
 
     def _reads_what_batch_has_set(self, tensor) -> bool:
         operation = tensor.op
-        return operation.type in _READS and self._is_set_by_batch(operation.inputs[0])
+        return graph_facts.is_read(operation) and self._is_set_by_batch(operation.inputs[0])
 
     def _is_set_by_batch(self, handle) -> bool:
         if handle is None:  # The step has nothing to do with it.
@@ -108,56 +102,21 @@ class Dependence:
 
     def _any(self, tensors: list, is_found: Callable) -> bool:
         """Whether some tensors are computed with something of the batch, or with what is found."""
-        seen = set(self._of_all)
-        while tensors:
-            tensor = tensors.pop()
-            key = _key_of(tensor)
-            if key in seen:
-                continue
-            if key in self._of_batch or is_found(tensor):
-                return True
-            seen.add(key)
-            tensors.extend([*tensor.op.inputs, *_captured(tensor)])
-        return False
+        return any(
+            graph_facts.key_of(tensor) in self._of_batch or is_found(tensor)
+            for tensor in graph_facts.upstream(tensors, known=self._of_all)
+        )
 
 
 def _is_of_one_replica(tensor, *, may_read: bool) -> bool:
     """Whether an operation may give each replica something of its own, such as random numbers."""
     operation = tensor.op
-    is_allowed = may_read and operation.type in _READS
+    is_allowed = may_read and graph_facts.is_read(operation)
     # Such as the variable of a loop.
-    is_argument = operation.type == "Placeholder" and not _outer(tensor)
-    return is_argument or _is_random(tensor) or (operation.op_def.is_stateful and not is_allowed)
-
-
-def _is_random(tensor) -> bool:
-    return "Random" in tensor.op.type
-
-
-def _calls(operation: tf.Operation, graph) -> bool:
-    """Whether a condition has a branch that was traced in `graph`."""
-    names = ("then_branch", "else_branch") if operation.type in ("If", "StatelessIf") else ()
-    return any(operation.get_attr(name).name == graph.name for name in names)
-
-
-def _captured(tensor) -> list:
-    """Returns the symbolic tensor of an outer graph that one of a condition or loop stands for."""
-    outers = _outer(tensor) if tensor.op.type == "Placeholder" else []
-    return [outer for outer in outers if tf.is_symbolic_tensor(outer)]
-
-
-def _outer(placeholder) -> list:
-    return [outer for outer, inner in placeholder.graph.captures if inner is placeholder]
-
-
-def _symbolic(structure) -> list:
-    leaves = tf.nest.flatten(structure, expand_composites=True)
-    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and tf.is_symbolic_tensor(leaf)]
+    is_argument = operation.type == "Placeholder" and not graph_facts.outer_of(tensor)
+    is_state = operation.op_def.is_stateful and not is_allowed
+    return is_argument or is_state or graph_facts.is_random(tensor)
 
 
 def _keys_of(structure) -> set[tuple]:
-    return set(map(_key_of, _symbolic(structure)))
-
-
-def _key_of(tensor) -> tuple:
-    return id(tensor.graph), tensor.name
+    return set(map(graph_facts.key_of, graph_facts.symbolic_in(structure)))

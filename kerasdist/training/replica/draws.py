@@ -7,7 +7,6 @@ device by nature. Where every example gets the same numbers, whatever still diff
 import contextlib
 import functools
 import inspect
-import itertools
 import threading
 from collections.abc import Generator
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from kerasdist.private import scopes
 from kerasdist.support.users_line import warn
+from kerasdist.training.replica import graph_facts
 
 # Functions whose first argument is a shape, each with the one that does the same from a seed alone.
 _SHAPED = {
@@ -39,18 +39,6 @@ def are_alike() -> bool:
     return any(draws.are_alike for draws in _entered)
 
 
-def has_state_in(graph: tf.Graph) -> bool:
-    """Whether operations of a graph draw from states of their own, as `tf.random.normal` does.
-
-    In another graph the same operations begin with other numbers. Those of Keras draw from a
-    variable.
-    """
-    definition = graph.as_graph_def()
-    functions = (function.node_def for function in definition.library.function)
-    nodes = itertools.chain(definition.node, *functions)
-    return any("seed2" in node.attr for node in nodes)
-
-
 @contextlib.contextmanager
 def looked_for_in_update(optimizer, step) -> Generator[None]:
     """Warns if an optimizer draws with `tf.random`: each replica's weights get other numbers.
@@ -67,8 +55,7 @@ def looked_for_in_update(optimizer, step) -> Generator[None]:
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
     yield
-    one_of_each_type = {each.type: each for each in graph.get_operations()[num_before:]}
-    if any("seed2" in each.node_def.attr for each in one_of_each_type.values()):
+    if graph_facts.draws_from_state(graph.get_operations()[num_before:]):
         warn(
             f"The update of {type(optimizer).__name__} draws with `tf.random`, of which every "
             "replica has numbers of its own, so that their weights drift apart. Draw with "

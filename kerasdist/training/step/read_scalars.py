@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kerasdist.private import custom_parts, keras_optimizers, traced_graphs, variable_adapter
+from kerasdist.private import custom_parts, keras_optimizers, variable_adapter
 from kerasdist.training.hooks import called_optimizers, step_variables
-from kerasdist.training.replica import own_attributes
+from kerasdist.training.replica import graph_facts, own_attributes
 
 # Of a whole number, such as a phase of the training. One that counts epochs has more.
 _MOST_VALUES = 4
@@ -70,7 +70,7 @@ class ReadScalars:
         if self._graph is None:
             read = [variable for _, variable in own_attributes.states_of(self._model)]
         else:
-            read = traced_graphs.only_read_in(self._graph)
+            read = graph_facts.only_read_in(self._graph)
         known = self._set_by_training()
         return [
             each

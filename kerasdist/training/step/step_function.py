@@ -20,7 +20,7 @@ from kerasdist.training.data.epoch_iterator import GlobalBatches
 from kerasdist.training.hooks import graph_checks, step_variables, update_callback
 from kerasdist.training.hooks.lazy_logs import LazyLogs
 from kerasdist.training.hooks.train_function import TrainFunction
-from kerasdist.training.replica import draws
+from kerasdist.training.replica import graph_facts
 from kerasdist.training.step import graph_errors, replica_run, step_loops
 from kerasdist.training.step.first_step_check import FirstStepCheck
 from kerasdist.training.step.model_step import ModelStep
@@ -355,7 +355,7 @@ class StepFunction(TrainFunction):
         self._check.note_trace()
         if self._lookers and not tf.executing_eagerly() and not self._step.is_quiet:
             # Two graphs would draw other numbers than one, and end with other weights.
-            self._is_never_quiet |= draws.has_state_in(tf.compat.v1.get_default_graph())
+            self._is_never_quiet |= graph_facts.has_state_of_draws(tf.compat.v1.get_default_graph())
         if _STOP in result.sums:
             with replica_run.after(batch, checks):
                 self._num_stop_requests.assign(tf.cast(result.sums[_STOP], tf.float32))
