@@ -68,9 +68,9 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
             longer="barrier(timeout_secs=...)",
         )
     elif cluster.num_ps == 0:
-        from kerasdist.lifetime import notices
+        from kerasdist.lifetime import key_value_store
 
-        notices.wait_for_all(cluster, key, timeout_secs=timeout_secs)
+        key_value_store.wait_for_all(cluster, key, timeout_secs=timeout_secs)
     _num_barriers[name] = number
 
 

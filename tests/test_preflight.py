@@ -1,4 +1,4 @@
-"""The meeting of the tasks before TensorFlow starts: real sockets on loopback, no TensorFlow."""
+"""The rendezvous of the tasks before TensorFlow starts: real sockets on loopback, no TensorFlow."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from kerasdist.preflight import (
     addresses,
     connections,
     leader,
-    meeting,
+    rendezvous,
     tensorflow_server,
     wait_for_peers,
 )
@@ -195,7 +195,7 @@ def test_name_that_resolves_later_is_tried_again(monkeypatch):
 
 
 def test_progress_says_who_is_missing_and_how_long(monkeypatch):
-    monkeypatch.setattr(meeting, "PROGRESS_SECS", 0.5)
+    monkeypatch.setattr(rendezvous, "PROGRESS_SECS", 0.5)
     jobs = workers(8)
     lines, told_to_1 = [], []
 

@@ -14,9 +14,9 @@ from kerasdist.preflight.addresses import UNRESOLVED
 from kerasdist.preflight.connections import Connections
 from kerasdist.preflight.contact import Contact
 from kerasdist.preflight.follower import follow
-from kerasdist.preflight.hello import Hello
+from kerasdist.preflight.handshake import Handshake
 from kerasdist.preflight.leader import lead
-from kerasdist.preflight.meeting import Meeting
+from kerasdist.preflight.rendezvous import Rendezvous
 from tests.clock import Clock, RunningClock
 
 pytestmark = pytest.mark.timeout(60)
@@ -88,8 +88,8 @@ def connect(connections, ends, task, *, is_call=True):
     return connections.add(ours, is_call=is_call)
 
 
-def hello_of(index, addresses, facts=FACTS):
-    return Hello.of(Cluster(jobs={"worker": addresses}, task=Task("worker", index)), facts)
+def handshake_of(index, addresses, facts=FACTS):
+    return Handshake.of(Cluster(jobs={"worker": addresses}, task=Task("worker", index)), facts)
 
 
 def test_connection_without_a_hello_ends_after_ten_seconds(connections, ends, clock):
@@ -106,7 +106,7 @@ def test_connection_without_a_hello_ends_after_ten_seconds(connections, ends, cl
 
 def test_task_may_be_silent_unless_it_owes_an_answer(connections, ends, clock):
     task = connect(connections, ends, "worker 1")
-    task.introduce(hello_of(1, ["a:1", "b:1"]))
+    task.introduce(handshake_of(1, ["a:1", "b:1"]))
     clock.sleep(1000)
     assert not list(connections.receive(0)) and task.is_answered
 
@@ -119,7 +119,7 @@ def test_task_may_be_silent_unless_it_owes_an_answer(connections, ends, clock):
 def test_hanging_up_does_not_wait_for_ever(ends):
     with Connections(socket.create_server(("127.0.0.1", 0)), clock=RunningClock()) as connections:
         task = connect(connections, ends, "worker 1")
-        task.introduce(hello_of(1, ["a:1", "b:1"]))
+        task.introduce(handshake_of(1, ["a:1", "b:1"]))
         connections.hang_up()
 
         assert not task.end
@@ -131,8 +131,8 @@ def lines():
 
 
 @pytest.fixture
-def make_meeting(clock, called_at, lines):
-    """Makes the meeting of one of 3 workers, which calls nobody and hears what the test says."""
+def make_rendezvous(clock, called_at, lines):
+    """Makes the rendezvous of one of 3 workers, which calls nobody and hears what the test says."""
     with contextlib.ExitStack() as stack:
 
         def make(index, heard=lambda secs: ()):
@@ -141,8 +141,8 @@ def make_meeting(clock, called_at, lines):
             addresses[index] = f"127.0.0.1:{free.getsockname()[1]}"
             free.close()
             cluster = Cluster(jobs={"worker": addresses}, task=Task("worker", index))
-            meeting = stack.enter_context(
-                Meeting(
+            rendezvous = stack.enter_context(
+                Rendezvous(
                     cluster,
                     FACTS,
                     timeout_secs=300,
@@ -154,18 +154,18 @@ def make_meeting(clock, called_at, lines):
 
             def listen_for_a_second():
                 clock.sleep(1)
-                yield from heard(meeting.secs)
+                yield from heard(rendezvous.secs)
 
-            meeting.round = listen_for_a_second
-            return meeting
+            rendezvous.round = listen_for_a_second
+            return rendezvous
 
         yield make
 
 
-def test_progress_is_reported_every_ten_seconds(make_meeting, clock, lines):
-    meeting = make_meeting(1)
+def test_progress_is_reported_every_ten_seconds(make_rendezvous, clock, lines):
+    rendezvous = make_rendezvous(1)
     for _ in range(35):
-        meeting.report_progress([meeting.contacts["worker 0"]])
+        rendezvous.report_progress([rendezvous.contacts["worker 0"]])
         clock.sleep(1)
 
     assert lines == [
@@ -174,13 +174,13 @@ def test_progress_is_reported_every_ten_seconds(make_meeting, clock, lines):
 
 
 def test_name_that_does_not_resolve_is_reported_at_once_and_then_like_others(
-    make_meeting, clock, lines
+    make_rendezvous, clock, lines
 ):
-    meeting = make_meeting(1)
-    leader = meeting.contacts["worker 0"]
+    rendezvous = make_rendezvous(1)
+    leader = rendezvous.contacts["worker 0"]
     for secs in range(35):
         leader.status = UNRESOLVED if secs >= 3 else "refused"
-        meeting.report_progress([leader])
+        rendezvous.report_progress([leader])
         clock.sleep(1)
 
     assert [line.split(", ")[1] for line in lines] == [
@@ -188,40 +188,42 @@ def test_name_that_does_not_resolve_is_reported_at_once_and_then_like_others(
     ]
 
 
-def test_follower_gives_up_at_the_timeout(make_meeting, clock):
+def test_follower_gives_up_at_the_timeout(make_rendezvous, clock):
     with pytest.raises(ClusterStartError, match=r"within 300 s. worker 1 .* waited for:\n  worker"):
-        follow(make_meeting(1), may_be_late=False)
+        follow(make_rendezvous(1), may_be_late=False)
 
     assert clock() == 1300
 
 
-def test_follower_that_is_led_gives_the_verdict_time_to_arrive(make_meeting, ends, clock):
-    meeting = make_meeting(1)
-    leader = connect(meeting.connections, ends, "worker 0")
-    leader.introduce(hello_of(0, ["a:1", "b:1", "c:1"]))
+def test_follower_that_is_led_gives_the_verdict_time_to_arrive(make_rendezvous, ends, clock):
+    rendezvous = make_rendezvous(1)
+    leader = connect(rendezvous.connections, ends, "worker 0")
+    leader.introduce(handshake_of(0, ["a:1", "b:1", "c:1"]))
     with pytest.raises(ClusterStartError):
-        follow(meeting, may_be_late=False)
+        follow(rendezvous, may_be_late=False)
 
     assert clock() == 1305
 
 
-def test_follower_starts_when_the_leader_says_so(make_meeting, clock):
-    meeting = make_meeting(1, lambda secs: [(None, {"kerasdist": "go"})] if secs == 70 else ())
-    follow(meeting, may_be_late=False)
+def test_follower_starts_when_the_leader_says_so(make_rendezvous, clock):
+    rendezvous = make_rendezvous(
+        1, lambda secs: [(None, {"kerasdist": "go"})] if secs == 70 else ()
+    )
+    follow(rendezvous, may_be_late=False)
 
     assert clock() == 1070
 
 
-def introduce(meeting, ends, index, facts=FACTS):
+def introduce(rendezvous, ends, index, facts=FACTS):
     """Lets a worker be reached by the leader and reach it; returns the leader's call."""
     task = f"worker {index}"
-    hello = hello_of(index, list(meeting.hello.addresses.values()), facts)
+    handshake = handshake_of(index, list(rendezvous.handshake.addresses.values()), facts)
     for is_call in (True, False):
-        connection = connect(meeting.connections, ends, task, is_call=is_call)
-        connection.introduce(hello)
+        connection = connect(rendezvous.connections, ends, task, is_call=is_call)
+        connection.introduce(handshake)
         if is_call:
-            meeting.contacts[task].connection = connection
-    return meeting.contacts[task].connection
+            rendezvous.contacts[task].connection = connection
+    return rendezvous.contacts[task].connection
 
 
 def said_to(end):
@@ -231,50 +233,52 @@ def said_to(end):
     return []
 
 
-def test_leader_starts_those_that_are_there_at_once(make_meeting, ends, clock):
-    meeting = make_meeting(0)
+def test_leader_starts_those_that_are_there_at_once(make_rendezvous, ends, clock):
+    rendezvous = make_rendezvous(0)
     for index in (1, 2):
-        introduce(meeting, ends, index)
-    lead(meeting)
+        introduce(rendezvous, ends, index)
+    lead(rendezvous)
 
     assert clock() == 1001
     assert said_to(ends["worker 1", True]) == said_to(ends["worker 2", True]) == ["go"]
 
 
-def test_leader_gives_up_at_the_timeout_and_says_so(make_meeting, ends, clock):
-    meeting = make_meeting(0)
-    introduce(meeting, ends, 1)
+def test_leader_gives_up_at_the_timeout_and_says_so(make_rendezvous, ends, clock):
+    rendezvous = make_rendezvous(0)
+    introduce(rendezvous, ends, 1)
     with pytest.raises(ClusterStartError, match=r"waited for:\n  worker 2 \(c:1\)"):
-        lead(meeting)
+        lead(rendezvous)
 
     assert clock() == 1300
     assert said_to(ends["worker 1", True])[-1] == "stop"
 
 
-def test_leader_hears_once_more_of_a_task_that_it_has_not_heard_for_long(make_meeting, ends, clock):
+def test_leader_hears_once_more_of_a_task_that_it_has_not_heard_for_long(
+    make_rendezvous, ends, clock
+):
     def heard(secs):
         if secs == 6:  # All have come; worker 1 was heard 6 s ago.
-            introduce(meeting, ends, 2)
+            introduce(rendezvous, ends, 2)
         if secs == 9:
-            first.introduce(first.hello)
+            first.introduce(first.handshake)
         return ()
 
-    meeting = make_meeting(0, heard)
-    first = introduce(meeting, ends, 1)
-    lead(meeting)
+    rendezvous = make_rendezvous(0, heard)
+    first = introduce(rendezvous, ends, 1)
+    lead(rendezvous)
 
     assert clock() == 1009
     assert said_to(ends["worker 1", True]) == ["hello", "go"]
     assert said_to(ends["worker 2", True]) == ["go"]
 
 
-def test_leader_gives_others_five_seconds_after_the_first_difference(make_meeting, ends, clock):
+def test_leader_gives_others_five_seconds_after_the_first_difference(make_rendezvous, ends, clock):
     def heard(secs):
         if secs == 20:
-            yield introduce(meeting, ends, 1, {"keras": "4.0.0"}), {"kerasdist": "hello"}
+            yield introduce(rendezvous, ends, 1, {"keras": "4.0.0"}), {"kerasdist": "hello"}
 
-    meeting = make_meeting(0, heard)
+    rendezvous = make_rendezvous(0, heard)
     with pytest.raises(ClusterStartError, match=r"keras is 3.15.1 on worker 0 .* and 4.0.0 on"):
-        lead(meeting)
+        lead(rendezvous)
 
     assert clock() == 1025

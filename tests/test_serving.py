@@ -33,7 +33,7 @@ def test_chief_is_given_up_when_it_has_been_silent_for_long(monkeypatch, is_sile
     assert clock() == 1000 + given_up_at
 
 
-def test_the_last_word_is_heard_though_a_session_breaks(monkeypatch):
+def test_the_shutdown_message_is_heard_though_a_session_breaks(monkeypatch):
     clock, broken = Clock(), [tf.errors.AbortedError(None, None, "the session is gone")] * 2
 
     def hear(target, task):
@@ -41,7 +41,7 @@ def test_the_last_word_is_heard_though_a_session_breaks(monkeypatch):
             raise broken.pop()
         return "the disk is full"
 
-    monkeypatch.setattr(serving.last_word, "hear", hear)
+    monkeypatch.setattr(serving.shutdown_message, "receive", hear)
 
     assert serving._hear("grpc://b:1", Task("worker", 0), clock.sleep) == "the disk is full"
     assert clock() == 1002

@@ -9,7 +9,7 @@ import pytest
 
 import kerasdist
 from kerasdist import testing
-from kerasdist.lifetime import notices
+from kerasdist.lifetime import key_value_store
 from kerasdist.preflight import ClusterStartError
 
 pytestmark = pytest.mark.processes
@@ -63,7 +63,7 @@ def test_a_barrier_waited_for_in_vain_is_waited_for_again(monkeypatch):
         if len(waited_at) == 1:
             raise TimeoutError
 
-    monkeypatch.setattr(notices, "wait_for_all", wait)
+    monkeypatch.setattr(key_value_store, "wait_for_all", wait)
     cluster = kerasdist.Cluster.from_hosts(worker_hosts="a:1,b:1")
     monkeypatch.setattr(kerasdist.tasks, "_joined", [cluster])
 

@@ -1,4 +1,4 @@
-"""An error of one task as text, and the error that another task makes of it.
+"""Carries an error of one task to another one, as text.
 
 So all of them can catch the same error: an OSError on the chief is one on every worker.
 """

@@ -1,10 +1,10 @@
-"""Who is late when the workers of parameter servers run the steps of a chief."""
+"""Watches who is late when the workers of parameter servers run the steps of a chief."""
 
 from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure
-from kerasdist.lifetime.step_watch import BETWEEN, DATA, Place, StepWatch
+from kerasdist.lifetime.step_watch import BETWEEN, DATA, Progress, StepWatch
 
 _WAITS = {
     True: DATA,
@@ -34,12 +34,12 @@ class ChiefWatch(StepWatch):
         super().__init__(cluster, note=lambda text: None, **settings)
         self._awaited, self._waits_for_data = awaited, waits_for_data
 
-    def _places_of_others(self) -> dict[Task, Place]:
+    def _progress_of_others(self) -> dict[Task, Progress]:
         return {}  # The workers have none: they run what the chief sends them.
 
-    def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
+    def _judge(self, progress: Mapping[Task, Progress]) -> tuple[set[Task], str]:
         task = self._cluster.task
-        doing = BETWEEN if places[task].is_between else DATA
+        doing = BETWEEN if progress[task].is_between else DATA
         if worker := self._awaited():  # Also between two steps, where results are read.
             task, doing = worker, _WAITS[self._waits_for_data(worker)]
         return {task}, f"{self._cluster.describe(task)} is late: {doing}."

@@ -1,4 +1,4 @@
-"""What a task says and does when another one has died: exit code 138, and who it was.
+"""Ends a task when another one has died, with exit code 138, and says who it was.
 
 TensorFlow reports a lost peer with a page of text from its transport and, with three workers or
 more, often names one that only followed. So the first worker that knows the cause tells the others.
@@ -20,7 +20,7 @@ from typing import NoReturn
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import farewell
+from kerasdist.lifetime import exit_notice
 from kerasdist.private import runtime
 from kerasdist.support import launch_note
 from kerasdist.support.exit_codes import FAILED, PEER_FAILED
@@ -121,8 +121,8 @@ def _end_because_of(of_peer, trace, cluster, tell) -> NoReturn:
     if cause_of(of_peer, cluster).startswith(_has_failed(cluster)):
         end_process(FAILED)  # What another thread has said and told, before this one.
     lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}
-    if ended := farewell.said_by(lost_tasks, cluster):
-        end_by_itself(farewell.describe(ended, trace), cluster, tell)
+    if ended := exit_notice.given_by(lost_tasks, cluster):
+        end_by_itself(exit_notice.describe(ended, trace), cluster, tell)
     say(describe(of_peer, cluster))
     tell(cause_of(of_peer, cluster))
     if cluster.is_chief and cluster.num_workers > 2 and not cluster.num_ps:

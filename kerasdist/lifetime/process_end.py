@@ -1,4 +1,4 @@
-"""What a task does when its process ends, but a process that it has forked does not.
+"""Calls functions when the process of a task ends, but not when one that it has forked does.
 
 A program may fork in the middle of a training, for a pool or by hand. Its child has the memory of
 the task without its threads, and must not speak for it, or wait for others.

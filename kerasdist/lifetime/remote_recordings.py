@@ -1,4 +1,4 @@
-"""How the chief has the tasks that serve it record what they do.
+"""Traces of the tasks that serve the chief, recorded when it asks for them.
 
 TensorFlow's profiler records its own process, and with parameter servers the program runs only on
 the chief. So every task that serves waits for requests at one queue, and answers at another. While

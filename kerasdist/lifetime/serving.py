@@ -1,4 +1,4 @@
-"""What a worker or ps task of a chief does: it serves, and ends when the chief does.
+"""Serves the chief, as a worker or ps task does, and ends with it.
 
 TensorFlow's server runs what the chief sends. Left alone, it would go on for ever.
 """
@@ -15,7 +15,7 @@ from typing import NoReturn
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import last_word, peer_failure, remote_recordings
+from kerasdist.lifetime import peer_failure, remote_recordings, shutdown_message
 from kerasdist.lifetime.cluster_resolver import cluster_spec
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.support import launch_note
@@ -98,7 +98,7 @@ def _hear(target: str, task: Task, sleep: Callable[[float], object] = time.sleep
     """
     while True:
         with contextlib.suppress(tf.errors.OpError):
-            return last_word.hear(target, task)
+            return shutdown_message.receive(target, task)
         sleep(_POLL_SECS)
 
 

@@ -1,4 +1,4 @@
-"""How long TensorFlow may take to connect the cluster."""
+"""Limits how long TensorFlow may take to connect the cluster."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
-"""Who is late when a step of synchronous workers takes far longer than those before.
+"""Watches who is late when a step of synchronous workers takes far longer than those before.
 
 A worker that is alive but stuck, in a callback or in its data, still sends heartbeats, and all
 others wait for its gradients. So a thread of each worker watches its steps. If they stop, it notes
-the worker's place at TensorFlow's coordination service, and reads those of the others: the least
+the worker's progress at TensorFlow's coordination service, and reads those of the others: the least
 advanced worker is late. Its log gets the stacks of all its threads. After a limit the job ends.
 """
 
@@ -17,15 +17,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import notices, peer_failure
+from kerasdist.lifetime import key_value_store, peer_failure
 from kerasdist.support import launch_note, terminal
 
 _LOOK_SECS = 1.0
-_NOTE_SECS = 5.0  # After which a worker without progress notes its place for the others.
+_NOTE_SECS = 5.0  # After which a worker without progress notes how far it is, for the others.
 _LEAST_SECS = 10.0  # Before which no step is late.
 _FIRST_SECS = 120.0  # The same for the first call of a step function, which traces it.
 _TIMES_LONGER = 5.0  # Than the longest of the last steps.
-_SETTLE_SECS = 3.0  # Until the others have noted their places.
+_SETTLE_SECS = 3.0  # Until the others have noted theirs.
 _POLL_SECS = 0.2
 _NUM_STEPS = 1000
 
@@ -35,7 +35,7 @@ _STEP = "computing its step"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class Progress:
     """How far a worker is.
 
     Attributes:
@@ -64,7 +64,7 @@ class StepWatch:
     Args:
         cluster: The workers, and which of them this process is.
         limit_secs: Seconds without progress after which the job ends.
-        note: Puts this worker's place, as text, where the others can read it.
+        note: Puts this worker's progress, as text, where the others can read it.
         read: Returns the text of another worker, or "".
         say: Takes a line for the log.
         end: Ends this process: end(cause, is_late).
@@ -91,8 +91,10 @@ class StepWatch:
     ):
         self._cluster = cluster
         self._limit_secs = limit_secs
-        self._note = note or (lambda text: notices.replace(f"place of {cluster.task}", text))
-        self._read = read or (lambda task: notices.read(f"place of {task}"))
+        self._note = note or (
+            lambda text: key_value_store.replace(f"place of {cluster.task}", text)
+        )
+        self._read = read or (lambda task: key_value_store.read(f"place of {task}"))
         self._say = say or terminal.say
         self._end = end or self._end_process
         self._tell = tell or peer_failure.tell_others
@@ -166,17 +168,17 @@ class StepWatch:
     def describe_early_end(self) -> str:
         """Returns whose data has ended before that of others, after an error; "" if nobody's.
 
-        Waits until the others have noted their places: one that waits for this worker soon does.
+        Waits until the others have noted their progress: one that waits for this worker soon does.
         """
         self._has_failed, self._is_noted = True, False
         self._num_batches = self._count_batches()
-        places = {self._cluster.task: self._noted_place()}
+        progress = {self._cluster.task: self._noted_progress()}
         for _ in range(round((_NOTE_SECS + _SETTLE_SECS) / _POLL_SECS)):
-            places |= self._places_of_others()
-            if len(places) == len(self._cluster.addresses):
+            progress |= self._progress_of_others()
+            if len(progress) == len(self._cluster.addresses):
                 break
             time.sleep(_POLL_SECS)
-        return _describe_early(places, self._cluster) if ended_early(places) else ""
+        return _describe_early(progress, self._cluster) if ended_early(progress) else ""
 
     def expect_trace(self) -> None:
         """Notes that the call that runs traces a function, which takes longer than a step."""
@@ -209,13 +211,13 @@ class StepWatch:
         if not self._num_active or secs < _NOTE_SECS:
             self._withdraw()
             return
-        place = self._noted_place()
+        own = self._noted_progress()
         if secs >= min(self._limit_secs, max(self._late_secs() + _SETTLE_SECS, self._say_at)):
-            self._act({**self._places_of_others(), self._cluster.task: place}, secs)
+            self._act({**self._progress_of_others(), self._cluster.task: own}, secs)
 
-    def _noted_place(self) -> Place:
+    def _noted_progress(self) -> Progress:
         """Returns where this worker is, after it has noted it for the others."""
-        place = Place(
+        own = Progress(
             num_calls=self._num_calls,
             num_batches=self._num_batches,
             is_between=not self._is_in_call,
@@ -223,19 +225,19 @@ class StepWatch:
             num_epochs=self._num_epochs,
         )
         if not self._is_noted:
-            self._note(json.dumps(dataclasses.asdict(place)))
+            self._note(json.dumps(dataclasses.asdict(own)))
             self._is_noted = True
-        return place
+        return own
 
-    def _act(self, places: Mapping[Task, Place], secs: float) -> None:
+    def _act(self, progress: Mapping[Task, Progress], secs: float) -> None:
         """Says who is late, or ends the process, after so many seconds without progress."""
-        if short := ended_early(places):
+        if short := ended_early(progress):
             is_short = self._cluster.task in short
             # The one whose data ended ends first, and tells the others.
             if is_short or secs >= self._late_secs() + 3 * _SETTLE_SECS:
-                self._end(_describe_early(places, self._cluster), is_short)
+                self._end(_describe_early(progress, self._cluster), is_short)
             return
-        late, description = self._judge(places)
+        late, description = self._judge(progress)
         is_late = self._cluster.task in late
         # The one that is late ends first, and tells the others.
         if secs >= self._limit_secs + (0 if is_late else _SETTLE_SECS):
@@ -252,9 +254,9 @@ class StepWatch:
             "for, or raise the limit: make_strategy(step_timeout_secs=...)."
         )
 
-    def _judge(self, places: Mapping[Task, Place]) -> tuple[set[Task], str]:
+    def _judge(self, progress: Mapping[Task, Progress]) -> tuple[set[Task], str]:
         """Returns who is late, as far as that is known, and a sentence about it."""
-        return late_ones(places), self._describe(places)
+        return late_ones(progress), self._describe(progress)
 
     def _withdraw(self) -> None:
         if self._is_noted:
@@ -280,23 +282,23 @@ class StepWatch:
             return _FIRST_SECS
         return max(_LEAST_SECS, _TIMES_LONGER * max(self._lasted))
 
-    def _places_of_others(self) -> dict[Task, Place]:
-        places = {}
+    def _progress_of_others(self) -> dict[Task, Progress]:
+        progress = {}
         for task in self._cluster.addresses:
             if task != self._cluster.task and (text := self._read(task)):
-                places[task] = Place(**json.loads(text))
-        return places
+                progress[task] = Progress(**json.loads(text))
+        return progress
 
-    def _describe(self, places: Mapping[Task, Place]) -> str:
-        silent = [task for task in self._cluster.addresses if task not in places]
+    def _describe(self, progress: Mapping[Task, Progress]) -> str:
+        silent = [task for task in self._cluster.addresses if task not in progress]
         if silent:
             names = ", ".join(map(self._cluster.describe, silent))
             return f"{names} is not in its steps: its `fit` has ended, or it is halted."
-        late = late_ones(places)
+        late = late_ones(progress)
         if not late:
-            return f"All workers are at the same place, {_doing(self._cluster.task, places)}."
+            return f"All workers are at the same place, {_doing(self._cluster.task, progress)}."
         return " ".join(
-            f"{self._cluster.describe(task)} is late: {_doing(task, places)}."
+            f"{self._cluster.describe(task)} is late: {_doing(task, progress)}."
             for task in sorted(late, key=str)
         )
 
@@ -306,38 +308,38 @@ class StepWatch:
         peer_failure.end(cause, self._cluster)
 
 
-def late_ones(places: Mapping[Task, Place]) -> set[Task]:
-    """Returns the workers that are behind others; none if all are at the same place."""
-    orders = [place.order for place in places.values()]
-    return {task for task, place in places.items() if place.order == min(orders) < max(orders)}
+def late_ones(progress: Mapping[Task, Progress]) -> set[Task]:
+    """Returns the workers that are behind others; none if all are equally far."""
+    orders = [each.order for each in progress.values()]
+    return {task for task, each in progress.items() if each.order == min(orders) < max(orders)}
 
 
-def ended_early(places: Mapping[Task, Place]) -> dict[Task, Place]:
+def ended_early(progress: Mapping[Task, Progress]) -> dict[Task, Progress]:
     """Returns the workers whose epoch has ended while others read further batches of it.
 
     What a worker has noted may be old: it may have met the others since then.
     """
     return {
-        task: place
-        for task, place in places.items()
-        if place.has_ended
+        task: each
+        for task, each in progress.items()
+        if each.has_ended
         and any(
-            place.num_epochs == other.num_epochs and place.num_batches < other.num_batches
-            for other in places.values()
+            each.num_epochs == other.num_epochs and each.num_batches < other.num_batches
+            for other in progress.values()
             if not other.has_ended
         )
     }
 
 
-def _describe_early(places: Mapping[Task, Place], cluster: Cluster) -> str:
-    short = ended_early(places)
+def _describe_early(progress: Mapping[Task, Progress], cluster: Cluster) -> str:
+    short = ended_early(progress)
     told = " and ".join(
-        f"on {cluster.describe(task)} after {place.num_batches} batches in all"
-        for task, place in sorted(short.items(), key=str)
+        f"on {cluster.describe(task)} after {each.num_batches} batches in all"
+        for task, each in sorted(short.items(), key=str)
     )
     others = " and ".join(
-        f"{cluster.describe(task)} has read {place.num_batches}"
-        for task, place in sorted(places.items(), key=str)
+        f"{cluster.describe(task)} has read {each.num_batches}"
+        for task, each in sorted(progress.items(), key=str)
         if task not in short
     )
     return (
@@ -347,12 +349,12 @@ def _describe_early(places: Mapping[Task, Place], cluster: Cluster) -> str:
     )
 
 
-def _doing(task: Task, places: Mapping[Task, Place]) -> str:
-    place = places[task]
-    if place.is_between:
+def _doing(task: Task, progress: Mapping[Task, Progress]) -> str:
+    own = progress[task]
+    if own.is_between:
         return BETWEEN
-    farthest = max(each.num_batches for each in places.values())
-    return DATA if place.num_batches < farthest else _STEP
+    farthest = max(each.num_batches for each in progress.values())
+    return DATA if own.num_batches < farthest else _STEP
 
 
 def _print_stacks() -> None:

@@ -1,4 +1,4 @@
-"""Which workers and parameter servers still answer while the chief waits for one of them.
+"""Watches which workers and parameter servers still answer while the chief waits for one of them.
 
 TensorFlow notices a task that has ended, and goes on without a worker. For one that is halted or
 cut off it waits for ever.
@@ -14,7 +14,7 @@ import psutil
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster.address import split_address
 from kerasdist.lifetime import peer_failure
-from kerasdist.lifetime.silence import Silence
+from kerasdist.lifetime.heartbeat_loss import HeartbeatLoss
 from kerasdist.preflight.addresses import is_here
 from kerasdist.private import coordinator_adapter
 from kerasdist.support.terminal import say
@@ -55,7 +55,7 @@ class WorkerWatch:
         self._no_worker_secs = no_worker_secs
         self._clock = clock
         self._sleep = sleep
-        self._workers = self._silence_of("worker")
+        self._workers = self._heartbeats_of("worker")
         self._given_up: set[Task] = set()
         self._lost: set[Task] = set()  # As TensorFlow has noticed.
         self.has_lost = False
@@ -174,7 +174,7 @@ class WorkerWatch:
             say(f"Waiting for a worker: {names}, {secs:.0f} s of {self._no_worker_secs:g} s.")
 
     def _guard(self):
-        servers = self._silence_of("ps")
+        servers = self._heartbeats_of("ps")
         while True:
             self._sleep(_PROBE_SECS)
             # Whatever the main thread does: TensorFlow may wait there for a halted worker, too,
@@ -188,9 +188,9 @@ class WorkerWatch:
             if (silent := servers.tasks(self._silent_secs)) and self._waiting_since:
                 peer_failure.end(f"{self._names(silent)} gives no sign of life.", self._cluster)
 
-    def _silence_of(self, job: str) -> Silence:
+    def _heartbeats_of(self, job: str) -> HeartbeatLoss:
         addresses = self._cluster.addresses
-        return Silence(
+        return HeartbeatLoss(
             {task: address for task, address in addresses.items() if task.job == job},
             clock=self._clock,
         )

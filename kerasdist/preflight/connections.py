@@ -1,4 +1,4 @@
-"""Lines of JSON over the connections of this task, read in one loop with short waits."""
+"""Exchanges lines of JSON over the connections of this task, in one loop with short waits."""
 
 import contextlib
 import json
@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from kerasdist.preflight.hello import Hello
-from kerasdist.preflight.secret import Seal
+from kerasdist.preflight.handshake import Handshake
+from kerasdist.preflight.shared_key import Seal
 from kerasdist.preflight.tensorflow_server import is_greeting
 from kerasdist.support.environment import SECRET
 
@@ -28,11 +28,11 @@ class Connection:
         connected: The socket.
         is_call: Whether this side has made it.
         clock: Seconds.
-        secret: What both sides have to know; None if everybody may speak.
+        shared_key: What both sides have to know; None if everybody may speak.
 
     Attributes:
         is_call: Whether this side has made it.
-        hello: What the other side says about itself; None before it does.
+        handshake: What the other side says about itself; None before it does.
         heard_at: When it said so last, by the clock.
         answer_by: When silence ends the connection; None if nothing is due.
         is_tensorflow: Whether a server of TensorFlow has answered.
@@ -45,18 +45,18 @@ class Connection:
         *,
         is_call: bool,
         clock: Callable[[], float],
-        secret: bytes | None = None,
+        shared_key: bytes | None = None,
     ):
         connected.settimeout(_SEND_SECS)
         self.socket = connected
         self.is_call = is_call
         self._clock = clock
-        self.hello: Hello | None = None
+        self.handshake: Handshake | None = None
         self.heard_at = 0.0
         self.is_tensorflow = False
         self.end = ""
         self._unread = b""
-        self._seal = Seal(secret, is_call=is_call) if secret else None
+        self._seal = Seal(shared_key, is_call=is_call) if shared_key else None
         self._unsent: list[Mapping[str, Any]] = []
         self._refusal = ""
         if self._seal:
@@ -67,14 +67,14 @@ class Connection:
         """Gives the other side some seconds to say hello, or to say it again."""
         self.answer_by: float | None = self._clock() + _ANSWER_SECS
 
-    def introduce(self, hello: Hello) -> None:
+    def introduce(self, handshake: Handshake) -> None:
         """Takes note of who the other side is."""
-        self.hello, self.heard_at, self.answer_by = hello, self._clock(), None
+        self.handshake, self.heard_at, self.answer_by = handshake, self._clock(), None
 
     @property
     def is_answered(self) -> bool:
         """Whether the other side has said who it is and owes no answer."""
-        return self.hello is not None and self.answer_by is None and not self.end
+        return self.handshake is not None and self.answer_by is None and not self.end
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends one message. That the other side is gone shows in the next `read`."""
@@ -100,7 +100,7 @@ class Connection:
         except OSError:
             received = b""
         unread = self._unread + received
-        self.is_tensorflow = self.hello is None and is_greeting(unread)
+        self.is_tensorflow = self.handshake is None and is_greeting(unread)
         if self.is_tensorflow:
             raise ValueError
         *lines, self._unread = unread.split(b"\n")
@@ -139,7 +139,7 @@ class Connection:
         """Returns why `read` found an end."""
         if self._refusal:
             return self._refusal
-        if self.hello:
+        if self.handshake:
             return "it answered and then went away"
         if self.is_tensorflow:
             return RUNS_TENSORFLOW
@@ -173,7 +173,7 @@ class Connections:
     Args:
         listener: The open port.
         clock: Seconds.
-        secret: What the others have to know; None if everybody may speak.
+        shared_key: What the others have to know; None if everybody may speak.
     """
 
     def __init__(
@@ -181,12 +181,12 @@ class Connections:
         listener: socket.socket,
         *,
         clock: Callable[[], float],
-        secret: bytes | None = None,
+        shared_key: bytes | None = None,
     ):
         listener.setblocking(False)
         self._listener = listener
         self._clock = clock
-        self._secret = secret
+        self._shared_key = shared_key
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._open: set[Connection] = set()
@@ -202,7 +202,9 @@ class Connections:
 
     def add(self, connected: socket.socket, *, is_call: bool) -> Connection:
         """Takes a connected socket over."""
-        connection = Connection(connected, is_call=is_call, clock=self._clock, secret=self._secret)
+        connection = Connection(
+            connected, is_call=is_call, clock=self._clock, shared_key=self._shared_key
+        )
         self._selector.register(connected, selectors.EVENT_READ, connection)
         self._open.add(connection)
         return connection
@@ -218,7 +220,7 @@ class Connections:
 
     def tasks(self) -> list[Connection]:
         """Returns the connections whose other side is known."""
-        return [connection for connection in self._open if connection.hello]
+        return [connection for connection in self._open if connection.handshake]
 
     def receive(self, secs: float) -> Iterator[tuple[Connection, dict[str, Any]]]:
         """Waits for messages, and yields each with its connection.
@@ -260,7 +262,7 @@ class Connections:
         self._selector.unregister(self._listener)
         self._listener.close()
         for connection in [*self._open]:
-            if connection.hello is None:
+            if connection.handshake is None:
                 self.drop(connection)
             elif connection.is_call:
                 with contextlib.suppress(OSError):
@@ -272,6 +274,6 @@ class Connections:
 
 
 def _describe_silence(connection: Connection) -> str:
-    if connection.hello:
+    if connection.handshake:
         return "it answered once and is silent now"
     return "something accepts connections there, but does not answer as a task does"

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from kerasdist.preflight.addresses import UNRESOLVED, abandon, call, describe_problem
 from kerasdist.preflight.connections import RUNS_TENSORFLOW, Connection, Connections
-from kerasdist.preflight.hello import Hello
+from kerasdist.preflight.handshake import Handshake
 
 # Between two calls, doubled from the first to the longest.
 _FIRST_PAUSE_SECS = 0.1
@@ -58,7 +58,7 @@ class Contact:
         """Calls without a pause: the task has just shown that it is there."""
         self._next_at = 0.0
 
-    def keep_calling(self, connections: Connections, hello: Hello) -> None:
+    def keep_calling(self, connections: Connections, handshake: Handshake) -> None:
         """Does what is due: a call, a greeting, another call after one that ended."""
         if self.connection is not None:
             if self.connection.end:
@@ -67,9 +67,11 @@ class Contact:
             if self._clock() >= self._next_at:
                 self._attempt = call(self.address)
         elif self._attempt.done():
-            self._take(self._attempt, connections, hello)
+            self._take(self._attempt, connections, handshake)
 
-    def _take(self, attempt: Future[socket.socket], connections: Connections, hello: Hello) -> None:
+    def _take(
+        self, attempt: Future[socket.socket], connections: Connections, handshake: Handshake
+    ) -> None:
         error = attempt.exception()
         if error is not None:
             self._fail(describe_problem(error))
@@ -77,7 +79,7 @@ class Contact:
         self._attempt = None
         self.status = "it has not answered yet"
         self.connection = connections.add(attempt.result(), is_call=True)
-        self.connection.send(hello.to_message())
+        self.connection.send(handshake.to_message())
 
     def _fail(self, status: str) -> None:
         self.status = status

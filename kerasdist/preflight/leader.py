@@ -1,12 +1,12 @@
-"""The task that calls all others, compares, and says go or stop."""
+"""The part of the leader, which calls all others, compares them, and says go or stop."""
 
 from collections.abc import Iterable
 
 from kerasdist.preflight.connections import Connection
 from kerasdist.preflight.contact import Contact
 from kerasdist.preflight.errors import ClusterStartError
-from kerasdist.preflight.hello import describe_differences
-from kerasdist.preflight.meeting import Meeting
+from kerasdist.preflight.handshake import describe_differences
+from kerasdist.preflight.rendezvous import Rendezvous
 
 # After the first difference the others get some seconds, to be part of the verdict and to hear it.
 _VERDICT_SECS = 5.0
@@ -14,7 +14,7 @@ _VERDICT_SECS = 5.0
 _HEARD_LATELY_SECS = 5.0
 
 
-def lead(meeting: Meeting) -> None:
+def lead(rendezvous: Rendezvous) -> None:
     """Returns when every task is there and agrees, and has been told so.
 
     Raises:
@@ -22,65 +22,69 @@ def lead(meeting: Meeting) -> None:
             there have been told so.
     """
     try:
-        _gather(meeting)
+        _gather(rendezvous)
     except ClusterStartError as error:
-        meeting.tell_all("stop", reason=str(error))
+        rendezvous.tell_all("stop", reason=str(error))
         raise
     # Not to whoever called: that may be a second process that believes to be this task.
-    for contact in meeting.contacts.values():
+    for contact in rendezvous.contacts.values():
         if contact.connection:
             contact.connection.send({"kerasdist": "go"})
 
 
-def _gather(meeting: Meeting) -> None:
+def _gather(rendezvous: Rendezvous) -> None:
     differences: dict[str, list[str]] = {}
-    decide_at = meeting.timeout_secs
+    decide_at = rendezvous.timeout_secs
     while True:
-        for connection, message in meeting.round():
+        for connection, message in rendezvous.round():
             if message["kerasdist"] == "hello":
-                differences |= _compare(meeting, connection)
-        unanswered = [contact for contact in meeting.contacts.values() if not contact.is_answered]
-        missing = unanswered + _unreached(meeting)
+                differences |= _compare(rendezvous, connection)
+        unanswered = [
+            contact for contact in rendezvous.contacts.values() if not contact.is_answered
+        ]
+        missing = unanswered + _unreached(rendezvous)
         if differences:
-            decide_at = min(decide_at, meeting.secs + _VERDICT_SECS)
-        elif not missing and _have_all_been_heard_lately(meeting):
+            decide_at = min(decide_at, rendezvous.secs + _VERDICT_SECS)
+        elif not missing and _have_all_been_heard_lately(rendezvous):
             return
-        if differences and (not unanswered or meeting.secs >= decide_at):
+        if differences and (not unanswered or rendezvous.secs >= decide_at):
             raise ClusterStartError(_describe_differences(differences.values()))
-        if meeting.secs >= meeting.timeout_secs:
-            raise ClusterStartError(meeting.describe_missing(missing))
-        meeting.report_progress(missing)
+        if rendezvous.secs >= rendezvous.timeout_secs:
+            raise ClusterStartError(rendezvous.describe_missing(missing))
+        rendezvous.report_progress(missing)
 
 
-def _compare(meeting: Meeting, connection: Connection) -> dict[str, list[str]]:
-    theirs = connection.hello
+def _compare(rendezvous: Rendezvous, connection: Connection) -> dict[str, list[str]]:
+    theirs = connection.handshake
     assert theirs is not None  # It has just been heard.
-    called = [c.task for c in meeting.contacts.values() if c.connection is connection]
+    called = [c.task for c in rendezvous.contacts.values() if c.connection is connection]
     expected = called[0] if called else theirs.task
-    found = describe_differences(meeting.hello, theirs, expected=expected)
+    found = describe_differences(rendezvous.handshake, theirs, expected=expected)
     return {expected: found} if found else {}
 
 
-def _unreached(meeting: Meeting) -> list[Contact]:
+def _unreached(rendezvous: Rendezvous) -> list[Contact]:
     # TensorFlow connects both ways.
-    callers = {c.hello.task for c in meeting.connections.tasks() if c.hello and not c.is_call}
+    callers = {
+        c.handshake.task for c in rendezvous.connections.tasks() if c.handshake and not c.is_call
+    }
     unreached = [
         contact
-        for contact in meeting.contacts.values()
+        for contact in rendezvous.contacts.values()
         if contact.is_answered and contact.task not in callers
     ]
     for contact in unreached:
-        contact.status = f"it answers, but has not reached {meeting.name}"
+        contact.status = f"it answers, but has not reached {rendezvous.name}"
     return unreached
 
 
-def _have_all_been_heard_lately(meeting: Meeting) -> bool:
-    calls = [contact.connection for contact in meeting.contacts.values() if contact.connection]
-    long_ago = meeting.clock() - _HEARD_LATELY_SECS
+def _have_all_been_heard_lately(rendezvous: Rendezvous) -> bool:
+    calls = [contact.connection for contact in rendezvous.contacts.values() if contact.connection]
+    long_ago = rendezvous.clock() - _HEARD_LATELY_SECS
     silent = [call for call in calls if call.heard_at < long_ago]
     for call in silent:
         call.expect_answer()
-        call.send(meeting.hello.to_message())
+        call.send(rendezvous.handshake.to_message())
     return not silent
 
 

@@ -1,4 +1,4 @@
-"""How to recognize TensorFlow's server: in HTTP/2, the side that is called greets at once."""
+"""Recognizes TensorFlow's server: in HTTP/2, the side that is called greets at once."""
 
 import socket
 

@@ -1,11 +1,11 @@
-"""The call that returns when the cluster is complete."""
+"""Waits until the cluster is complete."""
 
 from collections.abc import Callable, Mapping
 
 from kerasdist.cluster import Cluster
 from kerasdist.preflight.follower import follow
 from kerasdist.preflight.leader import lead
-from kerasdist.preflight.meeting import Meeting
+from kerasdist.preflight.rendezvous import Rendezvous
 from kerasdist.support.checks import check_positive
 from kerasdist.support.terminal import say
 
@@ -50,11 +50,11 @@ def wait_for_peers(
     check_positive("timeout_secs", timeout_secs)
     if cluster.is_local or cluster.task not in cluster.addresses:
         return
-    meeting = Meeting(cluster, facts, timeout_secs=timeout_secs, longer=longer, report=report)
-    with meeting:
+    rendezvous = Rendezvous(cluster, facts, timeout_secs=timeout_secs, longer=longer, report=report)
+    with rendezvous:
         if cluster.is_chief:
-            lead(meeting)
+            lead(rendezvous)
         else:
             # A ps that comes back has lost its variables: it waits for a restarted chief.
             is_replaceable = cluster.num_ps > 0 and cluster.task.job == "worker"
-            follow(meeting, may_be_late=is_replaceable)
+            follow(rendezvous, may_be_late=is_replaceable)

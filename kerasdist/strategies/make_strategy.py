@@ -250,8 +250,8 @@ def _join_parameter_servers(
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     os.environ.setdefault("TF_GRPC_DEFAULT_OPTIONS", _keepalive(options.heartbeat_timeout_secs))
     from kerasdist.lifetime import peer_failure
-    from kerasdist.lifetime.last_word import LastWord
     from kerasdist.lifetime.serving import serve
+    from kerasdist.lifetime.shutdown_message import ShutdownMessage
     from kerasdist.lifetime.start_limit import StartLimit
     from kerasdist.private import runtime
     from kerasdist.strategies.parameter_server import ParameterServerStrategy
@@ -266,7 +266,7 @@ def _join_parameter_servers(
             chief_timeout_secs=options.chief_timeout_secs,
             wait_for_chief=options.wait_for_chief,
         )
-    tell = LastWord(cluster).tell
+    tell = ShutdownMessage(cluster).tell
     peer_failure.handle(cluster, tell=tell)
     with StartLimit(cluster, options.start_timeout_secs):
         return ParameterServerStrategy(cluster, options, reason=choice.reason, tell=tell)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.lifetime import peer_failure
 from kerasdist.lifetime.cluster_resolver import make_resolver
-from kerasdist.lifetime.farewell import Farewell
+from kerasdist.lifetime.exit_notice import ExitNotice
 from kerasdist.lifetime.start_limit import StartLimit
 from kerasdist.lifetime.step_watch import StepWatch
 from kerasdist.lifetime.termination import TerminationKept
@@ -53,5 +53,5 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         )
         routes.adapt(self)
         peer_failure.handle(cluster)
-        Farewell(cluster, is_due=lambda: not watch.was_left)
+        ExitNotice(cluster, is_due=lambda: not watch.was_left)
         random_state.agree(self)

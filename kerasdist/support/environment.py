@@ -10,5 +10,5 @@ NUM_TASKS = "KERASDIST_NUM_TASKS"  # Of the launch, also those outside of the cl
 NOTE = "KERASDIST_NOTE"  # The path of a file; see `launch_note`.
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"  # The private folder of the launch.
 TERMINAL = "KERASDIST_TERMINAL"  # The file whose last line `launch` shows in a terminal.
-SECRET = "KERASDIST_SECRET"  # What all tasks of the job know; see `preflight/secret.py`.
+SECRET = "KERASDIST_SECRET"  # What all tasks of the job know; see `preflight/shared_key.py`.
 SECRET_FILE = "KERASDIST_SECRET_FILE"  # The path of a file that holds it.

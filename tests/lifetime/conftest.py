@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasdist.lifetime import silence
+from kerasdist.lifetime import heartbeat_loss
 from tests.clock import Clock
 
 
@@ -16,6 +16,8 @@ def halted(monkeypatch):
     """The addresses that do not answer."""
     addresses = set()
     monkeypatch.setattr(
-        silence, "find_problem", lambda to: silence.NO_ANSWER if to in addresses else ""
+        heartbeat_loss,
+        "find_problem",
+        lambda to: heartbeat_loss.NO_ANSWER if to in addresses else "",
     )
     return addresses

@@ -9,7 +9,7 @@ import pytest
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import step_watch
-from kerasdist.lifetime.step_watch import Place, StepWatch, ended_early, late_ones
+from kerasdist.lifetime.step_watch import Progress, StepWatch, ended_early, late_ones
 from tests.clock import Clock
 
 WORKERS = ["a:1", "b:1"]
@@ -304,21 +304,21 @@ def test_model_is_not_kept_alive(is_active):
 
 
 def test_who_has_met_the_others_since_then_has_not_ended_early():
-    ended, later = Place(3, 8, True, has_ended=True), Place(4, 9, False, num_epochs=1)
+    ended, later = Progress(3, 8, True, has_ended=True), Progress(4, 9, False, num_epochs=1)
 
     assert ended_early({ZERO: ended, ONE: later}) == {}
-    assert ended_early({ZERO: ended, ONE: Place(4, 9, False)}) == {ZERO: ended}
+    assert ended_early({ZERO: ended, ONE: Progress(4, 9, False)}) == {ZERO: ended}
 
 
 @pytest.mark.parametrize(
     ("zero", "one", "late"),
     [
-        (Place(5, 7, False), Place(5, 7, False), set()),
-        (Place(5, 7, True), Place(5, 7, True), set()),
-        (Place(5, 7, False), Place(4, 7, True), {ONE}),
-        (Place(5, 6, False), Place(5, 7, False), {ZERO}),
+        (Progress(5, 7, False), Progress(5, 7, False), set()),
+        (Progress(5, 7, True), Progress(5, 7, True), set()),
+        (Progress(5, 7, False), Progress(4, 7, True), {ONE}),
+        (Progress(5, 6, False), Progress(5, 7, False), {ZERO}),
         # It has ended the call in which the other one still is.
-        (Place(5, 7, True), Place(5, 7, False), {ONE}),
+        (Progress(5, 7, True), Progress(5, 7, False), {ONE}),
     ],
 )
 def test_late_is_who_is_behind(zero, one, late):

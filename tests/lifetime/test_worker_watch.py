@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import peer_failure, silence
+from kerasdist.lifetime import heartbeat_loss, peer_failure
 from kerasdist.lifetime.worker_watch import WorkerWatch
 from kerasdist.private import coordinator_adapter
 
@@ -115,7 +115,7 @@ def test_worker_that_answers_again_is_given_up_no_longer(make_watch, clock, halt
 
 def test_workers_are_not_asked_more_than_every_two_seconds(make_watch, clock, monkeypatch):
     asked = []
-    monkeypatch.setattr(silence, "find_problem", lambda address: asked.append(address) or "")
+    monkeypatch.setattr(heartbeat_loss, "find_problem", lambda address: asked.append(address) or "")
     watch = make_watch()
     for _ in range(9):
         watch.silent_workers()
@@ -160,7 +160,7 @@ def test_a_new_function_waits_until_a_halted_worker_is_given_up_or_goes_on(
 def test_a_new_function_does_not_wait_for_a_worker_that_is_gone(
     make_watch, reports, clock, monkeypatch
 ):
-    monkeypatch.setattr(silence, "find_problem", lambda address: "nobody listens there")
+    monkeypatch.setattr(heartbeat_loss, "find_problem", lambda address: "nobody listens there")
     make_watch()
     before = clock()
     reports["new"]()
@@ -285,7 +285,7 @@ def test_guard_leaves_the_process_alone_while_the_ps_answers(make_watch, clock, 
 
 def test_guard_asks_the_workers_alone_while_nobody_waits(make_watch, clock, halted, monkeypatch):
     asked = []
-    monkeypatch.setattr(silence, "find_problem", lambda address: asked.append(address) or "")
+    monkeypatch.setattr(heartbeat_loss, "find_problem", lambda address: asked.append(address) or "")
     nights = Nights(clock, 20)
     watch = make_watch(sleep=nights.sleep)
     with watch.waiting():

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kerasdist.lifetime import carried_error, notices
+from kerasdist.lifetime import carried_error, key_value_store
 from kerasdist.private import keras_fit
 from kerasdist.support import users_line
 from kerasdist.support.remote_path import is_remote
@@ -125,16 +125,16 @@ def _next_call(method: str, path: str, *, is_in_fit: bool) -> _Call:
 
 def _write_and_tell(write_here: Callable[[], None], path: str, call: _Call) -> None:
     """Writes as the chief, and posts for the others where, or what has failed."""
-    notices.post(f"{call.name} begins")
+    key_value_store.post(f"{call.name} begins")
     try:
         write_here()
     except BaseException as error:
         told = f"the chief failed in {call.name}: {type(error).__name__}: {error}"
-        notices.replace(f"{call.name} ends", carried_error.to_text(error, told))
+        key_value_store.replace(f"{call.name} ends", carried_error.to_text(error, told))
         raise
-    notices.replace(f"{call.name} ends", _WRITTEN + path)
-    notices.post(call.in_line)
-    notices.post(call.in_order)
+    key_value_store.replace(f"{call.name} ends", _WRITTEN + path)
+    key_value_store.post(call.in_line)
+    key_value_store.post(call.in_order)
 
 
 def _path_of_chief(strategy: tf.distribute.Strategy, call: _Call) -> str | None:
@@ -148,12 +148,12 @@ def _path_of_chief(strategy: tf.distribute.Strategy, call: _Call) -> str | None:
         The path; "" for one of another name, of which the chief's program knows alone.
     """
     begun = f"{call.name} begins"
-    found = notices.first_posted(begun, call.in_line, timeout_secs=BEGIN_SECS)
-    if found != begun and notices.is_posted(begun, timeout_secs=0.0):
+    found = key_value_store.first_posted(begun, call.in_line, timeout_secs=BEGIN_SECS)
+    if found != begun and key_value_store.is_posted(begun, timeout_secs=0.0):
         found = begun
     if found == call.in_line:
         return ""
-    end = found and notices.wait_for_text(f"{call.name} ends", timeout_secs=END_SECS)
+    end = found and key_value_store.wait_for_text(f"{call.name} ends", timeout_secs=END_SECS)
     if not end:
         secs, what = (END_SECS, "ended") if found else (BEGIN_SECS, "called")
         warn(
@@ -161,7 +161,7 @@ def _path_of_chief(strategy: tf.distribute.Strategy, call: _Call) -> str | None:
             f"that writes files. The chief has not {what} {call.name}. Call it on all workers, "
             "with the same file name or in the same line, or on the chief alone."
         )
-        has_other = not found and notices.is_posted(call.in_order, timeout_secs=0.0)
+        has_other = not found and key_value_store.is_posted(call.in_order, timeout_secs=0.0)
         return "" if has_other else None
     if not end.startswith(_WRITTEN):
         raise carried_error.from_text(end)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kerasdist.callbacks import Every, OnChief
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import notices
+from kerasdist.lifetime import key_value_store
 from kerasdist.training.report import chief
 from tests import strategies
 
@@ -85,14 +85,16 @@ def posted(monkeypatch):
     """What was posted, by its name, of TensorFlow's coordination service."""
     texts = {}
     monkeypatch.setattr(chief, "_num_written", collections.Counter())
-    monkeypatch.setattr(notices, "post", lambda notice: texts.setdefault(notice, "posted"))
-    monkeypatch.setattr(notices, "replace", texts.__setitem__)
+    monkeypatch.setattr(key_value_store, "post", lambda notice: texts.setdefault(notice, "posted"))
+    monkeypatch.setattr(key_value_store, "replace", texts.__setitem__)
     monkeypatch.setattr(
-        notices,
+        key_value_store,
         "first_posted",
         lambda *names, **_: next((each for each in names if each in texts), None),
     )
-    monkeypatch.setattr(notices, "wait_for_text", lambda notice, timeout_secs: texts.get(notice))
+    monkeypatch.setattr(
+        key_value_store, "wait_for_text", lambda notice, timeout_secs: texts.get(notice)
+    )
     return texts
 
 
@@ -149,7 +151,7 @@ def test_a_file_that_the_chief_writes_alone_is_not_taken_for_that_of_all(posted,
 
 def test_a_worker_waits_for_a_chief_that_has_written_alone_before_and_is_late(posted, monkeypatch):
     write_in_another_line("best.keras")
-    look, counts = notices.first_posted, collections.Counter()
+    look, counts = key_value_store.first_posted, collections.Counter()
 
     def written_meanwhile(*names, timeout_secs, **arguments):
         assert timeout_secs == chief.BEGIN_SECS
@@ -160,7 +162,7 @@ def test_a_worker_waits_for_a_chief_that_has_written_alone_before_and_is_late(po
 
     counts.update(chief._num_written)
     monkeypatch.setattr(chief, "_num_written", collections.Counter())
-    monkeypatch.setattr(notices, "first_posted", written_meanwhile)
+    monkeypatch.setattr(key_value_store, "first_posted", written_meanwhile)
     assert write(1) == []
 
 
@@ -176,7 +178,7 @@ def test_a_worker_writes_what_it_names_where_the_chief_has_gone(monkeypatch):
     def first_posted(*names, **arguments):
         raise tf.errors.UnavailableError(None, None, "Connection reset by peer")
 
-    monkeypatch.setattr(notices, "first_posted", first_posted)
+    monkeypatch.setattr(key_value_store, "first_posted", first_posted)
     assert write(1, "saved/worker_1") == ["saved/worker_1"]
 
 

@@ -1,4 +1,7 @@
-"""What leader and followers have in common: the clock, the port, greetings and progress."""
+"""The rendezvous of the tasks, as leader and followers have it in common.
+
+That is the clock, the port, handshakes, and what is reported meanwhile.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +12,8 @@ from kerasdist.preflight.addresses import is_here, listen
 from kerasdist.preflight.connections import Connection, Connections
 from kerasdist.preflight.contact import Contact
 from kerasdist.preflight.errors import ClusterStartError
-from kerasdist.preflight.hello import Hello, describe_other_run
-from kerasdist.preflight.secret import from_env
+from kerasdist.preflight.handshake import Handshake, describe_other_run
+from kerasdist.preflight.shared_key import from_env
 from kerasdist.support.background import in_background
 
 PROGRESS_SECS = 10.0
@@ -18,7 +21,7 @@ _TICK_SECS = 0.05  # The longest time until a finished call is noticed.
 _MAX_NAMED = 5
 
 
-class Meeting:
+class Rendezvous:
     """This task among the others, until all are there; a context manager that ends it.
 
     Args:
@@ -30,7 +33,7 @@ class Meeting:
         clock: Seconds.
 
     Attributes:
-        hello: What this task says about itself.
+        handshake: What this task says about itself.
         timeout_secs: When to give up.
         name: This task with its address, for messages.
         connections: All that are open.
@@ -50,7 +53,7 @@ class Meeting:
         clock: Callable[[], float] = time.monotonic,
     ):
         own_address = cluster.addresses[cluster.task]
-        self.hello = Hello.of(cluster, facts)
+        self.handshake = Handshake.of(cluster, facts)
         self.timeout_secs = timeout_secs
         self._longer = longer
         self.contacts = {
@@ -66,11 +69,11 @@ class Meeting:
         self._reported_unresolved: set[str] = set()
         self._is_here = in_background(is_here, own_address)
         self._has_reported_address = False
-        secret = from_env()
+        key = from_env()
         listener = listen(own_address, name=self.name)
-        self.connections = Connections(listener, clock=clock, secret=secret)
+        self.connections = Connections(listener, clock=clock, shared_key=key)
 
-    def __enter__(self) -> "Meeting":
+    def __enter__(self) -> "Rendezvous":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -93,29 +96,29 @@ class Meeting:
             ClusterStartError: Another task says that the cluster cannot start.
         """
         for contact in self.contacts.values():
-            contact.keep_calling(self.connections, self.hello)
+            contact.keep_calling(self.connections, self.handshake)
         for connection, message in self.connections.receive(_TICK_SECS):
             if message["kerasdist"] == "hello":
-                self._greet(connection, Hello.from_message(message))
-            if connection.hello is None:
+                self._greet(connection, Handshake.from_message(message))
+            if connection.handshake is None:
                 self.connections.drop(connection, "something answers there, but it is not a task")
             elif message["kerasdist"] == "stop":
                 raise ClusterStartError(str(message.get("reason")))
             elif not connection.end:
                 yield connection, message
 
-    def _greet(self, connection: Connection, hello: Hello | None) -> None:
-        if hello is None:
+    def _greet(self, connection: Connection, handshake: Handshake | None) -> None:
+        if handshake is None:
             return
         if not connection.is_call:
-            connection.send(self.hello.to_message())
-        other_run = describe_other_run(self.hello, hello)
+            connection.send(self.handshake.to_message())
+        other_run = describe_other_run(self.handshake, handshake)
         if other_run:
             self.connections.drop(connection, other_run)
             return
-        connection.introduce(hello)
-        if not connection.is_call and hello.task in self.contacts:
-            self.contacts[hello.task].call_soon()
+        connection.introduce(handshake)
+        if not connection.is_call and handshake.task in self.contacts:
+            self.contacts[handshake.task].call_soon()
 
     def tell_all(self, kind: str, **content: str) -> None:
         """Sends a message to every task that has said who it is."""

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from kerasdist.cluster import Task
-from kerasdist.preflight import meeting, secret
+from kerasdist.preflight import rendezvous, shared_key
 from kerasdist.support import environment
 from tests import test_preflight as preflight
 from tests.cases import exhaustive
@@ -21,7 +21,7 @@ def secrets_of(monkeypatch):
 
     def give(*values):
         left = list(values)
-        monkeypatch.setattr(meeting, "from_env", lambda: left.pop(0))
+        monkeypatch.setattr(rendezvous, "from_env", lambda: left.pop(0))
 
     return give
 
@@ -41,7 +41,7 @@ def test_tasks_with_one_secret_start(variable, tmp_path, monkeypatch):
     jobs = {"chief": preflight.free_addresses(1), "worker": preflight.free_addresses(3)}
     tasks = [Task("chief", 0), *(Task("worker", index) for index in range(3))]
 
-    assert secret.from_env() == b"of this job"
+    assert shared_key.from_env() == b"of this job"
     assert preflight.results(*[preflight.start(jobs, task) for task in tasks]) == [STARTED] * 4
 
 
@@ -99,7 +99,7 @@ def test_what_a_stranger_says_commands_no_terminal():
 
 def pair():
     """Return what seals the two ends of a connection, which know each other's number."""
-    caller, called = (secret.Seal(b"secret", is_call=is_call) for is_call in (True, False))
+    caller, called = (shared_key.Seal(b"secret", is_call=is_call) for is_call in (True, False))
     caller.take(called.question())
     called.take(caller.question())
     return caller, called
@@ -146,7 +146,7 @@ def test_a_secret_that_is_none_is_refused(variables, message, monkeypatch):
         monkeypatch.setenv(name, value)
 
     with pytest.raises(ValueError, match=message):
-        secret.from_env()
+        shared_key.from_env()
 
 
 def test_without_one_nothing_is_asked_for(monkeypatch):
@@ -154,7 +154,7 @@ def test_without_one_nothing_is_asked_for(monkeypatch):
     monkeypatch.delenv(environment.SECRET_FILE, raising=False)
     jobs = preflight.workers(2)
 
-    assert secret.from_env() is None
+    assert shared_key.from_env() is None
     first = preflight.start(jobs, WORKER_0)
     preflight.wait_until_it_listens(jobs["worker"][0])
     with socket.create_connection(preflight.place_of(jobs["worker"][0])) as caller:

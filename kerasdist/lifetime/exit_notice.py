@@ -1,4 +1,4 @@
-"""What a synchronous worker tells the others when its program is over and nothing has failed.
+"""The exit notice of a synchronous worker whose program is over, and in which nothing has failed.
 
 If a script calls `evaluate` on the chief alone, the chief waits for workers whose programs are
 over. TensorFlow calls these unhealthy. But no worker has failed, and starting the job again would
@@ -17,14 +17,14 @@ from types import TracebackType
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import notices, process_end
+from kerasdist.lifetime import key_value_store, process_end
 
 _MOST_SECS = 1.0  # It takes milliseconds, unless the chief is halted or cut off.
 _OVER = "over"
 _LIBRARIES = {"kerasdist", "keras", "tensorflow", *sys.stdlib_module_names}
 
 
-class Farewell:
+class ExitNotice:
     """Tells the others, when this process ends, that its program is over.
 
     The chief is left out: the service that carries what the workers tell each other ends with it.
@@ -44,9 +44,9 @@ class Farewell:
         # Started now: a process that is ending cannot start a thread.
         self._thread = threading.Thread(target=self._post, daemon=True)
         self._thread.start()
-        process_end.at_end(self._say)
+        process_end.at_end(self._give)
 
-    def _say(self) -> None:
+    def _give(self) -> None:
         has_failed = getattr(sys, "last_value", None) is not None
         if self._is_due() and not has_failed:
             self._is_over.set()
@@ -55,14 +55,14 @@ class Farewell:
     def _post(self) -> None:
         self._is_over.wait()
         with contextlib.suppress(tf.errors.OpError):  # The chief is gone.
-            notices.replace(_name(self._task), _OVER)
+            key_value_store.replace(_name(self._task), _OVER)
 
 
-def said_by(tasks: Iterable[Task], cluster: Cluster) -> set[Task]:
-    """Returns which of some synchronous workers have said that their programs are over."""
-    if cluster.num_ps:  # Nobody says so, and TensorFlow has no service that would tell.
+def given_by(tasks: Iterable[Task], cluster: Cluster) -> set[Task]:
+    """Returns which of some synchronous workers have given notice that their programs are over."""
+    if cluster.num_ps:  # Nobody gives it, and TensorFlow has no service that would tell.
         return set()
-    return {task for task in tasks if notices.read(_name(task)) == _OVER}
+    return {task for task in tasks if key_value_store.read(_name(task)) == _OVER}
 
 
 def describe(ended: Iterable[Task], trace: TracebackType | None) -> str:

@@ -1,4 +1,4 @@
-"""Which tasks do not answer, and since when."""
+"""Loss of heartbeats: which tasks do not answer, and since when."""
 
 import concurrent.futures
 import time
@@ -11,8 +11,8 @@ from kerasdist.preflight.tensorflow_server import NO_ANSWER, find_problem
 _GAP_SECS = 10.0
 
 
-class Silence:
-    """The silence of some tasks.
+class HeartbeatLoss:
+    """The heartbeats of some tasks, which are lost while a task does not answer.
 
     Args:
         addresses: Of the tasks.

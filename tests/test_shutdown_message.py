@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import last_word
-from kerasdist.lifetime.last_word import LastWord
+from kerasdist.lifetime import shutdown_message
+from kerasdist.lifetime.shutdown_message import ShutdownMessage
 from tests.clock import RunningClock
 
 CLUSTER = Cluster(
@@ -17,20 +17,20 @@ CLUSTER = Cluster(
 
 @pytest.fixture(autouse=True)
 def not_at_exit(monkeypatch):
-    monkeypatch.setattr(last_word.process_end, "at_end", lambda function: None)
+    monkeypatch.setattr(shutdown_message.process_end, "at_end", lambda function: None)
 
 
 @pytest.fixture
 def told(monkeypatch):
     """What tasks have been told; all are there."""
     words = []
-    monkeypatch.setattr(last_word, "find_problem", lambda address: "")
-    monkeypatch.setattr(last_word, "_tell", lambda *word: words.append(word))
+    monkeypatch.setattr(shutdown_message, "find_problem", lambda address: "")
+    monkeypatch.setattr(shutdown_message, "_tell", lambda *word: words.append(word))
     return words
 
 
 def test_every_other_task_is_told_the_cause(told):
-    LastWord(CLUSTER).tell("the disk is full")
+    ShutdownMessage(CLUSTER).tell("the disk is full")
 
     assert sorted(told, key=str) == [
         ("grpc://b:1", Task("worker", 0), "the disk is full"),
@@ -41,8 +41,8 @@ def test_every_other_task_is_told_the_cause(told):
 
 def test_first_cause_counts_though_it_is_heard_late(told, monkeypatch):
     may_hear = threading.Event()
-    monkeypatch.setattr(last_word, "find_problem", lambda address: not may_hear.wait())
-    word = LastWord(CLUSTER, clock=RunningClock())
+    monkeypatch.setattr(shutdown_message, "find_problem", lambda address: not may_hear.wait())
+    word = ShutdownMessage(CLUSTER, clock=RunningClock())
     word.tell("the disk is full")
     word.tell()
     may_hear.set()
@@ -54,9 +54,9 @@ def test_first_cause_counts_though_it_is_heard_late(told, monkeypatch):
 
 def test_task_that_is_gone_is_not_told(told, monkeypatch):
     monkeypatch.setattr(
-        last_word, "find_problem", lambda address: "refused" if address == "b:1" else ""
+        shutdown_message, "find_problem", lambda address: "refused" if address == "b:1" else ""
     )
-    LastWord(CLUSTER).tell()
+    ShutdownMessage(CLUSTER).tell()
 
     assert {task for _, task, _ in told} == {Task("worker", 1), Task("ps", 0)}
 
@@ -65,14 +65,14 @@ def test_task_that_ends_meanwhile_is_no_error(told, monkeypatch):
     def fail(*word):
         raise tf.errors.UnavailableError(None, None, "it has ended")
 
-    monkeypatch.setattr(last_word, "_tell", fail)
-    LastWord(CLUSTER).tell()
+    monkeypatch.setattr(shutdown_message, "_tell", fail)
+    ShutdownMessage(CLUSTER).tell()
 
 
 def test_task_that_is_halted_does_not_delay_the_end(told, monkeypatch):
     ends = threading.Event()
-    monkeypatch.setattr(last_word, "find_problem", lambda address: ends.wait() and "halted")
-    word = LastWord(CLUSTER, clock=RunningClock())
+    monkeypatch.setattr(shutdown_message, "find_problem", lambda address: ends.wait() and "halted")
+    word = ShutdownMessage(CLUSTER, clock=RunningClock())
     word.tell()  # Returns, though none has heard it.
     assert not told
 

@@ -1,4 +1,4 @@
-"""What the tasks of a cluster tell each other before they start, and how it is compared."""
+"""The handshake of two tasks before they start, and how they are compared."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _FACTS_OF_THE_RUN = (environment.RUN_ID, environment.RESTART_COUNT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class Handshake:
     """What one task says about itself.
 
     Attributes:
@@ -27,7 +27,7 @@ class Hello:
     facts: Mapping[str, str]
 
     @classmethod
-    def of(cls, cluster: Cluster, facts: Mapping[str, str]) -> "Hello":
+    def of(cls, cluster: Cluster, facts: Mapping[str, str]) -> "Handshake":
         """Returns what this process says.
 
         Args:
@@ -42,7 +42,7 @@ class Hello:
         )
 
     @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> "Hello | None":
+    def from_message(cls, message: Mapping[str, Any]) -> "Handshake | None":
         """Returns what another process says, or None if it is not what a task would say."""
         task, addresses, facts = (message.get(key) for key in ("task", "addresses", "facts"))
         if not (isinstance(task, str) and _is_table(addresses) and _is_table(facts)):
@@ -63,7 +63,7 @@ class Hello:
         return f"{task} ({self.addresses.get(task, 'not in the cluster')})"
 
 
-def describe_other_run(mine: Hello, theirs: Hello) -> str:
+def describe_other_run(mine: Handshake, theirs: Handshake) -> str:
     """Returns what shows that another task belongs to another run; "" if it does not."""
     for fact in _FACTS_OF_THE_RUN:
         here, there = _values(mine, theirs, fact)
@@ -72,7 +72,7 @@ def describe_other_run(mine: Hello, theirs: Hello) -> str:
     return ""
 
 
-def describe_differences(mine: Hello, theirs: Hello, *, expected: str) -> list[str]:
+def describe_differences(mine: Handshake, theirs: Handshake, *, expected: str) -> list[str]:
     """Returns what keeps two tasks from training together, one sentence each.
 
     Args:
@@ -96,11 +96,11 @@ def describe_differences(mine: Hello, theirs: Hello, *, expected: str) -> list[s
     ]
 
 
-def _values(mine: Hello, theirs: Hello, fact: str) -> tuple[str, str]:
+def _values(mine: Handshake, theirs: Handshake, fact: str) -> tuple[str, str]:
     return mine.facts.get(fact, "not given"), theirs.facts.get(fact, "not given")
 
 
-def _describe_other_cluster(mine: Hello, theirs: Hello, me: str, other: str) -> str:
+def _describe_other_cluster(mine: Handshake, theirs: Handshake, me: str, other: str) -> str:
     tasks = [*mine.addresses, *theirs.addresses]
     task = next(task for task in tasks if mine.addresses.get(task) != theirs.addresses.get(task))
     here, there = mine.addresses.get(task, "no task"), theirs.addresses.get(task, "no task")

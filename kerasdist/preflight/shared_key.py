@@ -1,7 +1,7 @@
-"""A secret that the tasks of a job share: only those that know it can speak as one of them.
+"""The key that the tasks of a job share: only those that know it can speak as one of them.
 
-It protects the meeting before the start. TensorFlow's own servers, which start later at the same
-ports, ask nobody for a secret.
+Users call it the secret. It protects the rendezvous before the start. TensorFlow's own servers,
+which start later at the same ports, ask nobody for it.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _CALLER, _CALLED = "caller", "called"
 
 
 def from_env() -> bytes | None:
-    """Returns the secret of this job; None without one.
+    """Returns the key of this job; None without one.
 
     Raises:
         ValueError: It is empty, given twice, or its file cannot be read.
@@ -48,12 +48,12 @@ class Seal:
     cannot be said again on another, nor back to who said it.
 
     Args:
-        secret: What both sides know.
+        key: What both sides know.
         is_call: Whether this side has made the connection.
     """
 
-    def __init__(self, secret: bytes, *, is_call: bool):
-        self._secret = secret
+    def __init__(self, key: bytes, *, is_call: bool):
+        self._key = key
         self._roles = (_CALLER, _CALLED) if is_call else (_CALLED, _CALLER)
         self._number = secrets.token_hex(16)
         self._their_number: str | None = None
@@ -83,7 +83,7 @@ class Seal:
         """Returns the text of a message.
 
         Raises:
-            ValueError: It was not signed with this secret, for this place on this connection.
+            ValueError: It was not signed with this key, for this place on this connection.
         """
         text = str(message.get("text"))
         expected = self._sign(self._roles[1], self._number, self._num_received, text)
@@ -94,4 +94,4 @@ class Seal:
 
     def _sign(self, role: str, number: str, position: int, text: str) -> str:
         signed = f"{role} {number} {position} {text}".encode()
-        return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()
+        return hmac.new(self._key, signed, hashlib.sha256).hexdigest()

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import farewell, notices, process_end
+from kerasdist.lifetime import exit_notice, key_value_store, process_end
 from kerasdist.lifetime.step_watch import StepWatch
 
 JOBS = {"worker": ["a:1", "b:1"]}
@@ -15,8 +15,8 @@ JOBS = {"worker": ["a:1", "b:1"]}
 def posted(monkeypatch):
     """What the workers can read of each other, by its name."""
     notes, ends = {}, []
-    monkeypatch.setattr(notices, "replace", notes.__setitem__)
-    monkeypatch.setattr(notices, "read", lambda name: notes.get(name, ""))
+    monkeypatch.setattr(key_value_store, "replace", notes.__setitem__)
+    monkeypatch.setattr(key_value_store, "read", lambda name: notes.get(name, ""))
     monkeypatch.setattr(process_end, "at_end", ends.append)
     monkeypatch.delattr(sys, "last_value", raising=False)
     return ends
@@ -24,10 +24,10 @@ def posted(monkeypatch):
 
 def said_after(ends, *, index=1, is_due=True) -> set[Task]:
     cluster = Cluster(jobs=JOBS, task=Task("worker", index))
-    farewell.Farewell(cluster, is_due=lambda: is_due)
+    exit_notice.ExitNotice(cluster, is_due=lambda: is_due)
     for end in ends:
         end()
-    return farewell.said_by(cluster.addresses, cluster)
+    return exit_notice.given_by(cluster.addresses, cluster)
 
 
 def test_a_worker_says_that_its_program_is_over(posted):
@@ -46,11 +46,11 @@ def test_one_that_was_told_to_end_says_nothing_nor_does_the_chief(posted, argume
 
 
 def test_beside_parameter_servers_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(notices, "read", None)
+    monkeypatch.setattr(key_value_store, "read", None)
     jobs = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
     cluster = Cluster(jobs=jobs, task=Task("chief", 0))
 
-    assert not farewell.said_by(cluster.addresses, cluster)
+    assert not exit_notice.given_by(cluster.addresses, cluster)
 
 
 @pytest.mark.parametrize("end", [None, SystemExit, KeyboardInterrupt])
@@ -70,7 +70,7 @@ def test_the_line_of_the_program_is_named():
     with pytest.raises(ValueError) as raised:
         Cluster.from_hosts(worker_hosts="no port")
 
-    told = farewell.describe({Task("worker", 2), Task("worker", 1)}, raised.tb)
+    told = exit_notice.describe({Task("worker", 2), Task("worker", 1)}, raised.tb)
 
     assert told.startswith("the program of worker 1, worker 2 is over, and this one waits for it ")
-    assert '`Cluster.from_hosts(worker_hosts="no port")` (test_farewell.py, line ' in told
+    assert '`Cluster.from_hosts(worker_hosts="no port")` (test_exit_notice.py, line ' in told

@@ -1,10 +1,10 @@
-"""How the chief of a cluster with parameter servers tells the other tasks that the job is over.
+"""The shutdown message of a chief with parameter servers, by which the other tasks end.
 
 TensorFlow's servers serve for ever. So every task that serves has a queue, and waits for what the
 chief puts there at its end: nothing if all is done, or what went wrong.
 
-    LastWord(cluster)                               # On the chief, which then trains and ends.
-    cause = hear(server.target, cluster.task)       # On the others. "" if the job is done.
+    ShutdownMessage(cluster)                            # On the chief, which then trains.
+    cause = receive(server.target, cluster.task)        # On the others. "" if the job is done.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _WAIT_SECS = 5.0
 _QUEUE = "kerasdist_last_word"
 
 
-class LastWord:
+class ShutdownMessage:
     """Tells every task that serves, once, how the job ended; at the latest when this process ends.
 
     Args:
@@ -33,14 +33,14 @@ class LastWord:
         clock: Seconds.
 
     Example:
-        last_word = LastWord(cluster)
-        last_word.tell("chief 0 (a:2222) failed: ValueError: no data")
+        message = ShutdownMessage(cluster)
+        message.tell("chief 0 (a:2222) failed: ValueError: no data")
     """
 
     def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._cause = ""
-        self._is_spoken = threading.Event()
+        self._is_sent = threading.Event()
         # Started now: a process that is ending cannot start a thread.
         self._threads = [
             threading.Thread(target=self._tell_in_time, args=(task, address), daemon=True)
@@ -57,15 +57,15 @@ class LastWord:
         Args:
             cause: What failed, in a sentence; "" if the job is done. Only the first one counts.
         """
-        if not self._is_spoken.is_set():
+        if not self._is_sent.is_set():
             self._cause = cause
-            self._is_spoken.set()
+            self._is_sent.set()
         deadline = self._clock() + _WAIT_SECS
         for thread in self._threads:
             thread.join(max(0.0, deadline - self._clock()))
 
     def _tell_in_time(self, task: Task, address: str) -> None:
-        self._is_spoken.wait()
+        self._is_sent.wait()
         if find_problem(address):  # It is gone, and must not be waited for.
             return
         with contextlib.suppress(tf.errors.OpError):  # It has ended meanwhile.
@@ -80,7 +80,7 @@ def _tell(target: str, task: Task, cause: str) -> None:
         connected.run(enqueue)
 
 
-def hear(target: str, task: Task) -> str:
+def receive(target: str, task: Task) -> str:
     """Waits for what the chief says at its end.
 
     Args:

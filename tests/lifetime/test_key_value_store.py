@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime import notices
+from kerasdist.lifetime import key_value_store
 from kerasdist.private import runtime
 from tests.clock import Clock
 
@@ -34,16 +34,16 @@ def posted_at(monkeypatch, clock):
 
 
 def test_notice_is_there_once_it_is_posted(clock, posted_at):
-    notices.post("it begins")
+    key_value_store.post("it begins")
 
-    assert notices.is_posted("it begins", timeout_secs=0, clock=clock)
-    assert not notices.is_posted("it ends", timeout_secs=0, clock=clock)
+    assert key_value_store.is_posted("it begins", timeout_secs=0, clock=clock)
+    assert not key_value_store.is_posted("it ends", timeout_secs=0, clock=clock)
 
 
 def test_notice_is_waited_for(clock, posted_at):
     posted_at["kerasdist: it ends"] = clock() + 7
 
-    assert notices.is_posted("it ends", timeout_secs=10, clock=clock)
+    assert key_value_store.is_posted("it ends", timeout_secs=10, clock=clock)
     assert clock() == pytest.approx(1007, abs=0.5)
 
 
@@ -52,9 +52,9 @@ def test_text_is_waited_for_and_read(clock, posted_at, monkeypatch):
     read = iter(["", "done"])  # The service may be slow.
     monkeypatch.setattr(runtime, "read", lambda key, *, secs: next(read))
 
-    assert notices.wait_for_text("it ends", timeout_secs=10, clock=clock) == "done"
+    assert key_value_store.wait_for_text("it ends", timeout_secs=10, clock=clock) == "done"
     assert clock() == pytest.approx(1007, abs=0.5)
-    assert notices.wait_for_text("it begins", timeout_secs=10, clock=clock) == ""
+    assert key_value_store.wait_for_text("it begins", timeout_secs=10, clock=clock) == ""
 
 
 def test_wait_for_a_text_that_never_arrives_has_an_end(clock, posted_at, monkeypatch):
@@ -66,20 +66,20 @@ def test_wait_for_a_text_that_never_arrives_has_an_end(clock, posted_at, monkeyp
 
     monkeypatch.setattr(runtime, "read", read)
 
-    assert notices.wait_for_text("it ends", timeout_secs=10, clock=clock) == ""
+    assert key_value_store.wait_for_text("it ends", timeout_secs=10, clock=clock) == ""
     assert clock() == pytest.approx(1010, abs=0.5)
 
 
 def test_wait_for_a_notice_has_an_end(clock, posted_at):
     posted_at["kerasdist: it ends"] = clock() + 11
 
-    assert not notices.is_posted("it ends", timeout_secs=10, clock=clock)
+    assert not key_value_store.is_posted("it ends", timeout_secs=10, clock=clock)
     assert clock() == pytest.approx(1010, abs=0.5)
 
 
 def test_all_workers_are_waited_for(clock, posted_at):
     posted_at |= {"kerasdist: start of worker 0": 1003.0, "kerasdist: start of worker 2": 1005.0}
-    notices.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
+    key_value_store.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
 
     assert posted_at["kerasdist: start of worker 1"] == 1000
     assert clock() == pytest.approx(1005, abs=0.5)
@@ -89,7 +89,7 @@ def test_worker_that_does_not_come_is_named(clock, posted_at):
     posted_at["kerasdist: start of worker 0"] = 1008.0
     says = r"worker 1 waited 10 s at start for worker 2 \(c:1\), which has not got there"
     with pytest.raises(TimeoutError, match=says):
-        notices.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
+        key_value_store.wait_for_all(CLUSTER, "start", timeout_secs=10, clock=clock)
 
     # For both workers together.
     assert clock() == pytest.approx(1010, abs=0.5)

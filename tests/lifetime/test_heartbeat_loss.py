@@ -6,15 +6,15 @@ import time
 import pytest
 
 from kerasdist.cluster import Task
-from kerasdist.lifetime import silence
-from kerasdist.lifetime.silence import Silence
+from kerasdist.lifetime import heartbeat_loss
+from kerasdist.lifetime.heartbeat_loss import HeartbeatLoss
 
 ZERO, ONE = Task("worker", 0), Task("worker", 1)
 
 
 @pytest.fixture
 def workers(clock, halted):
-    return Silence({ZERO: "a:1", ONE: "b:1"}, clock=clock)
+    return HeartbeatLoss({ZERO: "a:1", ONE: "b:1"}, clock=clock)
 
 
 def test_silence_lasts_from_the_first_look_without_an_answer(workers, clock, halted):
@@ -32,7 +32,7 @@ def test_silence_begins_when_the_task_is_called(workers, clock, monkeypatch):
         clock.sleep(5 if address == "b:1" else 0)
         return "halted" if address == "b:1" else ""
 
-    monkeypatch.setattr(silence, "find_problem", find_problem)
+    monkeypatch.setattr(heartbeat_loss, "find_problem", find_problem)
     workers.look()
 
     assert workers.tasks(5) == {ONE}
@@ -84,7 +84,7 @@ class SlowTask(Task):
 
 
 def test_one_thread_may_ask_while_another_looks(halted):
-    servers = Silence({SlowTask("ps", index): f"a:{index}" for index in range(50)})
+    servers = HeartbeatLoss({SlowTask("ps", index): f"a:{index}" for index in range(50)})
     halted |= {f"a:{index}" for index in range(0, 50, 2)}
     servers.look()
     is_over = threading.Event()
