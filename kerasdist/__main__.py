@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from kerasdist import launcher
 from kerasdist.cluster import Cluster
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_plan(commands):
+def _add_plan(commands: Any):
     parser = commands.add_parser(
         "plan",
         help="print which strategy a deployment gets, and why, without starting training",
@@ -77,9 +78,9 @@ def _add_plan(commands):
     parser.set_defaults(command=_print_plan)
 
 
-def _add_deployment(parser):
+def _add_deployment(parser: argparse.ArgumentParser):
     defaults = DeploymentConfig()
-    number = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
     parser.add_argument("--num_clones", **number, help="replicas per worker")
     parser.add_argument("--clone_on_cpu", action="store_true", help="clones on logical CPUs")
     parser.add_argument("--num_replicas", **number, help="worker tasks")
@@ -96,7 +97,7 @@ _DEPLOYMENT_FLAGS = {
 }
 
 
-def _print_plan(parsed) -> int:
+def _print_plan(parsed: argparse.Namespace) -> int:
     numbers = {name: getattr(parsed, name) for name in ("global_batch_size", "num_examples")}
     with arguments_checked(_DEPLOYMENT_FLAGS):
         for name, number in numbers.items():
@@ -113,7 +114,7 @@ def _print_plan(parsed) -> int:
     return 0
 
 
-def _config(parsed) -> DeploymentConfig | None:
+def _config(parsed: argparse.Namespace) -> DeploymentConfig | None:
     values = {name: getattr(parsed, name) for name in _DEPLOYMENT_FLAGS}
     given = {
         name: value for name, value in values.items() if value is not None and value is not False
@@ -130,7 +131,7 @@ def _may_have_gpus() -> bool:
     return any(any(_DEVICES.glob(kind)) for kind in kinds)
 
 
-def _add_doctor(commands):
+def _add_doctor(commands: Any):
     parser = commands.add_parser(
         "doctor",
         usage="python -m kerasdist doctor [OPTION ...] [-- python PROGRAM [ARGUMENT ...]]",
@@ -144,7 +145,7 @@ def _add_doctor(commands):
         "weights differ, in some minutes. The exit code is 0 if kerasdist is equal, 1 if it "
         "differs or the program fails, 2 for wrong arguments.",
     )
-    number = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
     parser.add_argument("--steps", **number, help="training steps to compare (default: 5)")
     parser.add_argument("--clones", **number, help="replicas per worker, overriding the program")
     parser.add_argument(
@@ -164,7 +165,7 @@ def _add_doctor(commands):
     parser.set_defaults(command=_run_doctor)
 
 
-def _run_doctor(parsed) -> int:
+def _run_doctor(parsed: argparse.Namespace) -> int:
     # Failures are reported in words; stock Keras fails in many rows.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     of_table = {"only": parsed.only, "quick": parsed.quick, "markdown": parsed.markdown}
@@ -186,13 +187,13 @@ def _run_doctor(parsed) -> int:
     return table.examine(only=parsed.only or "", is_quick=parsed.quick, markdown=parsed.markdown)
 
 
-def _refuse(options, reason):
+def _refuse(options: dict[str, Any], reason: str):
     for name, value in options.items():
         if value is not None and value is not False:  # 0 is a value.
             raise UsageError(f"`--{name}` {reason}. Received: {name}={value}.")
 
 
-def _add_trace(commands):
+def _add_trace(commands: Any):
     parser = commands.add_parser(
         "trace",
         help="print where the time of a recorded step went",
@@ -215,7 +216,7 @@ def _add_trace(commands):
     parser.set_defaults(command=_trace)
 
 
-def _trace(parsed) -> int:
+def _trace(parsed: argparse.Namespace) -> int:
     from kerasdist import trace
     from kerasdist.trace.report import report
 
@@ -229,7 +230,7 @@ def _trace(parsed) -> int:
     return 0
 
 
-def _add_inspect(commands):
+def _add_inspect(commands: Any):
     parser = commands.add_parser(
         "inspect",
         help="list what a checkpoint holds, or compare two",
@@ -245,7 +246,7 @@ def _add_inspect(commands):
     parser.set_defaults(command=_inspect)
 
 
-def _inspect(parsed) -> int:
+def _inspect(parsed: argparse.Namespace) -> int:
     if len(parsed.checkpoints) > 2:
         raise UsageError(f"Name one checkpoint, or two. Received: {len(parsed.checkpoints)}.")
     from kerasdist.weights import place
@@ -262,7 +263,7 @@ def _inspect(parsed) -> int:
     return 0
 
 
-def _add_show(commands):
+def _add_show(commands: Any):
     parser = commands.add_parser(
         "show",
         help="draw the curves of runs, and say what limited them",
@@ -278,7 +279,7 @@ def _add_show(commands):
     parser.set_defaults(command=_show)
 
 
-def _show(parsed) -> int:
+def _show(parsed: argparse.Namespace) -> int:
     for run in parsed.runs:
         if not run.is_dir():  # Checked before TensorFlow is loaded, which takes seconds.
             told = f"{run} is a file" if run.exists() else f"There is no folder {run}"
@@ -319,7 +320,7 @@ _LAUNCH_FLAGS: dict[str, tuple[str, str, dict]] = {
 }
 
 
-def _add_launch(commands):
+def _add_launch(commands: Any):
     parser = commands.add_parser(
         "launch",
         usage="python -m kerasdist launch [OPTION ...] -- PROGRAM [ARGUMENT ...]",
@@ -336,7 +337,7 @@ def _add_launch(commands):
     parser.set_defaults(command=_launch)
 
 
-def _launch(parsed) -> int:
+def _launch(parsed: argparse.Namespace) -> int:
     names = [field.name for field in dataclasses.fields(launcher.Settings)]
     settings = {name: getattr(parsed, name) for name in names}
     flags = {name: flag for name, (flag, *_) in _LAUNCH_FLAGS.items()}
@@ -352,7 +353,7 @@ def _launch(parsed) -> int:
         return SIGNALED + signal.SIGINT
 
 
-def _command_of(parsed) -> list[str]:
+def _command_of(parsed: argparse.Namespace) -> list[str]:
     return parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
 
 

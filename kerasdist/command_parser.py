@@ -13,24 +13,24 @@ from kerasdist.support.version import installed_version
 class CommandParser(argparse.ArgumentParser):
     """A parser whose subcommands refuse what they do not know themselves, and name what is near."""
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any):
         self._flags: list[str] = []
         self._counts: list[str] = []
         self._commands: Any = None
         super().__init__(allow_abbrev=False, **options)
 
-    def add_argument(self, *names, **options):
+    def add_argument(self, *names: str, **options: Any):
         """Adds an argument, as usual."""
         self._flags += names
         self._counts += names if options.get("type") is int else ()
         return super().add_argument(*names, **options)
 
-    def add_subparsers(self, **options):
+    def add_subparsers(self, **options: Any):
         """Adds the commands, as usual."""
         self._commands = super().add_subparsers(**options)
         return self._commands
 
-    def error(self, message):
+    def error(self, message: str):
         """Ends the program with exit code 2, and names the command that was meant."""
         unknown = re.search("invalid choice: '(.*?)'", message)
         if unknown and self._commands:
@@ -38,7 +38,7 @@ class CommandParser(argparse.ArgumentParser):
             message += _with_help(did_you_mean(unknown[1], known, cutoff=0.7))
         super().error(message)
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(self, args: Any = None, namespace: Any = None):
         """Parses, and ends the program with exit code 2 where an argument is unknown."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -58,7 +58,13 @@ class CommandParser(argparse.ArgumentParser):
 class PrintVersions(argparse.Action):
     """Prints what a report of an error should name."""
 
-    def __call__(self, parser, namespace, values, option_string=None):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: Any,
+        values: Any,
+        option_string: str | None = None,
+    ):
         """Prints them and ends the program."""
         # A nightly, or TensorFlow for CPUs, comes in a distribution of another name.
         names = importlib.metadata.packages_distributions()

@@ -2,13 +2,15 @@
 
 import difflib
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 
 from kerasdist.support.unique import by_unique_name
 
 
-def matches(pattern, variable) -> bool:
+def matches(pattern: str | keras.Variable, variable: Any) -> bool:
     """Whether `pattern` is the variable itself, or a regular expression for its whole path."""
     if isinstance(pattern, str):
         # A variable of TensorFlow's, which an optimizer may update as well, has no path.
@@ -17,12 +19,12 @@ def matches(pattern, variable) -> bool:
     return pattern is variable
 
 
-def name_of(pattern) -> str:
+def name_of(pattern: str | keras.Variable) -> str:
     """Returns how to write a regular expression or a variable."""
     return pattern if isinstance(pattern, str) else pattern.path
 
 
-def check_pattern(argument: str, pattern) -> None:
+def check_pattern(argument: str, pattern: object) -> None:
     """Checks that `pattern` is a variable or a regular expression.
 
     Raises:
@@ -34,7 +36,7 @@ def check_pattern(argument: str, pattern) -> None:
         check_expression(argument, pattern, wanted)
 
 
-def check_expression(argument: str, pattern, wanted: str = "regular expressions") -> None:
+def check_expression(argument: str, pattern: object, wanted: str = "regular expressions") -> None:
     """Checks that `pattern` is a regular expression.
 
     Args:
@@ -59,7 +61,9 @@ def check_expression(argument: str, pattern, wanted: str = "regular expressions"
         ) from error
 
 
-def check_matches_something(argument: str, pattern, variables) -> None:
+def check_matches_something(
+    argument: str, pattern: str | keras.Variable, variables: Sequence[keras.Variable]
+) -> None:
     """Checks that `pattern` matches one of `variables`.
 
     Raises:
@@ -87,7 +91,7 @@ def check_matches_a_name(argument: str, pattern: str, names: list[str]) -> None:
         )
 
 
-def by_unique_path(variables) -> dict[str, keras.Variable]:
+def by_unique_path(variables: Iterable[keras.Variable]) -> dict[str, keras.Variable]:
     """Returns variables by their paths; the later ones with the same path get a number."""
     return by_unique_name(variables, lambda variable: variable.path)
 

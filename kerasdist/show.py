@@ -3,7 +3,7 @@
 import collections
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kerasdist.support.text import short_list
@@ -86,7 +86,7 @@ def read(run: Path, unreadable: list[Path] | None = None) -> Curves:
         try:
             for tag, step, value in _numbers(path):
                 curves[tag if role == "." else f"{role}/{tag}"][step] = value
-        except Exception:  # TensorFlow's or protobuf's, of what is no event.
+        except Exception:
             damaged.append(path)
     if not curves:
         raise UsageError(
@@ -158,7 +158,7 @@ def sentence_on(name: str, curves: Curves) -> str:
     return f"{text} {limit}"
 
 
-def _numbers(path):
+def _numbers(path: Path) -> Iterator[tuple[str, int, float]]:
     import tensorflow as tf
 
     try:
@@ -247,7 +247,7 @@ def _as_plain_text(label: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def _of_panel(curves, tags) -> dict:
+def _of_panel(curves: dict[str, Curves], tags: Iterable[str]) -> dict:
     return {
         (run, title): line
         for run, each in curves.items()
@@ -256,11 +256,11 @@ def _of_panel(curves, tags) -> dict:
     }
 
 
-def _is_one_of(name: str, tags) -> bool:
+def _is_one_of(name: str, tags: Iterable[str]) -> bool:
     return name in tags or ("learning_rate" in tags and _RATE_OF_ONE.fullmatch(name) is not None)
 
 
-def _metrics(curves) -> list:
+def _metrics(curves: dict[str, Curves]) -> list:
     """Returns a panel for each further log of the epochs."""
     known = {tag for _, tags in _PANELS for tag in tags}
     names = {
@@ -280,10 +280,10 @@ def _without_role(title: str) -> str:
     return title.split("/", 1)[1] if title.startswith(("train/", "validation/")) else title
 
 
-def _mean(line) -> float:
+def _mean(line: dict[int, float]) -> float:
     return sum(line.values()) / len(line)
 
 
-def _name_of(run: Path, runs) -> str:
+def _name_of(run: Path, runs: Sequence[Path]) -> str:
     names = {Path(os.path.abspath(each)).name for each in runs}  # That of "." is empty.
     return (Path(os.path.abspath(run)).name or str(run)) if len(names) == len(runs) else str(run)

@@ -14,7 +14,7 @@ The processes are real, have their own network if the system allows it, and are 
 import io
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from kerasdist.cluster import Task
 from kerasdist.launcher import Settings, function_program
 from kerasdist.launcher.guard import ISOLATED, Guard
 from kerasdist.launcher.launch import signals_end_the_launch
+from kerasdist.launcher.result import TaskResult
 from kerasdist.launcher.supervisor import Supervisor, describe_timeout
 from kerasdist.support.exit_codes import TIMED_OUT
 
@@ -109,19 +110,23 @@ def run_cluster(
         result = supervisor.run()
         if result.exit_code == TIMED_OUT and not result.root_cause:
             raise TimeoutError(describe_timeout(result))
-        values = function_program.values_of([ended.task for ended in result.tasks], guard.folder)
-        return [
-            TaskOutput(
-                task=ended.task,
-                exit_code=ended.exit_code,
-                output=ended.log.read_text(errors="replace"),
-                value=value,
-            )
-            for ended, value in zip(result.tasks, values, strict=True)
-        ]
+        return _outputs(result.tasks, guard.folder)
 
 
-def _command(program, folder):
+def _outputs(ended: Sequence[TaskResult], folder: Path) -> list[TaskOutput]:
+    values = function_program.values_of([each.task for each in ended], folder)
+    return [
+        TaskOutput(
+            task=each.task,
+            exit_code=each.exit_code,
+            output=each.log.read_text(errors="replace"),
+            value=value,
+        )
+        for each, value in zip(ended, values, strict=True)
+    ]
+
+
+def _command(program: Callable[[], Any] | Path | str, folder: Path):
     if callable(program):
         return function_program.pack(program, folder)
     if isinstance(program, Path):

@@ -28,7 +28,7 @@ class CtrlC(keras.callbacks.Callback):
         self._before = None
         self._of_term = signal.getsignal(signal.SIGTERM)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         if self._is_on and self._is_term_watched():
             self._before = signal.signal(signal.SIGINT, self._answer)
 
@@ -42,7 +42,7 @@ class CtrlC(keras.callbacks.Callback):
         """Whether the Checkpoint waits for SIGTERM, which would otherwise end the process."""
         return signal.getsignal(signal.SIGTERM) is not self._of_term
 
-    def _answer(self, *_):
+    def _answer(self, *_: object):
         self.unwatch()
         if not self._is_term_watched():  # `fit` has just ended.
             raise KeyboardInterrupt

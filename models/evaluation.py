@@ -113,7 +113,7 @@ class Evaluation:
             worst.mistakes(), names, eval_dir.mistakes, title=f"{title}\nworst mistakes"
         )
 
-    def _predicted(self, model) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def _predicted(self, model: keras.Model) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields images, right classes and probabilities of the examples that count."""
         predict = tf.function(lambda images: keras.ops.softmax(model(images, training=False)))
         for images, one_hot, *weights in self.batches():

@@ -23,6 +23,7 @@ from absl import flags
 
 from models import command, saved_model
 from models.datasets.encoded_image import decode
+from models.preprocessing import Preprocess
 from models.typed_flags import define_text
 from models.usage_error import UsageError
 
@@ -59,17 +60,17 @@ def _export(values: flags.FlagValues) -> int:
     return 0
 
 
-def _write(folder: Path, model: keras.Model, preprocess) -> None:
+def _write(folder: Path, model: keras.Model, preprocess: Preprocess) -> None:
     _, size, _, channels = model.input_shape
 
-    def classify(images):
+    def classify(images: tf.Tensor):
         logits = model(images, training=False)
         return {"logits": logits, "probabilities": keras.ops.softmax(logits)}
 
-    def read(content):
+    def read(content: tf.Tensor):
         return preprocess(decode(content, channels=channels), image_size=size, seed=None)
 
-    def classify_encoded(images):
+    def classify_encoded(images: tf.Tensor):
         shape = tf.TensorSpec([size, size, channels], tf.float32)
         return classify(tf.map_fn(read, images, fn_output_signature=shape))
 

@@ -131,6 +131,6 @@ def _errors_of_flags(
 class _TensorBoard(keras.callbacks.TensorBoard):
     """Writes each epoch. Keras' own drops it unless `update_freq` divides its last step."""
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         with tf.summary.record_if(True):
             super().on_epoch_end(epoch, logs)

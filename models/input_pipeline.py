@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
@@ -169,7 +170,7 @@ class _Target:
         self._num_classes, self._offset = dataset.num_classes - offset, offset
         self._ignores_others = ignores_others
 
-    def __call__(self, label, number) -> tuple:
+    def __call__(self, label: Any, number: tf.Tensor) -> tuple:
         """Returns the one-hot label, and a weight if other labels are ignored.
 
         Args:

@@ -1,6 +1,7 @@
 """The learning rate schedules of the legacy trainer, by their legacy names."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from absl import flags
@@ -101,7 +102,7 @@ class Fixed(Schedule):
     def __init__(self, learning_rate: float):
         self.learning_rate = learning_rate
 
-    def __call__(self, step):
+    def __call__(self, step: Any):
         del step
         return keras.ops.convert_to_tensor(self.learning_rate, "float32")
 

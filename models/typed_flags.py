@@ -61,13 +61,13 @@ class _Counts(flags.IntegerParser):
         super().__init__(at_least)
         self._at_most = at_most
 
-    def convert(self, argument):
+    def convert(self, argument: str | int):
         try:
             return super().convert(argument)
         except ValueError as error:
             raise ValueError("must be a whole number") from error
 
-    def parse(self, argument):
+    def parse(self, argument: str | int):
         number = super().parse(argument)
         if number > self._at_most:
             raise ValueError(f"{number} is too large: at most {self._at_most} is possible")
@@ -79,7 +79,7 @@ class _Parser(flags.ArgumentParser):
         self.syntactic_help = f"a number, {words}"
         self._words, self._contains = words, contains
 
-    def parse(self, argument):
+    def parse(self, argument: str | float):
         number = _read(argument)
         if not (math.isfinite(number) and self._contains(number)):
             raise ValueError(f"must be a number, {self._words}")

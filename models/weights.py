@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,7 +16,7 @@ from models.usage_error import UsageError
 _UNUSUAL = 1009  # A number of classes by which the layers of the logits can be told.
 
 
-def start(model: keras.Model, path: str, **options) -> None:
+def start(model: keras.Model, path: str, **options: Any) -> None:
     """Gives a net the weights at the path of --checkpoint_path.
 
     Args:

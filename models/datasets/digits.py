@@ -31,7 +31,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
             homepage="https://scikit-learn.org/stable/datasets/toy_dataset.html",
         )
 
-    def _split_generators(self, dl_manager):
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager):
         # Imported here because only the first run, which writes the files, needs it.
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -49,7 +49,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
             "test": self._generate_examples(test, images, digits.target),
         }
 
-    def _generate_examples(self, indices, images, labels):
+    def _generate_examples(self, indices: np.ndarray, images: np.ndarray, labels: np.ndarray):
         for index in indices.tolist():
             yield index, {"image": images[index], "label": int(labels[index])}
 

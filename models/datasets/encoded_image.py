@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def decode(content, *, channels: int) -> tf.Tensor:
+def decode(content: tf.Tensor | bytes, *, channels: int) -> tf.Tensor:
     """Returns uint8 [height, width, channels] of a JPEG, PNG, BMP, GIF or WebP.
 
     Gray, transparent and 16-bit images become what the rest of their set is.

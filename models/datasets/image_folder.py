@@ -114,7 +114,7 @@ def _is_named_as_image(path: Path) -> bool:
     return path.suffix.lower() in _IMAGES and not path.name.startswith(".")
 
 
-def _tell_what_is_skipped(folders, images) -> None:
+def _tell_what_is_skipped(folders: dict[str, Path], images: dict[str, list[Path]]) -> None:
     found = {path for paths in images.values() for path in paths}
     others = [
         path
@@ -130,7 +130,7 @@ def _tell_what_is_skipped(folders, images) -> None:
         print(printable(f"Skipped, because they are not images of a class: {shown}{more}."))
 
 
-def _read(path) -> tf.Tensor:
+def _read(path: tf.Tensor | bytes) -> tf.Tensor:
     return decode(tf.io.read_file(path), channels=_CHANNELS)
 
 

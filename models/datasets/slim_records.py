@@ -65,7 +65,7 @@ def files_of(name: str, data_dir: str) -> dict[str, list[Path]]:
     return found
 
 
-def _check_shards(name, split, paths, pattern) -> None:
+def _check_shards(name: str, split: str, paths: list[Path], pattern: re.Pattern) -> None:
     count = pattern.fullmatch(paths[0].name)["count"]
     if count and len(paths) != int(count):
         raise UsageError(
@@ -115,7 +115,9 @@ def load(name: str, files: dict[str, list[Path]], *, split: str | None, data_dir
     )
 
 
-def _damages(files, parts, read) -> Iterator[str]:
+def _damages(
+    files: dict[str, list[Path]], parts: list[splits.Part], read: Callable
+) -> Iterator[str]:
     for part in parts:
         for path in files[part.split]:
             yield damage_of_file(str(path), read)[1]
@@ -166,7 +168,7 @@ def _check_first_record(path: Path, read: Callable) -> None:
         ) from error
 
 
-def _parse(record) -> dict[str, tf.Tensor]:
+def _parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
     return tf.io.parse_single_example(
         record,
         {
@@ -176,7 +178,7 @@ def _parse(record) -> dict[str, tf.Tensor]:
     )
 
 
-def _read(record, *, channels: int):
+def _read(record: tf.Tensor, *, channels: int):
     example = _parse(record)
     return decode(example["image/encoded"], channels=channels), example["image/class/label"]
 

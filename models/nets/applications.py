@@ -11,6 +11,7 @@ They come without slim's second classifiers and drop-path, and do not read slim'
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import layers
@@ -18,12 +19,12 @@ from keras import layers
 from models.nets.weight_decay import slim_l2
 
 
-def nasnet_mobile(**kwargs) -> keras.Model:
+def nasnet_mobile(**kwargs: Any) -> keras.Model:
     """Returns NASNet-A for small devices."""
     return _build(keras.applications.NASNetMobile, **kwargs)
 
 
-def nasnet_large(**kwargs) -> keras.Model:
+def nasnet_large(**kwargs: Any) -> keras.Model:
     """Returns NASNet-A as it won on ImageNet."""
     return _build(keras.applications.NASNetLarge, **kwargs)
 

@@ -1,5 +1,7 @@
 """A net that is trained with a second, smaller classifier in the middle."""
 
+from typing import Any
+
 import keras
 from keras import layers
 
@@ -21,7 +23,9 @@ class WithAuxiliary(keras.Model):
         auxiliary: Of the second one [batch, classes].
     """
 
-    def __init__(self, images, logits, auxiliary):
+    def __init__(
+        self, images: keras.KerasTensor, logits: keras.KerasTensor, auxiliary: keras.KerasTensor
+    ):
         super().__init__(images, [logits, auxiliary])
         self._logits = (images, logits)
 
@@ -30,16 +34,25 @@ class WithAuxiliary(keras.Model):
         """The model of images to logits."""
         return keras.Model(*self._logits, name=self.name)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        logits, auxiliary = y_pred  # ty: ignore[not-iterable]
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ):
+        logits, auxiliary = y_pred
         loss = super().compute_loss(x, y, logits, sample_weight, training)
         return loss + WEIGHT * self.loss(y, auxiliary, sample_weight)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None):
         return super().compute_metrics(x, y, y_pred[0], sample_weight)
 
 
-def with_auxiliary(images, logits, auxiliary) -> keras.Model:
+def with_auxiliary(
+    images: keras.KerasTensor, logits: keras.KerasTensor, auxiliary: keras.KerasTensor | None
+) -> keras.Model:
     """Returns the model; without the second one if that is None."""
     if auxiliary is None:
         return keras.Model(images, logits)
@@ -51,7 +64,9 @@ def classifier_of(model: keras.Model) -> keras.Model:
     return model.classifier if isinstance(model, WithAuxiliary) else model
 
 
-def features(x, style: Style, *, stddev: float | None = None, names: tuple[str, str, str]):
+def features(
+    x: keras.KerasTensor, style: Style, *, stddev: float | None = None, names: tuple[str, str, str]
+):
     """Returns what the second classifier sees, [batch, 1, 1, 768]; None for too small images.
 
     Args:

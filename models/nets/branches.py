@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import keras
 from keras import layers
 
 from models.nets.style import Style
@@ -21,7 +22,7 @@ from models.nets.style import Style
 class Part(Protocol):
     """A layer, or several, of a branch."""
 
-    def add(self, x, scope: str, style: Style):
+    def add(self, x: keras.KerasTensor, scope: str, style: Style):
         """Returns what it makes of `x`; its name stands below `scope`."""
         ...
 
@@ -46,7 +47,7 @@ class Conv:
     padding: str = "same"
     stddev: float | None = None
 
-    def add(self, x, scope: str, style: Style):
+    def add(self, x: keras.KerasTensor, scope: str, style: Style):
         size = (self.size, self.size) if self.size else _size_in(self.name)
         return style.conv(
             x,
@@ -67,7 +68,7 @@ class MaxPool:
     strides: int = 2
     padding: str = "valid"
 
-    def add(self, x, scope: str, style: Style):
+    def add(self, x: keras.KerasTensor, scope: str, style: Style):
         del style
         size = _size_in(self.name)
         pool = layers.MaxPooling2D(
@@ -82,7 +83,7 @@ class AveragePool:
 
     name: str = "AvgPool_0a_3x3"
 
-    def add(self, x, scope: str, style: Style):
+    def add(self, x: keras.KerasTensor, scope: str, style: Style):
         del style
         size = _size_in(self.name)
         pool = layers.AveragePooling2D(
@@ -98,19 +99,19 @@ class Fork:
     name: str
     parts: Sequence[Part]
 
-    def add(self, x, scope: str, style: Style):
+    def add(self, x: keras.KerasTensor, scope: str, style: Style):
         found = [part.add(x, scope, style) for part in self.parts]
         return layers.Concatenate(name=_below(scope, self.name))(found)
 
 
-def chain(x, parts: Sequence[Part], style: Style, scope: str = ""):
+def chain(x: keras.KerasTensor, parts: Sequence[Part], style: Style, scope: str = ""):
     """Returns what `parts`, one after the other, make of `x`."""
     for part in parts:
         x = part.add(x, scope, style)
     return x
 
 
-def mixed(x, scope: str, style: Style, branches: Sequence[Sequence[Part]]):
+def mixed(x: keras.KerasTensor, scope: str, style: Style, branches: Sequence[Sequence[Part]]):
     """Returns what the branches make of `x`, side by side."""
     found = [
         chain(x, parts, style, f"{scope}.Branch_{number}") for number, parts in enumerate(branches)

@@ -3,6 +3,9 @@
 Larger images than the net's own give logits at several places, whose mean is taken.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import layers
 
@@ -10,7 +13,13 @@ from models.nets.weight_decay import slim_l2
 
 
 def add(
-    x, *, sizes: tuple[int, int], window: int, num_classes: int, weight_decay: float, **fresh
+    x: keras.KerasTensor,
+    *,
+    sizes: tuple[int, int],
+    window: int,
+    num_classes: int,
+    weight_decay: float,
+    **fresh: Callable[[], Any],
 ) -> keras.KerasTensor:
     """Returns logits [batch, classes] of features [batch, height, width, channels].
 
@@ -29,7 +38,7 @@ def add(
     if min(x.shape[1:3]) < window:
         raise ValueError(f"What is left of them, {x.shape[1:3]}, is less than {window} x {window}.")
 
-    def dense(name, units, window, activation, bias):
+    def dense(name: str, units: int, window: int, activation: str | None, bias: Any):
         return layers.Conv2D(
             units,
             window,

@@ -3,11 +3,13 @@
 Source: https://arxiv.org/abs/1602.07261
 """
 
+from collections.abc import Sequence
+
 import keras
 from keras import layers
 
 from models.nets import auxiliary
-from models.nets.branches import AveragePool, Conv, MaxPool, chain, mixed
+from models.nets.branches import AveragePool, Conv, MaxPool, Part, chain, mixed
 from models.nets.inception_v3 import STEM
 from models.nets.inception_v4 import dense
 from models.nets.style import Style
@@ -79,7 +81,15 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     return auxiliary.with_auxiliary(images, logits, second)
 
 
-def _residual(x, scope, style, branches, *, share, activate=True):
+def _residual(
+    x: keras.KerasTensor,
+    scope: str,
+    style: Style,
+    branches: Sequence[Sequence[Part]],
+    *,
+    share: float,
+    activate: bool = True,
+):
     """Adds a share of what the branches make of `x` to `x`."""
     found = mixed(x, scope, style, branches)
     found = style.plain_conv(found, f"{scope}.Conv2d_1x1", x.shape[-1])

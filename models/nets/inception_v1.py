@@ -40,11 +40,11 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     return keras.Model(images, logits)
 
 
-def _pool(x, name, style):
+def _pool(x: keras.KerasTensor, name: str, style: Style):
     return MaxPool(name, padding="same").add(x, "", style)
 
 
-def _block(x, name, filters, style):
+def _block(x: keras.KerasTensor, name: str, filters: tuple, style: Style):
     one, (before_a, a), (before_b, b), behind_pool = filters
     # Slim's own slip of the pen, which its checkpoints have, too.
     second = "Conv2d_0a_3x3" if name == "Mixed_5b" else "Conv2d_0b_3x3"

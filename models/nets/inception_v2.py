@@ -39,7 +39,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     return keras.Model(images, logits)
 
 
-def _first(images, style):
+def _first(images: keras.KerasTensor, style: Style):
     """Adds the separable convolution: slim's has a bias, and no batch normalization."""
     name = "Conv2d_1a_7x7"
     x = layers.SeparableConv2D(
@@ -55,11 +55,11 @@ def _first(images, style):
     return style.activate(x, name)
 
 
-def _before(filters):
+def _before(filters: int):
     return Conv("Conv2d_0a_1x1", filters, stddev=0.09)
 
 
-def _smaller(a, b):
+def _smaller(a: tuple[int, int], b: tuple[int, int]):
     """Returns the branches of a block that halves height and width."""
     return [
         [_before(a[0]), Conv("Conv2d_1a_3x3", a[1], strides=2)],
@@ -68,7 +68,7 @@ def _smaller(a, b):
     ]
 
 
-def _same(name, filters):
+def _same(name: str, filters: tuple):
     """Returns the branches of a block that keeps height and width."""
     one, a, b, behind_pool = filters
     pool = (

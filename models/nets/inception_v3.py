@@ -46,7 +46,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     return auxiliary.with_auxiliary(images, logits, second)
 
 
-def _block_5(names, behind_pool):
+def _block_5(names: tuple[str, str], behind_pool: int):
     """Returns the branches of a block; `names` are slim's for those of the second branch."""
     return [
         [Conv("Conv2d_0a_1x1", 64)],
@@ -68,7 +68,7 @@ _BLOCK_6A = [
 ]
 
 
-def _block_6(filters):
+def _block_6(filters: int):
     return [
         [Conv("Conv2d_0a_1x1", 192)],
         [
@@ -99,7 +99,7 @@ _BLOCK_7A = [
 ]
 
 
-def _block_7(name):
+def _block_7(name: str):
     """Returns the branches of a block; `name` is slim's for the 3x1 convolution of the second."""
     return [
         [Conv("Conv2d_0a_1x1", 320)],

@@ -113,7 +113,7 @@ def build(*, num_classes: int, image_size: int, channels: int, weight_decay: flo
     return auxiliary.with_auxiliary(images, logits, second)
 
 
-def dense(x, name: str, num_classes: int, weight_decay: float):
+def dense(x: keras.KerasTensor, name: str, num_classes: int, weight_decay: float):
     """Adds a last layer, with slim's initializer for dense ones."""
     return layers.Dense(
         num_classes,

@@ -1,5 +1,7 @@
 """Local response normalization, which Keras does not have and CifarNet needs."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -18,20 +20,28 @@ class LocalResponseNormalization(keras.layers.Layer):
         **kwargs: Of keras.layers.Layer.
     """
 
-    def __init__(self, depth_radius=4, *, bias=1.0, alpha=0.001 / 9, beta=0.75, **kwargs):
+    def __init__(
+        self,
+        depth_radius: int = 4,
+        *,
+        bias: float = 1.0,
+        alpha: float = 0.001 / 9,
+        beta: float = 0.75,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.depth_radius = depth_radius
         self.bias = bias
         self.alpha = alpha
         self.beta = beta
 
-    def call(self, inputs):
+    def call(self, inputs: tf.Tensor):
         """Returns `inputs` normalized: float [batch, height, width, channels]."""
         return tf.nn.local_response_normalization(
             inputs, self.depth_radius, bias=self.bias, alpha=self.alpha, beta=self.beta
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple):
         """Returns `input_shape`: normalization keeps it."""
         return input_shape
 

@@ -39,7 +39,7 @@ def _build_v1(
 ) -> keras.Model:
     """Returns MobileNet v1; every kernel but the depthwise ones is regularized."""
 
-    def filters(number):
+    def filters(number: int):
         return max(int(number * width), 8)
 
     style = Style(
@@ -75,7 +75,9 @@ def _build_v2(
     return keras.Model(images, logits)
 
 
-def _expanded(x, scope, expansion, filters, strides, style):
+def _expanded(
+    x: keras.KerasTensor, scope: str, expansion: int, filters: int, strides: int, style: Style
+):
     """Adds more channels, a depthwise convolution and fewer channels; and `x`, if it fits."""
     shortcut = x
     if expansion > 1:

@@ -44,7 +44,7 @@ def _build(
     return keras.Model(images, logits)
 
 
-def _unit_v1(x, scope, filters, strides, style):
+def _unit_v1(x: keras.KerasTensor, scope: str, filters: int, strides: int, style: Style):
     name = f"{scope}.shortcut"
     if x.shape[-1] == 4 * filters:
         shortcut = _subsample(x, strides, name)
@@ -56,7 +56,7 @@ def _unit_v1(x, scope, filters, strides, style):
     return style.activate(layers.Add(name=f"{scope}.sum")([shortcut, x]), scope)
 
 
-def _unit_v2(x, scope, filters, strides, style):
+def _unit_v2(x: keras.KerasTensor, scope: str, filters: int, strides: int, style: Style):
     preact = style.activate(style.normalize(x, f"{scope}.preact"), f"{scope}.preact")
     name = f"{scope}.shortcut"
     if x.shape[-1] == 4 * filters:
@@ -69,7 +69,7 @@ def _unit_v2(x, scope, filters, strides, style):
     return layers.Add(name=f"{scope}.sum")([shortcut, x])
 
 
-def _conv_same(x, name, filters, strides, style):
+def _conv_same(x: keras.KerasTensor, name: str, filters: int, strides: int, style: Style):
     """Adds a 3x3 convolution, padded alike on both sides even if it is strided."""
     if strides == 1:
         return style.conv(x, name, filters, 3)
@@ -77,7 +77,7 @@ def _conv_same(x, name, filters, strides, style):
     return style.conv(x, name, filters, 3, strides=strides, padding="valid")
 
 
-def _subsample(x, strides, name):
+def _subsample(x: keras.KerasTensor, strides: int, name: str):
     return x if strides == 1 else layers.MaxPooling2D(1, strides=strides, name=name)(x)
 
 

@@ -33,7 +33,7 @@ class Style:
 
     def conv(
         self,
-        x,
+        x: keras.KerasTensor,
         name: str,
         filters: int,
         size: int | tuple[int, int],
@@ -50,7 +50,7 @@ class Style:
 
     def plain_conv(
         self,
-        x,
+        x: keras.KerasTensor,
         name: str,
         filters: int,
         size: int | tuple[int, int] = 1,
@@ -62,7 +62,17 @@ class Style:
         """Adds a convolution with bias, and nothing behind it."""
         return self._conv(name, filters, size, strides, padding, stddev, use_bias=True)(x)
 
-    def _conv(self, name, filters, size, strides, padding, stddev, *, use_bias):
+    def _conv(
+        self,
+        name: str,
+        filters: int,
+        size: int | tuple[int, int],
+        strides: int,
+        padding: str,
+        stddev: float | None,
+        *,
+        use_bias: bool,
+    ):
         return layers.Conv2D(
             filters,
             size,
@@ -74,7 +84,7 @@ class Style:
             name=name,
         )
 
-    def depthwise_conv(self, x, name: str, size: int, *, strides: int = 1):
+    def depthwise_conv(self, x: keras.KerasTensor, name: str, size: int, *, strides: int = 1):
         """Adds a depthwise convolution, batch normalization and the activation."""
         x = layers.DepthwiseConv2D(
             size,
@@ -86,7 +96,7 @@ class Style:
         )(x)
         return self.activate(self.normalize(x, f"{name}.BatchNorm"), name)
 
-    def normalize(self, x, name: str):
+    def normalize(self, x: keras.KerasTensor, name: str):
         """Adds batch normalization under the whole of `name`."""
         return layers.BatchNormalization(
             momentum=self.momentum,
@@ -96,13 +106,13 @@ class Style:
             name=name,
         )(x)
 
-    def activate(self, x, name: str):
+    def activate(self, x: keras.KerasTensor, name: str):
         """Adds the activation of a layer."""
         return layers.Activation(self.activation, name=f"{name}.activation")(x)
 
     def logits(
         self,
-        x,
+        x: keras.KerasTensor,
         name: str,
         num_classes: int,
         *,

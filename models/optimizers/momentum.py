@@ -1,6 +1,10 @@
 """Gradient descent with momentum, as TensorFlow 1 makes its steps."""
 
+from typing import Any
+
 import keras
+
+from models.learning_rates import Schedule
 
 
 @keras.saving.register_keras_serializable("models")
@@ -22,11 +26,13 @@ class Momentum(keras.optimizers.Optimizer):
     Source: tf.compat.v1.train.MomentumOptimizer.
     """
 
-    def __init__(self, learning_rate=0.01, *, momentum: float = 0.9, **arguments):
+    def __init__(
+        self, learning_rate: float | Schedule = 0.01, *, momentum: float = 0.9, **arguments: Any
+    ):
         super().__init__(learning_rate, **arguments)
         self.momentum = momentum
 
-    def build(self, variables):
+    def build(self, variables: list[keras.Variable]):
         if self.built:
             return
         super().build(variables)
@@ -34,7 +40,7 @@ class Momentum(keras.optimizers.Optimizer):
             self.add_variable_from_reference(variable, name="momentum") for variable in variables
         ]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any):
         """Makes the step of one variable."""
         rate = keras.ops.cast(learning_rate, variable.dtype)
         gradient = keras.ops.cast(gradient, variable.dtype)

@@ -18,7 +18,12 @@ class RMSProp(keras.optimizers.RMSprop):
     Source: tf.compat.v1.train.RMSPropOptimizer.
     """
 
-    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+    def add_variable_from_reference(
+        self,
+        reference_variable: keras.Variable,
+        name: str | None = None,
+        initializer: str = "zeros",
+    ):
         """Makes a variable of the optimizer that is like a weight."""
         initializer = "ones" if name == "velocity" else initializer
         return super().add_variable_from_reference(reference_variable, name, initializer)

@@ -4,7 +4,7 @@ preprocess = preprocessing.find("lenet")
 image = preprocess(image, image_size=28, seed=None)
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from models.preprocessing import cifarnet, inception, lenet, vgg
 from models.usage_error import check_name
@@ -13,7 +13,7 @@ from models.usage_error import check_name
 class Preprocess(Protocol):
     """Turns a stored image into what a net takes."""
 
-    def __call__(self, image, *, image_size: int, seed):
+    def __call__(self, image: Any, *, image_size: int, seed: Any):
         """Returns float32 [image_size, image_size, channels].
 
         Args:

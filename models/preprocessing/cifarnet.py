@@ -5,7 +5,7 @@ import tensorflow as tf
 _PADDING = 4  # Pixels on each side, before the random crop.
 
 
-def preprocess(image, *, image_size: int, seed):
+def preprocess(image: tf.Tensor, *, image_size: int, seed: tf.Tensor | None):
     """Standardizes uint8 [height, width, channels] to mean 0 and variance 1, per image.
 
     While training: pad by 4 pixels, crop at random, flip left to right every other time, change
@@ -19,7 +19,7 @@ def preprocess(image, *, image_size: int, seed):
     return tf.image.per_image_standardization(image)
 
 
-def _distort(image, image_size: int, seed):
+def _distort(image: tf.Tensor, image_size: int, seed: tf.Tensor):
     crop, flip, brightness, contrast = tf.unstack(tf.random.split(seed, num=4))
     image = _pad(image, image_size)
     size = [image_size, image_size, image.shape[-1]]
@@ -29,7 +29,7 @@ def _distort(image, image_size: int, seed):
     return tf.image.stateless_random_contrast(image, 0.2, 1.8, seed=contrast)
 
 
-def _pad(image, image_size: int):
+def _pad(image: tf.Tensor, image_size: int):
     # At least to the size of the crop, for images that are smaller than the net's.
     shape = tf.shape(image)
     height = tf.maximum(shape[0] + 2 * _PADDING, image_size)

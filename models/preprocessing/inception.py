@@ -14,7 +14,7 @@ _BRIGHTNESS = 32.0 / 255.0
 _SATURATIONS = (0.5, 1.5)
 
 
-def preprocess(image, *, image_size: int, seed):
+def preprocess(image: tf.Tensor, *, image_size: int, seed: tf.Tensor | None):
     """Scales uint8 [height, width, channels] to [-1, 1].
 
     While training: crop a part of 5 to 100 % of the area and an aspect ratio of 3/4 to 4/3, flip
@@ -30,7 +30,7 @@ def preprocess(image, *, image_size: int, seed):
     return (image - 0.5) * 2.0
 
 
-def _distort(image, image_size, seed):
+def _distort(image: tf.Tensor, image_size: int, seed: tf.Tensor):
     crop, flip, brightness, saturation = tf.unstack(tf.random.split(seed, num=4))
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.shape(image),
@@ -52,5 +52,5 @@ def _distort(image, image_size, seed):
     return tf.clip_by_value(image, 0.0, 1.0)
 
 
-def _resize(image, image_size):
+def _resize(image: tf.Tensor, image_size: int):
     return tf.compat.v1.image.resize(image, [image_size, image_size], align_corners=False)

@@ -11,7 +11,7 @@ _MEANS[1] = (0.2989 * _MEANS[3][0] + 0.587 * _MEANS[3][1] + 0.114 * _MEANS[3][2]
 _SMALLEST_SIDE, _LARGEST_SIDE = 256, 512  # Of the shorter side, before the crop.
 
 
-def preprocess(image, *, image_size: int, seed):
+def preprocess(image: tf.Tensor, *, image_size: int, seed: tf.Tensor | None):
     """Resizes uint8 [height, width, channels], crops it, and subtracts the mean color.
 
     In training the shorter side becomes 256 to 512 pixels long, the crop is random, and half of the
@@ -35,7 +35,7 @@ def preprocess(image, *, image_size: int, seed):
     return tf.ensure_shape(image, [image_size, image_size, channels]) - _MEANS[channels]
 
 
-def _resize(image, side):
+def _resize(image: tf.Tensor, side: int | tf.Tensor):
     """Resizes so that the shorter side has this length; keeps the aspect ratio."""
     height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
     scale = tf.cast(side, tf.float32) / tf.minimum(height, width)
