@@ -31,7 +31,7 @@ def contents(file: h5py.File) -> dict[str, list]:
     """Returns [dtype, shape] of each dataset in a file, by its place."""
     found = {}
 
-    def visit(place, item):
+    def visit(place: str, item: Any):
         if isinstance(item, h5py.Dataset):
             found[place] = [str(item.dtype), list(item.shape)]
 

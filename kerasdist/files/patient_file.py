@@ -2,6 +2,7 @@
 
 import io
 import os
+from types import TracebackType
 from typing import Any
 
 
@@ -32,7 +33,12 @@ class PatientFile(io.BytesIO):
     def __str__(self) -> str:
         return self._path  # Keras looks at the suffix.
 
-    def __exit__(self, exc_type, exc_val, exc_tb):
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ):
         if exc_type is not None and self._error is None:
             # Keras leaves its HDF5 file open after an error; it writes more when it is collected.
             self._take_into_memory(OSError("Given up."), self.tell())
@@ -43,7 +49,7 @@ class PatientFile(io.BytesIO):
         if self._error is not None:
             raise self._error
 
-    def write(self, data) -> int:
+    def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
         size = len(rest)
         position = self.tell()
@@ -57,7 +63,7 @@ class PatientFile(io.BytesIO):
             super().write(rest)
         return size
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         return self._disk.readinto(buffer) if self._error is None else super().readinto(buffer)
 
     def read(self, size: int | None = -1) -> bytes:

@@ -122,7 +122,7 @@ def _when_writable(descriptor: int, write: Callable):
             select.select([], [descriptor], [])
 
 
-def _prefixes(tasks, *, in_color):
+def _prefixes(tasks: Sequence[Task], *, in_color: bool):
     width = max(len(str(task)) for task in tasks)
     prefixes = {}
     for position, task in enumerate(tasks):

@@ -11,6 +11,7 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 _PROGRAM = "program.pickle"
@@ -45,7 +46,7 @@ def pack(function: Callable[[], Any], folder: Path) -> list[str]:
     return [sys.executable, "-P", __file__, str(folder)]
 
 
-def _check_arguments(function):
+def _check_arguments(function: Callable):
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # Some of those that are written in C have none.
@@ -59,7 +60,7 @@ def _check_arguments(function):
         ) from None
 
 
-def _name_of(function) -> str:
+def _name_of(function: Callable) -> str:
     return getattr(function, "__name__", "function")
 
 
@@ -91,9 +92,11 @@ def _main() -> None:
     partial.rename(path)  # A task that is killed while writing leaves no half value.
 
 
-def _print_error(error_class, error, traceback):
+def _print_error(
+    error_class: type[BaseException], error: BaseException, traceback: TracebackType | None
+):
     """Prints an error as usual, without the lines of this file, which mean nothing to the user."""
-    while traceback.tb_next and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback and traceback.tb_next and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     sys.__excepthook__(error_class, error.with_traceback(traceback), traceback)
 

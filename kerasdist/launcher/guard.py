@@ -80,7 +80,7 @@ class Guard:
     def __enter__(self) -> "Guard":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             # Closes the pipe, which is the sign to clean up, and waits until that is done.
             self._process.communicate(timeout=_END_SECS)

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from kerasdist.launcher import function_program
 from kerasdist.launcher.command import checked
@@ -44,7 +44,7 @@ def launch(program: Sequence[str], **settings: Unpack[SettingsOfLaunch]) -> Laun
 @overload
 def launch(program: Callable[[], Value], **settings: Unpack[SettingsOfLaunch]) -> list[Value]: ...
 def launch(
-    program,
+    program: Any,
     *,
     num_workers: int = 2,
     num_ps: int = 0,
@@ -141,11 +141,11 @@ def signals_end_the_launch() -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _exit(number, _):
+def _exit(number: int, _: object):
     raise SystemExit(SIGNALED + number)
 
 
-def _launch_function(function, settings):
+def _launch_function(function: Callable, settings: Settings):
     title = f"{getattr(function, '__qualname__', repr(function))}()"
     with signals_end_the_launch(), Guard(isolate=settings.network == ISOLATED) as guard:
         program = function_program.pack(function, guard.folder)

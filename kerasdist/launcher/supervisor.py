@@ -321,5 +321,5 @@ def _done_before_failed_peer(exit_code: int, results: Iterable[TaskResult]) -> l
     return [task for task in done if task.job != "evaluator"]
 
 
-def _names(tasks) -> str:
+def _names(tasks: Iterable[Task]) -> str:
     return ", ".join(str(task) for task in tasks)

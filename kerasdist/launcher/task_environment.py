@@ -38,7 +38,7 @@ def tasks_of(settings: Settings) -> list[Task]:
     return [Task(job, index) for job, count in counts.items() for index in range(count)]
 
 
-def _check_room(num_tasks):
+def _check_room(num_tasks: int):
     if num_tasks > _MOST_TASKS:
         raise UsageError(
             f"A launch has at most {_MOST_TASKS:,} tasks, which all run on this machine. "

@@ -1,6 +1,7 @@
 """Watches who is late when the workers of parameter servers run the steps of a chief."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import peer_failure
@@ -29,7 +30,7 @@ class ChiefWatch(StepWatch):
         *,
         awaited: Callable[[], Task | None],
         waits_for_data: Callable[[Task], bool | None],
-        **settings,
+        **settings: Any,
     ):
         super().__init__(cluster, note=lambda text: None, **settings)
         self._awaited, self._waits_for_data = awaited, waits_for_data

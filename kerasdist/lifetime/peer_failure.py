@@ -15,7 +15,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from types import TracebackType
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -65,7 +66,9 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
         module.excepthook = functools.partial(hook, previous=previous, **known)
 
 
-def _hook_of_thread(arguments, *, previous, process_id, **known):
+def _hook_of_thread(
+    arguments: threading.ExceptHookArgs, *, previous: Callable, process_id: int, **known: Any
+):
     error = arguments.exc_value
     is_fatal = isinstance(error, Exception) and (
         _is_of_training(error) or _of_peer(error, known["cluster"]) is not None
@@ -78,7 +81,16 @@ def _hook_of_thread(arguments, *, previous, process_id, **known):
     end_process(FAILED)  # As Python does after the same error of its main thread.
 
 
-def _hook(error_class, error, trace, *, previous, cluster, tell, process_id):
+def _hook(
+    error_class: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    *,
+    previous: Callable,
+    cluster: Cluster,
+    tell: Callable[[str], object],
+    process_id: int,
+):
     if os.getpid() != process_id:  # A forked child, whose end is not that of the task.
         previous(error_class, error, trace)
         return
@@ -117,7 +129,12 @@ def _is_of_training(error: BaseException) -> bool:
     )
 
 
-def _end_because_of(of_peer, trace, cluster, tell) -> NoReturn:
+def _end_because_of(
+    of_peer: BaseException,
+    trace: TracebackType | None,
+    cluster: Cluster,
+    tell: Callable[[str], object],
+) -> NoReturn:
     if cause_of(of_peer, cluster).startswith(_has_failed(cluster)):
         end_process(FAILED)  # What another thread has said and told, before this one.
     lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}

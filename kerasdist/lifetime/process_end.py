@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 
-def at_end(function: Callable, *arguments) -> None:
+def at_end(function: Callable, *arguments: object) -> None:
     """Calls a function with these arguments when this process ends."""
     process_id = os.getpid()
 

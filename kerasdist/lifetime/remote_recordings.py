@@ -52,7 +52,9 @@ class RemoteRecordings:
         """Ends the recordings; returns them and what went wrong, by the task."""
         return self._ask_all("stop", timeout_secs=_STOP_SECS)
 
-    def _ask_all(self, verb, *, timeout_secs) -> tuple[dict[Task, bytes], dict[Task, str]]:
+    def _ask_all(
+        self, verb: str, *, timeout_secs: float
+    ) -> tuple[dict[Task, bytes], dict[Task, str]]:
         answers, problems = {}, {}
         number = next(self._numbers)
         with ThreadPoolExecutor(max_workers=max(1, len(self._addresses))) as pool:

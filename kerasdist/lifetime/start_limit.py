@@ -65,5 +65,5 @@ class StartLimit:
         # Ends by itself when this process does, for then its input ends.
         self._watcher = Popen(command, stdin=PIPE)
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object):
         self._watcher.communicate()

@@ -265,7 +265,7 @@ class StepWatch:
             self._say(f"{self._cluster.task} goes on.")
         self._is_noted, self._has_shown_stacks, self._say_at = False, False, 0.0
 
-    def _report(self, late, description, secs) -> None:
+    def _report(self, late: set[Task], description: str, secs: float) -> None:
         is_late = self._cluster.task in late
         if is_late or self._cluster.is_chief:
             longest = f"; the longest so far took {max(self._lasted):.2g} s" if self._lasted else ""

@@ -70,7 +70,7 @@ class Termination:
             signal.set_wakeup_fd(-1)
             self._write_end = None
 
-    def _note(self, *_):
+    def _note(self, *_: object):
         self.is_asked_for = True
 
     def _listen(self) -> None:
@@ -97,7 +97,7 @@ class TerminationKept:
         self._action = ctypes.create_string_buffer(_MOST_BYTES_OF_ACTION)
         ctypes.CDLL(None).sigaction(signal.SIGTERM, None, self._action)
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object):
         ctypes.CDLL(None).sigaction(signal.SIGTERM, self._action, None)
 
 

@@ -8,8 +8,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 import psutil
+import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster.address import split_address
@@ -42,7 +44,7 @@ class WorkerWatch:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
         *,
         silent_secs: float,
         no_worker_secs: float,
@@ -84,7 +86,7 @@ class WorkerWatch:
         finally:
             self._waiting_since = outer
 
-    def fetch(self, result, again: Callable | None = None):
+    def fetch(self, result: Any, again: Callable | None = None):
         """Returns the result of something that was scheduled, as numpy arrays.
 
         Args:
@@ -104,7 +106,7 @@ class WorkerWatch:
                 given_up |= silent
             return next(each for each in results if coordinator_adapter.wait_for(each, 0)).fetch()
 
-    def fetch_once(self, result, attempt):
+    def fetch_once(self, result: Any, attempt: coordinator_adapter.Attempt):
         """Waits for something that runs at most once; returns its result, as numpy arrays.
 
         Args:

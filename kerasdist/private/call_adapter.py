@@ -11,6 +11,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Generator
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
@@ -86,7 +87,14 @@ def operations_told(tell: Callable) -> Generator[None]:
         tell: Called as tell(type, inputs, outputs) after it has run, with tensors.
     """
 
-    def look(kind, inputs, attributes, outputs, op_name=None, graph=None):
+    def look(
+        kind: str | bytes,
+        inputs: Any,
+        attributes: Any,
+        outputs: Any,
+        op_name: Any = None,
+        graph: Any = None,
+    ):
         if graph is None:  # Else it is traced.
             tell(tf.compat.as_str(kind), inputs, outputs)  # Those of functions are bytes.
 

@@ -6,6 +6,7 @@ tests/private/test_collectives.py fails when one of these names moves. Written a
 
 import contextlib
 from collections.abc import Callable, Generator
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -27,7 +28,7 @@ def sum_over_replicas(tensors: list) -> list:
         return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors, options)
 
 
-def differentiable_sum(tensor, weigh=None):
+def differentiable_sum(tensor: tf.Tensor, weigh: Callable | None = None):
     """Returns a tensor summed over all replicas; its gradient is a sum over them too.
 
     Args:
@@ -36,7 +37,7 @@ def differentiable_sum(tensor, weigh=None):
             adds them up; None leaves them as they are.
     """
 
-    def backward(gradient):
+    def backward(gradient: tf.Tensor):
         return [weigh(differentiable_sum, gradient) if weigh else differentiable_sum(gradient)]
 
     with without_gradient():
@@ -78,11 +79,11 @@ def wide_broadcasts() -> Generator[None]:
     these are sent as a wider one, which keeps every value.
     """
 
-    def send_wide(send, value, shape, dtype, *args):
+    def send_wide(send: Callable, value: Any, shape: Any, dtype: tf.DType, *args: Any):
         wide = _sendable(dtype)
         return send(value if wide == dtype else tf.cast(value, wide), shape, wide, *args)
 
-    def receive_wide(receive, shape, dtype, *args):
+    def receive_wide(receive: Callable, shape: Any, dtype: tf.DType, *args: Any):
         wide = _sendable(dtype)
         value = receive(shape, wide, *args)
         return value if wide == dtype else tf.cast(value, dtype)

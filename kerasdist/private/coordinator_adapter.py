@@ -11,6 +11,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
@@ -38,7 +39,7 @@ LOST_WORKER_MESSAGES = (
 GARBLED_REQUEST = "Unable to parse request"
 
 
-def copy_results_first(coordinator) -> None:
+def copy_results_first(coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
     """Lets a coordinator announce a result when the chief has it.
 
     TensorFlow announces it before it has copied it from the worker: to fetch it from one that has
@@ -47,7 +48,7 @@ def copy_results_first(coordinator) -> None:
     cluster = coordinator._cluster
     chief = f"/job:{context.get_server_def().job_name}/replica:0/task:0/device:CPU:0"
 
-    def schedule(function, args, kwargs, attempt=None):
+    def schedule(function: Callable, args: tuple, kwargs: dict, attempt: Attempt | None = None):
         queue = cluster.closure_queue
         manager = queue._cancellation_mgr
         if attempt is None:
@@ -56,7 +57,7 @@ def copy_results_first(coordinator) -> None:
             closure = _ClosureRunOnce(attempt, function, manager, args, kwargs)
         run = closure._function
 
-        def run_and_copy(*args, **kwargs):
+        def run_and_copy(*args: Any, **kwargs: Any):
             with _garbled_requests_are_losses():
                 outputs = run(*args, **kwargs)
                 with tf.device(chief):
@@ -129,12 +130,12 @@ class Attempt:
 class _ClosureRunOnce(cluster_coordinator.Closure):
     """TensorFlow runs what a lost worker had begun again on another one; this one ends instead."""
 
-    def __init__(self, attempt: Attempt, *args):
+    def __init__(self, attempt: Attempt, *args: Any):
         super().__init__(*args)
         self._attempt = attempt
         run = self._function
 
-        def run_once(*args, **kwargs):
+        def run_once(*args: Any, **kwargs: Any):
             assert attempt.worker is not None
             attempt.begin(attempt.worker)
             self._has_begun = True
@@ -143,7 +144,7 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
         self._has_begun = False
         self._function = run_once
 
-    def execute_on(self, worker):
+    def execute_on(self, worker: Any):
         if not self._has_begun:
             self._attempt.worker = worker.worker_index
             try:
@@ -163,7 +164,7 @@ class _ClosureRunOnce(cluster_coordinator.Closure):
         self.maybe_call_with_output_remote_value(lambda result: result._set_values(None))
 
 
-def _copy(output):
+def _copy(output: Any):
     return tf.identity(output) if tf.is_tensor(output) else output
 
 
@@ -176,7 +177,7 @@ def before_each_new_function(act: Callable[[], object]) -> None:
     eager = context.context()
     add = names.find(type(eager), "add_c_function")
 
-    def act_and_add(function):
+    def act_and_add(function: Callable):
         act()
         add(eager, function)
 
@@ -194,7 +195,7 @@ def let_control_flow_ask_at_call_time() -> None:
     graph_class = func_graph.FuncGraph
     original = names.find(graph_class, "capture_call_time_value")
 
-    def capture(graph, closure, spec, *args, **kwargs):
+    def capture(graph: Any, closure: Callable, spec: Any, *args: Any, **kwargs: Any):
         while graph.is_control_flow_graph:
             graph = graph.outer_graph
         with graph.as_default():
@@ -203,7 +204,9 @@ def let_control_flow_ask_at_call_time() -> None:
     graph_class.capture_call_time_value = capture
 
 
-def concrete_function(coordinator, function, args: tuple):
+def concrete_function(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator, function: Callable, args: tuple
+):
     """Returns a function traced for arguments of `schedule`, which spares the chief a search."""
     queue = coordinator._cluster.closure_queue
     with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
@@ -212,7 +215,7 @@ def concrete_function(coordinator, function, args: tuple):
 
 
 @contextlib.contextmanager
-def traced_for_workers(strategy) -> Generator[None]:
+def traced_for_workers(strategy: tf.distribute.Strategy) -> Generator[None]:
     """Tells a ParameterServerStrategy, which warns otherwise, that workers will run the trace."""
     names.overwrite(strategy.extended, "_being_scheduled", True)
     try:
@@ -221,7 +224,12 @@ def traced_for_workers(strategy) -> Generator[None]:
         names.overwrite(strategy.extended, "_being_scheduled", False)
 
 
-def schedule_once(coordinator, function, args: tuple, attempt: Attempt):
+def schedule_once(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    function: Callable,
+    args: tuple,
+    attempt: Attempt,
+):
     """Schedules a function of which no worker runs again what another one has begun.
 
     Args:
@@ -233,12 +241,13 @@ def schedule_once(coordinator, function, args: tuple, attempt: Attempt):
     Returns:
         What the coordinator promises.
     """
+    cluster: Any = coordinator._cluster  # Its `schedule` is that of `copy_results_first`.
     if isinstance(function, tf.types.experimental.PolymorphicFunction) and not hasattr(
         function, "structured_outputs"
     ):
         with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
-            return coordinator._cluster.schedule(function, args, {}, attempt)
-    return coordinator._cluster.schedule(function, args, {}, attempt)
+            return cluster.schedule(function, args, {}, attempt)
+    return cluster.schedule(function, args, {}, attempt)
 
 
 def cause_of(error: Exception) -> Exception:
@@ -246,12 +255,17 @@ def cause_of(error: Exception) -> Exception:
     return error.original_exception if isinstance(error, INPUT_ERRORS) else error
 
 
-def wait_for(result, secs: float) -> bool:
+def wait_for(result: Any, secs: float) -> bool:
     """Waits until what was scheduled has ended, at most so long; returns whether it has."""
     return result._status_available_event.wait(secs)
 
 
-def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) -> None:
+def report_lost_workers(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    *,
+    on_lost: Callable,
+    on_back: Callable,
+) -> None:
     """Calls functions of a worker's index where TensorFlow logs pages of its transport's errors.
 
     Args:
@@ -265,11 +279,13 @@ def report_lost_workers(coordinator, *, on_lost: Callable, on_back: Callable) ->
     logger.addFilter(lambda record: not str(record.msg).startswith(LOST_WORKER_MESSAGES))
 
 
-def _report_lost_worker(worker, on_lost, on_back):
+def _report_lost_worker(
+    worker: Any, on_lost: Callable[[int], object], on_back: Callable[[int], object]
+):
     is_lost = threading.Event()
 
-    def after(original, report, *, if_lost):
-        def method(*args):
+    def after(original: Callable, report: Callable[[int], object], *, if_lost: bool):
+        def method(*args: Any):
             if is_lost.is_set() == if_lost:
                 (is_lost.clear if if_lost else is_lost.set)()
                 report(worker.worker_index)
@@ -282,7 +298,7 @@ def _report_lost_worker(worker, on_lost, on_back):
     worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
 
 
-def stop(coordinator) -> None:
+def stop(coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
     """Ends the threads of a coordinator before Python does: one that still runs aborts the process.
 
     Not TensorFlow's own way, which waits for every lost worker to come back.
@@ -306,7 +322,9 @@ def stop(coordinator) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def datasets_of_workers(coordinator, makers: list[Callable]):
+def datasets_of_workers(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator, makers: list[Callable]
+):
     """Returns a dataset on each worker, for `iterators_of_workers`.
 
     TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them. A worker that is
@@ -328,11 +346,18 @@ def datasets_of_workers(coordinator, makers: list[Callable]):
     return coordinator_values.PerWorkerValues(tuple(datasets))
 
 
-def _call(function):
+def _call(function: Callable):
     return function()
 
 
-def iterators_of_workers(coordinator, datasets, state, *, place: str, generation: int):
+def iterators_of_workers(
+    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    datasets: Any,
+    state: tf.Tensor | None,
+    *,
+    place: str,
+    generation: int,
+):
     """Returns an iterator on each worker, as one value to be passed to what is scheduled.
 
     Args:
@@ -344,7 +369,7 @@ def iterators_of_workers(coordinator, datasets, state, *, place: str, generation
         generation: Whose iterators these are.
     """
 
-    def make(dataset):
+    def make(dataset: tf.data.Dataset):
         with tf.device("/device:CPU:0"):  # Where the steps look for it, also of a worker with GPUs.
             last, position = tf.unstack(variable_adapter.worker_numbers(place, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)

@@ -47,12 +47,12 @@ def is_original_step(step: Any) -> bool:
     return getattr(step, "__func__", None) in original_steps
 
 
-def has_original_steps(model) -> bool:
+def has_original_steps(model: keras.Model) -> bool:
     """Whether `model` trains and evaluates by calling itself, as Keras' own steps do."""
     return is_original_step(model.train_step) and is_original_step(model.test_step)
 
 
-def has_original_total_loss(model) -> bool:
+def has_original_total_loss(model: keras.Model) -> bool:
     """Whether `model` trains with the sum of its losses, as Keras' own train_step makes it."""
     return (
         is_original_step(model.train_step)
@@ -60,7 +60,7 @@ def has_original_total_loss(model) -> bool:
     )
 
 
-def returns_original_metrics(model, step_name: str) -> bool:
+def returns_original_metrics(model: keras.Model, step_name: str) -> bool:
     """Whether Keras' own `step_name` returns the metrics of `model` and nothing of the user's."""
     return (
         is_original_step(getattr(model, step_name))
@@ -68,19 +68,19 @@ def returns_original_metrics(model, step_name: str) -> bool:
     )
 
 
-def has_original_losses(model) -> bool:
+def has_original_losses(model: keras.Model) -> bool:
     """Whether every loss that `model` is compiled with is one of Keras'."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
     return not any(loss is None or is_custom_loss(loss) for loss in losses)
 
 
-def has_unreduced_losses(model) -> bool:
+def has_unreduced_losses(model: keras.Model) -> bool:
     """Whether a loss that `model` is compiled with gives a number for each example."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
     return any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses)
 
 
-def is_custom_loss(loss) -> bool:
+def is_custom_loss(loss: Any) -> bool:
     """Whether a loss is the user's: a class, or a function, also as Keras wraps it."""
     if loss is None or isinstance(loss, str):
         return False
@@ -89,7 +89,7 @@ def is_custom_loss(loss) -> bool:
     return not _is_original(loss)
 
 
-def custom_loss_names(model) -> list[str]:
+def custom_loss_names(model: keras.Model) -> list[str]:
     """Returns the names of those losses that `model` is compiled with that are the user's."""
     losses = keras.tree.flatten(getattr(model, "loss", None))
     custom = [loss for loss in losses if is_custom_loss(loss)]
@@ -99,12 +99,12 @@ def custom_loss_names(model) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def compiled_losses_of(model) -> Any:
+def compiled_losses_of(model: keras.Model) -> Any:
     """Returns Keras' object for the losses that `model` is compiled with; None for none."""
     return getattr(model, "_compile_loss", None)
 
 
-def mixes_examples(loss_or_metric, *, rank: int | None = None) -> bool:
+def mixes_examples(loss_or_metric: keras.Loss | keras.Metric, *, rank: int | None = None) -> bool:
     """Whether what a function of Keras' gives as a loss or a metric is no mean over the examples.
 
     Args:
@@ -128,13 +128,13 @@ def mixes_examples(loss_or_metric, *, rank: int | None = None) -> bool:
     return any(axis == 0 or (rank is not None and axis == -rank) for axis in axes)
 
 
-def original_metric_names(model) -> set[str]:
+def original_metric_names(model: keras.Model) -> set[str]:
     """Returns the names of those metrics of `model` that are Keras' own."""
     metrics = [each for metric in model.metrics for each in getattr(metric, "metrics", [metric])]
     return {metric.name for metric in metrics if _is_original(metric)}
 
 
-def has_custom_parts(model) -> bool:
+def has_custom_parts(model: keras.Model) -> bool:
     """Whether `model` is or has something that may look at several examples.
 
     A layer, a function in one or an optimizer of the user's; a layer of Keras' that is told to, or
@@ -148,13 +148,13 @@ def has_custom_parts(model) -> bool:
     )
 
 
-def _may_mix_examples(layer) -> bool:
+def _may_mix_examples(layer: keras.Layer) -> bool:
     functions = (getattr(layer, name, None) for name in _FUNCTIONS)
     has_custom = any(function is not None and not _is_original(function) for function in functions)
     return has_custom or keras_operations.may_mix_examples(layer)
 
 
-def is_loss_all_custom(model) -> bool:
+def is_loss_all_custom(model: keras.Model) -> bool:
     """Whether nothing of `model` can be the user's own but how its loss is computed."""
     return (
         is_original_step(model.train_step)
@@ -163,12 +163,12 @@ def is_loss_all_custom(model) -> bool:
     )
 
 
-def predicts_each_example_alone(model) -> bool:
+def predicts_each_example_alone(model: keras.Model) -> bool:
     """Whether `model` predicts, with Keras' own parts, a row for each example from it alone."""
     return is_original_step(model.predict_step) and _calls_each_example_alone(model)
 
 
-def evaluates_each_example_alone(model) -> bool:
+def evaluates_each_example_alone(model: keras.Model) -> bool:
     """Whether all that `model` gives when it evaluates are means and metrics of Keras' own."""
     return (
         returns_original_metrics(model, "test_step")
@@ -179,7 +179,7 @@ def evaluates_each_example_alone(model) -> bool:
     )
 
 
-def _calls_each_example_alone(model) -> bool:
+def _calls_each_example_alone(model: keras.Model) -> bool:
     methods = (type(model).call, type(model).__call__)
     return (
         all(_is_original(method) for method in methods)
@@ -190,7 +190,7 @@ def _calls_each_example_alone(model) -> bool:
     )
 
 
-def custom_applies_of(model) -> list[tuple[Any, str]]:
+def custom_applies_of(model: keras.Model) -> list[tuple[Any, str]]:
     """Returns the methods by which optimizers of `model` apply gradients in a way of their own.
 
     Of the user's: also those of optimizers that layers hold; of a class, or assigned to an
@@ -206,12 +206,12 @@ def custom_applies_of(model) -> list[tuple[Any, str]]:
     return [*custom, *(pair for pair in dividing if pair not in custom)]
 
 
-def _custom_applies(optimizer) -> list[str]:
+def _custom_applies(optimizer: keras.optimizers.Optimizer) -> list[str]:
     names = ("apply", "apply_gradients")
     return [name for name in names if not _is_original(getattr(optimizer, name))]
 
 
-def has_custom_batch_hook(callback) -> bool:
+def has_custom_batch_hook(callback: keras.callbacks.Callback) -> bool:
     """Whether `fit` calls a function of the user's around each batch, as a hook of `callback`.
 
     Not where a subclass of one of Keras' callbacks, or of ours, overrides other hooks alone.
@@ -220,27 +220,27 @@ def has_custom_batch_hook(callback) -> bool:
     return not all(hook is None or _is_original(hook) or _is_ours(hook) for hook in hooks)
 
 
-def _is_ours(thing) -> bool:
+def _is_ours(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("kerasdist.")
 
 
-def _is_original(thing) -> bool:
+def _is_original(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("keras.src.")
 
 
-def metrics_of(model) -> list[keras.metrics.Metric]:
+def metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model`, also what its own `metrics` property leaves out."""
     metrics = [*model.metrics, *keras_routes.BaseTrainer.metrics.fget(model)]
     inner = [each for metric in metrics for each in getattr(metric, "metrics", ())]
     return unique([*metrics, *inner])
 
 
-def custom_metrics_of(model) -> list[keras.metrics.Metric]:
+def custom_metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model` that may not add up; those given to `compile`, too."""
     return [each for each in all_metrics_of(model) if not adds_up(each)]
 
 
-def all_metrics_of(model) -> list[keras.metrics.Metric]:
+def all_metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
     """Returns the metrics of `model`; those given to `compile`, too."""
     compiled, given = model._compile_metrics, []
     if compiled is not None:
@@ -249,7 +249,7 @@ def all_metrics_of(model) -> list[keras.metrics.Metric]:
     return unique([*metrics_of(model), *metrics])
 
 
-def adds_up(metric) -> bool:
+def adds_up(metric: keras.Metric) -> bool:
     """Whether the variables of a metric are sums over the examples, as those of Keras' own are.
 
     Not where a class or a function is the user's. Keras' losses give one number for a batch, and

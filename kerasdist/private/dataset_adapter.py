@@ -20,7 +20,7 @@ from tensorflow.python.distribute.coordinator import values as coordinator_value
 _DRAW = re.compile("Random(?!.*(Dataset|Seed))|TruncatedNormal|Multinomial|Stateful|Rng")
 
 
-def batch_size_of(dataset) -> int | None:
+def batch_size_of(dataset: Any) -> int | None:
     """Returns the number that a dataset batches by, its last one where there are several.
 
     None where it finds none: a dataset does not say what it is made of, but for its inputs.
@@ -34,18 +34,18 @@ def batch_size_of(dataset) -> int | None:
     return None
 
 
-def num_shuffled(dataset) -> int:
+def num_shuffled(dataset: Any) -> int:
     """Returns how many elements the shuffles, and other buffers, of a dataset hold at most."""
     sizes = (tf.get_static_value(getattr(each, "_buffer_size", 0)) for each in _chain(dataset))
     return sum(max(int(size or 0), 0) for size in sizes)
 
 
-def calls_python(dataset) -> bool:
+def calls_python(dataset: Any) -> bool:
     """Whether Python makes elements of a dataset: a generator, a `py_function`."""
     return any("PyFunc" in operation.type for operation in _operations_of(dataset))
 
 
-def draws(dataset) -> bool:
+def draws(dataset: Any) -> bool:
     """Whether a function of a dataset draws numbers whose state lies outside of its iterators."""
     return any(
         operation.op_def.is_stateful and _DRAW.match(operation.type)
@@ -53,7 +53,7 @@ def draws(dataset) -> bool:
     )
 
 
-def may_be_unordered(dataset) -> bool:
+def may_be_unordered(dataset: Any) -> bool:
     """Whether a part of a dataset, such as `map`, may have the argument `deterministic=False`.
 
     A parallel `interleave` does not keep what it was given: its graph says it.
@@ -70,7 +70,7 @@ def may_be_unordered(dataset) -> bool:
     )
 
 
-def _operations_of(dataset):
+def _operations_of(dataset: Any):
     """Yields the operations of the functions of a dataset, and of those that these call."""
     functions = [wrapper.function for each in _chain(dataset) for wrapper in each._functions()]
     left, seen = [getattr(function, "graph", None) for function in functions], set()
@@ -85,13 +85,13 @@ def _operations_of(dataset):
                 left.append(getattr(function, "graph", None))
 
 
-def cache_files(dataset) -> list[str]:
+def cache_files(dataset: Any) -> list[str]:
     """Returns the paths that a dataset was given for `cache`."""
     paths = (tf.get_static_value(getattr(each, "_filename", None)) for each in _chain(dataset))
     return [path.decode() for path in paths if path]
 
 
-def _chain(dataset):
+def _chain(dataset: Any):
     """Yields a dataset and those that it is made of; none for what is no dataset of tf.data."""
     seen, left = set(), [dataset]
     while left:  # Long chains and datasets that are in several places: each is looked at once.
@@ -102,7 +102,7 @@ def _chain(dataset):
             left.extend(each._inputs())
 
 
-def portable_state(iterator) -> bytes | None:
+def portable_state(iterator: Any) -> bytes | None:
     """Returns what tf.data needs to make an iterator of a dataset of its kind go on here.
 
     None where that says not all: for Python generators and random operations, for a cache that is
@@ -118,7 +118,7 @@ def portable_state(iterator) -> bytes | None:
     return None if b"::MemoryCache" in state else state
 
 
-def set_portable_state(iterator, state: bytes) -> bool:
+def set_portable_state(iterator: Any, state: bytes) -> bool:
     """Gives an iterator a state of `portable_state`; returns False where it is of another dataset.
 
     TensorFlow takes what it finds of it, and looks for no difference.
@@ -141,10 +141,10 @@ def _names_in(state: bytes) -> set[bytes]:
     return set(re.findall(rb"Iterator::Root[\w:\[\]]*", state))
 
 
-def batch_spec(element_spec):
+def batch_spec(element_spec: Any):
     """Returns the spec of one replica's batch, with an open batch axis, for any dataset's spec."""
 
-    def leaf_spec(spec):
+    def leaf_spec(spec: Any):
         # Distributed datasets have one spec per replica, all alike but for the batch axis.
         spec = spec._component_specs[0] if hasattr(spec, "_value_specs") else spec
         shape = getattr(spec, "shape", None)
@@ -233,7 +233,7 @@ def serialized_graph(dataset: tf.data.Dataset) -> tf.Tensor:
     return coordinator_values.serialize_dataset_to_graph(dataset)
 
 
-def from_graph(graph: tf.Tensor, element_spec) -> tf.data.Dataset:
+def from_graph(graph: tf.Tensor, element_spec: Any) -> tf.data.Dataset:
     """Returns a copy of a dataset, on whichever task it is called.
 
     Args:

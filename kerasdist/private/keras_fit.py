@@ -75,27 +75,27 @@ class EpochIterator(epoch_iterator.EpochIterator):
         self.warn_of_end()
 
 
-def num_bytes(adapter) -> int:
+def num_bytes(adapter: Any) -> int:
     """Returns the size of the arrays that Keras' reader holds; 0 where it holds none."""
     arrays = keras.tree.flatten(getattr(adapter, "_inputs", None))
     return sum(getattr(getattr(array, "array", array), "nbytes", 0) for array in arrays)
 
 
-def batch_size_of(adapter) -> int | None:
+def batch_size_of(adapter: Any) -> int | None:
     """Returns the examples of a batch; None where Keras' reader does not know them."""
     with contextlib.suppress(AttributeError, IndexError, TypeError, ValueError):  # Of no batches.
         return adapter.batch_size
     return None
 
 
-def is_python(adapter) -> bool:
+def is_python(adapter: Any) -> bool:
     """Whether Keras' reader calls Python for every batch."""
     return not isinstance(
         adapter, (tf_dataset_adapter.TFDatasetAdapter, array_data_adapter.ArrayDataAdapter)
     )
 
 
-def is_generator(adapter) -> bool:
+def is_generator(adapter: Any) -> bool:
     """Whether Keras' reader goes on in one Python generator, also in a new iterator."""
     return isinstance(adapter, generator_data_adapter.GeneratorDataAdapter)
 
@@ -105,7 +105,7 @@ def class_weight_function(class_weight: dict) -> Callable:
     return tf_dataset_adapter.make_class_weight_map_fn(class_weight)
 
 
-def begin_at(model, epoch: int | None) -> None:
+def begin_at(model: keras.Model, epoch: int | None) -> None:
     """Lets the `fit` that begins start with an epoch, as BackupAndRestore does; None as it is."""
     names.overwrite(model, "_initial_epoch", epoch)
 
@@ -125,7 +125,7 @@ def logs_of_batch(logs: Any, *, is_eager: bool = False) -> dict:
 
 
 @contextlib.contextmanager
-def compile_config_kept(model) -> Generator[None]:
+def compile_config_kept(model: keras.Model) -> Generator[None]:
     """Gives `model` back what it was compiled with.
 
     Keras takes the optimizer out of it when it saves to .h5. On the chief alone: a clone would then
@@ -140,7 +140,7 @@ def compile_config_kept(model) -> Generator[None]:
             kept.config = before
 
 
-def compile_arguments(model) -> dict[str, Any]:
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """Returns what `compile` was called with, by the names of its arguments; empty without it."""
     kept = getattr(model, "_compile_config", None)
     return dict(kept.config) if kept else {}
@@ -154,7 +154,7 @@ class QuietCheckpoint(keras.callbacks.ModelCheckpoint):
     """
 
     # The one place between the decision, which may be the user's own too, and the file.
-    def _save_model(self, epoch, batch, logs):
+    def _save_model(self, epoch: int, batch: int | None, logs: dict | None):
         if batch is not None:
             return
         kept = self.filepath, self.verbose

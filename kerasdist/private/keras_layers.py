@@ -7,6 +7,7 @@ to 3.15.
 import contextlib
 import weakref
 from collections.abc import Generator
+from typing import Any
 
 import keras
 
@@ -14,23 +15,23 @@ import keras
 _unused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def layers_of(layer) -> list[keras.layers.Layer]:
+def layers_of(layer: keras.Layer) -> list[keras.layers.Layer]:
     """Returns a layer and all those inside it."""
     return list(layer._flatten_layers())
 
 
-def layers_beside(model) -> list[keras.layers.Layer]:
+def layers_beside(model: keras.Model) -> list[keras.layers.Layer]:
     """Returns the layers that a model holds itself, and not those that they hold."""
     return list(model._flatten_layers(include_self=False, recursive=False))
 
 
-def batch_normalizations_of(model) -> list[keras.layers.BatchNormalization]:
+def batch_normalizations_of(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Returns the BatchNormalization layers of `model`, those of nested models included."""
     layers = model._flatten_layers(include_self=False)
     return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
-def layers_with_random_numbers_of(model) -> list[keras.layers.Layer]:
+def layers_with_random_numbers_of(model: keras.Model) -> list[keras.layers.Layer]:
     """Returns what draws random numbers in training, the model itself and nested ones included."""
     # The cells of LSTM and GRU hold a generator also where they drop nothing.
     return [
@@ -46,7 +47,7 @@ def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     return layer._reduction_axes
 
 
-def is_built(model) -> bool:
+def is_built(model: keras.Model) -> bool:
     """Whether the layers of `model` have made their variables.
 
     A model whose train_step calls its layers and never itself stays unbuilt. So does a layer that
@@ -60,14 +61,14 @@ def is_built(model) -> bool:
     )
 
 
-def note_unused_layers(model) -> None:
+def note_unused_layers(model: keras.Model) -> None:
     """Notes which layers are not built after all of `model` was called: nothing calls them."""
     layers = model._flatten_layers(include_self=False)
     _unused[model] = {id(layer) for layer in layers if not layer.built}
 
 
 @contextlib.contextmanager
-def taken_as_built(model) -> Generator[None]:
+def taken_as_built(model: keras.Model) -> Generator[None]:
     """Lets Keras save and load a model whose layers are built, also if nobody ever calls it."""
     before = model.built
     try:
@@ -77,7 +78,7 @@ def taken_as_built(model) -> Generator[None]:
         model.built = before
 
 
-def build_from_spec(model, spec) -> None:
+def build_from_spec(model: keras.Model, spec: Any) -> None:
     """Creates the variables of `model` and its metrics from shapes alone.
 
     Not those of its optimizer: Keras alone makes them in the first step that trains, and files that

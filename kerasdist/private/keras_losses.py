@@ -15,12 +15,12 @@ from keras.src.losses import loss as keras_loss
 from kerasdist.private import names
 
 
-def compute_loss(model, x, y, predictions, sample_weight):
+def compute_loss(model: keras.Model, x: Any, y: Any, predictions: Any, sample_weight: Any):
     """Returns the loss that Keras' own train_step differentiates, of predictions made before."""
     return model._compute_loss(x, y, predictions, sample_weight, training=True)
 
 
-def replace_losses(compiled, replace: Callable) -> None:
+def replace_losses(compiled: Any, replace: Callable) -> None:
     """Puts what `replace` returns for each loss of a model's in its place.
 
     Args:
@@ -32,17 +32,17 @@ def replace_losses(compiled, replace: Callable) -> None:
     ]
 
 
-def mask_of(tensor) -> Any:
+def mask_of(tensor: Any) -> Any:
     """Returns the tensor with which a layer said which parts of its output count, or None."""
     return getattr(tensor, "_keras_mask", None)
 
 
-def set_mask(tensor, mask) -> None:
+def set_mask(tensor: Any, mask: Any) -> None:
     """Says which parts of a tensor count, as a layer does of its output."""
     tensor._keras_mask = mask
 
 
-def is_sum_over_batch(layer) -> bool:
+def is_sum_over_batch(layer: keras.Layer) -> bool:
     """Whether Keras is calling `add_loss` of `layer` with a sum over the examples.
 
     That of an activity regularizer is one in Keras 3.12 and 3.13; later ones take the mean. Ask it
@@ -58,11 +58,11 @@ def is_sum_over_batch(layer) -> bool:
     return caller.f_code is inspect.unwrap(keras.layers.Layer.__call__).__code__
 
 
-def masked_weights(sample_weight, mask):
+def masked_weights(sample_weight: Any, mask: Any):
     """Returns `sample_weight` with 0 where `mask` (or None) is False, broadcast as Keras does."""
     return keras_loss.apply_mask(sample_weight, mask, dtype="float32", reduction="sum")
 
 
-def losses_added_by(layer) -> list:
+def losses_added_by(layer: keras.Layer) -> list:
     """Returns the list in which Keras keeps what a layer has added with `add_loss`."""
     return layer._losses

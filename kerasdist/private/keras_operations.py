@@ -6,6 +6,8 @@ tell. What they leave open counts as looking: the check before the first step th
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -48,7 +50,7 @@ def may_mix_examples(layer: keras.layers.Layer) -> bool:
     )
 
 
-def _layer_may_mix(layer) -> bool:
+def _layer_may_mix(layer: keras.Layer) -> bool:
     if isinstance(layer, keras.layers.BatchNormalization):  # See `batch_statistics`.
         return False
     if isinstance(layer, _PAIRING):
@@ -64,13 +66,13 @@ def _layer_may_mix(layer) -> bool:
     )
 
 
-def _has_first_axis(operation, rank: int | None) -> bool:
+def _has_first_axis(operation: Any, rank: int | None) -> bool:
     """Whether the first axis is one of those that an operation works along."""
     given = [getattr(operation, name) for name in _AXES if hasattr(operation, name)]
     return any(_is_first(axis, rank) for axis in keras.tree.flatten(given))
 
 
-def _is_first(axis, rank: int | None) -> bool:
+def _is_first(axis: Any, rank: int | None) -> bool:
     if not isinstance(axis, int | np.integer):  # None stands for all, or for what the layer finds.
         return True
     if rank is None:
@@ -78,17 +80,17 @@ def _is_first(axis, rank: int | None) -> bool:
     return axis in (0, -rank)
 
 
-def _rank_of(node) -> int:
+def _rank_of(node: Any) -> int:
     # An axis that is new or gone counts from the end of the longer shape.
     return max(len(each.shape) for each in (*node.input_tensors, *node.output_tensors))
 
 
-def _begin_alike(tensors) -> bool:
+def _begin_alike(tensors: Sequence) -> bool:
     """Whether tensors have a first axis, of the same length as far as that is known."""
     return all(each.shape for each in tensors) and len({each.shape[0] for each in tensors}) == 1
 
 
-def _node_may_mix(node) -> bool:
+def _node_may_mix(node: Any) -> bool:
     """Whether an operation may mix examples where those of its inputs are apart."""
     operation, inputs = node.operation, node.input_tensors
     name = type(operation).__name__
@@ -111,14 +113,14 @@ def _node_may_mix(node) -> bool:
     return name not in _ELEMENTWISE.split()
 
 
-def _takes_all_examples(x, key) -> bool:
+def _takes_all_examples(x: Any, key: Any) -> bool:
     first, *others = key if isinstance(key, tuple | list) else [key]
     if first is Ellipsis:
         return sum(each is not None for each in others) < len(x.shape)
     return isinstance(first, slice) and first == slice(None)
 
 
-def _size_of_example(tensor) -> float:
+def _size_of_example(tensor: Any) -> float:
     """Returns how many numbers an example has; NaN, which equals nothing, where it is not known."""
     sizes = tensor.shape[1:]
     return math.nan if None in sizes else math.prod(sizes)

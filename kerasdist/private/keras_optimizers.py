@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.optimizers import base_optimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from kerasdist.private import keras_layers, scopes, variable_adapter
 from kerasdist.support.replaced_method import method_replaced
@@ -20,7 +20,7 @@ from kerasdist.support.unique import unique
 _MultiOptimizer: Any = getattr(keras.optimizers, "MultiOptimizer", ())
 
 
-def adopt(optimizer, strategy) -> None:
+def adopt(optimizer: BaseOptimizer, strategy: Any) -> None:
     """Takes an optimizer into the scope of a strategy, with all that it holds from outside.
 
     Also what its `build` has made for itself, as that of Nadam does wherever it is called.
@@ -37,32 +37,32 @@ def adopt(optimizer, strategy) -> None:
         each._distribution_strategy = strategy
 
 
-def optimizers_of(model) -> list[base_optimizer.BaseOptimizer]:
+def optimizers_of(model: keras.Layer | BaseOptimizer) -> list[BaseOptimizer]:
     """Returns the optimizers that `model` holds: its own, and those that it was given beside.
 
     Also those in its lists and dicts; one that it holds twice comes once.
     """
     held = [each for value in list(vars(model).values()) for each in _values_in(value)]
-    return unique(each for each in held if isinstance(each, base_optimizer.BaseOptimizer))
+    return unique(each for each in held if isinstance(each, BaseOptimizer))
 
 
-def optimizers_inside(model) -> list[base_optimizer.BaseOptimizer]:
+def optimizers_inside(model: keras.Model) -> list[BaseOptimizer]:
     """Returns the optimizers that the layers of `model` hold, also as compiled models."""
     layers = [each for each in keras_layers.layers_of(model) if each is not model]
     return [optimizer for layer in layers for optimizer in optimizers_of(layer)]
 
 
-def inner_of(optimizer):
+def inner_of(optimizer: BaseOptimizer):
     """Returns the optimizer that gets the gradients of a LossScaleOptimizer, or one as it is."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def divides(optimizer) -> bool:
+def divides(optimizer: BaseOptimizer) -> bool:
     """Whether an optimizer divides the gradients among others, as a MultiOptimizer does."""
     return isinstance(optimizer, _MultiOptimizer)
 
 
-def nested(optimizer) -> list:
+def nested(optimizer: BaseOptimizer) -> list:
     """Returns an optimizer and all that it holds, to any depth."""
     found = [optimizer]
     for each in found:  # It grows.
@@ -70,23 +70,23 @@ def nested(optimizer) -> list:
     return found
 
 
-def updating(optimizer) -> list:
+def updating(optimizer: BaseOptimizer) -> list:
     """Returns those that update: what a LossScaleOptimizer or a MultiOptimizer hands over to."""
     inner = inner_of(optimizer)
     return list(inner.optimizers) if divides(inner) else [inner]
 
 
-def nested_of(model) -> list:
+def nested_of(model: keras.Model) -> list:
     """Returns `nested` of all optimizers that `model` holds."""
     return unique(each for optimizer in optimizers_of(model) for each in nested(optimizer))
 
 
-def updating_of(model) -> list:
+def updating_of(model: keras.Model) -> list:
     """Returns `updating` of all optimizers that `model` holds."""
     return [each for optimizer in optimizers_of(model) for each in updating(optimizer)]
 
 
-def learning_rates_of(model) -> list[keras.Variable]:
+def learning_rates_of(model: keras.Model) -> list[keras.Variable]:
     """Returns the learning rates of all optimizers of `model`, without those of schedules."""
     optimizers = [*optimizers_of(model), *optimizers_inside(model)]
     found = unique(each for optimizer in optimizers for each in updating(optimizer))
@@ -94,20 +94,19 @@ def learning_rates_of(model) -> list[keras.Variable]:
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
 
 
-def _values_in(held) -> list:
+def _values_in(held: Any) -> list:
     if isinstance(held, dict):
         return list(held.values())
     return list(held) if isinstance(held, list | tuple) else [held]
 
 
 @contextlib.contextmanager
-def without_optimizers(model) -> Generator[None]:
+def without_optimizers(model: keras.Model) -> Generator[None]:
     """Hides the optimizers of `model`, which Keras saves and loads with its weights."""
     held = {
         name: value
         for name, value in vars(model).items()
-        if (inside := _values_in(value))
-        and all(isinstance(each, base_optimizer.BaseOptimizer) for each in inside)
+        if (inside := _values_in(value)) and all(isinstance(each, BaseOptimizer) for each in inside)
     }
     for name in held:
         object.__setattr__(model, name, None)  # Keras' own would forget what they hold.
@@ -119,7 +118,7 @@ def without_optimizers(model) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def saving_instead(model, value_of: Callable) -> Generator[None]:
+def saving_instead(model: keras.Model, value_of: Callable) -> Generator[None]:
     """Lets the layers of `model` save `value_of(variable)` in place of each of their variables."""
     with contextlib.ExitStack() as stack:
         for layer in keras_layers.layers_of(model):
@@ -128,14 +127,14 @@ def saving_instead(model, value_of: Callable) -> Generator[None]:
         yield
 
 
-def _save(save_own_variables, value_of: Callable, store):
+def _save(save_own_variables: Callable, value_of: Callable, store: Any):
     variables: dict = {}
     save_own_variables(variables)
     for key, value in variables.items():
         store[key] = value_of(value) if isinstance(value, keras.Variable) else value
 
 
-def begin_average_with(optimizer, variable) -> None:
+def begin_average_with(optimizer: BaseOptimizer | None, variable: keras.Variable) -> None:
     """Sets the average that `use_ema` keeps of a variable to its value; nothing without one."""
     for each in updating(optimizer) if optimizer is not None else ():
         if not each.built or not each.use_ema:
@@ -146,7 +145,9 @@ def begin_average_with(optimizer, variable) -> None:
                 average.assign(trained)
 
 
-def average_each(original, optimizer, variables: list[keras.Variable]) -> None:
+def average_each(
+    original: Callable, optimizer: BaseOptimizer, variables: list[keras.Variable]
+) -> None:
     """Updates the averages of variables, also of parts that stand in for them.
 
     Args:
@@ -169,7 +170,9 @@ def average_each(original, optimizer, variables: list[keras.Variable]) -> None:
             object.__setattr__(optimizer, "_model_variables_moving_average", averages)
 
 
-def overwrite_each(frequency: int, optimizer, variables: list[keras.Variable]) -> None:
+def overwrite_each(
+    frequency: int, optimizer: BaseOptimizer, variables: list[keras.Variable]
+) -> None:
     """Overwrites variables with their averages, as `ema_overwrite_frequency` does."""
     is_due = tf.equal((tf.convert_to_tensor(optimizer.iterations) + 1) % frequency, 0)
     for variable in variables:
@@ -179,23 +182,23 @@ def overwrite_each(frequency: int, optimizer, variables: list[keras.Variable]) -
             value.assign(tf.where(is_due, average.value, value))
 
 
-def _average_of(optimizer, variable):
+def _average_of(optimizer: BaseOptimizer, variable: keras.Variable):
     return optimizer._model_variables_moving_average[optimizer._get_variable_index(variable)]
 
 
-def variables_trained_by(optimizer) -> list[keras.Variable]:
+def variables_trained_by(optimizer: BaseOptimizer) -> list[keras.Variable]:
     """Returns the variables that a built optimizer updates, in the order of their gradients."""
     return optimizer._trainable_variables
 
 
-def build_optimizer(model) -> None:
+def build_optimizer(model: keras.Model) -> None:
     """Creates the variables of the optimizer, where the model has all of its own."""
     optimizer = model.optimizer
     if optimizer is not None and not optimizer.built and keras_layers.is_built(model):
         build(optimizer, model.trainable_variables)
 
 
-def build(optimizer, variables: list[keras.Variable]) -> None:
+def build(optimizer: BaseOptimizer, variables: list[keras.Variable]) -> None:
     """Creates the variables of an optimizer, each beside the weight that it is for.
 
     Keras asks for that where they have the weight's shape. For others, such as the factors of
@@ -203,7 +206,7 @@ def build(optimizer, variables: list[keras.Variable]) -> None:
     """
     weights = _Walk(variables)
 
-    def create(next_creator, **kwargs):
+    def create(next_creator: Callable, **kwargs: Any):
         if weights.now is not None and kwargs.get("colocate_with") is None:
             kwargs["colocate_with"] = weights.now
         return next_creator(**kwargs)
@@ -228,14 +231,14 @@ class _Walk(list):
         self.now = None
 
 
-def know_parts(optimizer, variable) -> None:
+def know_parts(optimizer: BaseOptimizer, variable: Any) -> None:
     """Lets an optimizer find the slots of a sharded variable by each of its parts."""
     indices = optimizer._trainable_variables_indices
     for part in variable.variables:
         indices[optimizer._var_key(part)] = indices[optimizer._var_key(variable)]
 
 
-def numbers_of(optimizer) -> list[keras.Variable]:
+def numbers_of(optimizer: BaseOptimizer) -> list[keras.Variable]:
     """Returns the scalars of an optimizer that each update of a weight reads."""
     numbers = [optimizer._iterations, optimizer._learning_rate]
     return [each for each in numbers if isinstance(each, keras.Variable)]

@@ -216,9 +216,9 @@ def route(functions: Mapping[str, Callable]) -> None:
         setattr(each.owner, each.name, _routed(originals[name], functions[name]))
 
 
-def _routed(original, function):
+def _routed(original: Callable, function: Callable):
     @functools.wraps(original)
-    def routed(*args, **kwargs):
+    def routed(*args: Any, **kwargs: Any):
         return function(original, *args, **kwargs)
 
     return routed
@@ -281,7 +281,7 @@ def check_is_loaded_once() -> None:
         )
 
 
-def is_overridden(thing, name: str) -> bool:
+def is_overridden(thing: Any, name: str) -> bool:
     """Whether a method of a model or a loss is another one than Keras', which is routed.
 
     Args:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -23,7 +24,7 @@ _originals: dict[tuple, tuple] = {}
 _lock = threading.Lock()
 
 
-def find(owner, name: str):
+def find(owner: Any, name: str):
     """Returns an attribute of a class, module or object of Keras' or TensorFlow's.
 
     Raises:
@@ -40,7 +41,7 @@ def find(owner, name: str):
     )
 
 
-def place_of(owner) -> str:
+def place_of(owner: Any) -> str:
     """Returns the full name of a module, of a class, or of the class of an object."""
     if inspect.ismodule(owner):
         return owner.__name__
@@ -80,7 +81,7 @@ def remedy_for(library: str) -> str:
     )
 
 
-def overwrite(owner, name: str, value) -> None:
+def overwrite(owner: Any, name: str, value: Any) -> None:
     """Writes an attribute that nothing here reads: were it renamed, nobody would notice."""
     find(owner, name)
     setattr(owner, name, value)
@@ -129,7 +130,7 @@ def _replaced_here() -> dict:
 
 
 @contextlib.contextmanager
-def _told_apart_by_thread(owner, name: str) -> Generator[Callable]:
+def _told_apart_by_thread(owner: Any, name: str) -> Generator[Callable]:
     """Lets each thread call the function that it has; yields that of the others."""
     key = owner, name
     with _lock:
@@ -148,11 +149,11 @@ def _told_apart_by_thread(owner, name: str) -> Generator[Callable]:
                 setattr(owner, name, original)
 
 
-def _of_thread(key: tuple, original):
+def _of_thread(key: tuple, original: Any):
     function = original.fget if isinstance(original, property) else original
 
     @functools.wraps(function)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any):
         return _replaced_here().get(key, function)(*args, **kwargs)
 
     return property(call) if isinstance(original, property) else call

@@ -5,7 +5,7 @@ tests/private/test_scopes.py fails when one of these names moves. Written agains
 """
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from keras.src.optimizers import base_optimizer
 from kerasdist.private import names, variable_adapter
 
 
-def strategy_of(made):
+def strategy_of(made: Any):
     """Returns the strategy in whose scope a model, layer, metric or optimizer was created.
 
     None outside of scopes, and for whatever else a callback may be given as its model.
@@ -29,7 +29,7 @@ def strategy_of(made):
     return getattr(made, name, None)
 
 
-def note_strategy(made, strategy) -> None:
+def note_strategy(made: Any, strategy: Any) -> None:
     """Notes in whose scope a layer or a metric is created, as Keras does of models."""
     object.__setattr__(made, "_distribute_strategy", strategy)
 
@@ -53,7 +53,11 @@ def layer_being_built() -> keras.layers.Layer | None:
     return next(iter(makers()), None)
 
 
-def adopt_variables(variables: list[keras.Variable], strategy, layers=()) -> None:
+def adopt_variables(
+    variables: list[keras.Variable],
+    strategy: tf.distribute.Strategy,
+    layers: Sequence[keras.Layer] = (),
+) -> None:
     """Takes variables from outside, with their values, into the scope of a strategy.
 
     Args:
@@ -69,7 +73,7 @@ def adopt_variables(variables: list[keras.Variable], strategy, layers=()) -> Non
             _adopt(variable, strategy)
 
 
-def _adopt(variable: keras.Variable, strategy) -> None:
+def _adopt(variable: keras.Variable, strategy: tf.distribute.Strategy) -> None:
     value = variable.numpy()
     with held_by_first_replica(variable._value, strategy), strategy.scope():
         variable._initialize(value)
@@ -78,7 +82,9 @@ def _adopt(variable: keras.Variable, strategy) -> None:
 
 
 @contextlib.contextmanager
-def held_by_first_replica(variable, strategy) -> Generator[None]:
+def held_by_first_replica(
+    variable: tf.Variable, strategy: tf.distribute.Strategy
+) -> Generator[None]:
     """Lets the variable that is made inside hold another one as that of its first replica.
 
     What was compiled for that one, as `predict` of another model, then goes on with what the
@@ -91,7 +97,7 @@ def held_by_first_replica(variable, strategy) -> Generator[None]:
     """
     held = [variable] if variable.device == strategy.extended.worker_devices[0] else []
 
-    def create(next_creator, **kwargs):
+    def create(next_creator: Callable, **kwargs: Any):
         if not held:
             return next_creator(**kwargs)
         value = kwargs["initial_value"]  # On several workers a function, which gets the chief's.
@@ -105,7 +111,7 @@ def held_by_first_replica(variable, strategy) -> Generator[None]:
         yield
 
 
-def mark_variables(variables: list[keras.Variable], strategy) -> None:
+def mark_variables(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> None:
     """Makes variables those of a strategy over one device, where they stay the same objects.
 
     Functions that were compiled before, of another model that shares them, read them as ever.
@@ -114,7 +120,7 @@ def mark_variables(variables: list[keras.Variable], strategy) -> None:
         names.overwrite(variable.value, "_distribute_strategy", strategy)
 
 
-def adopt_model(model, strategy) -> None:
+def adopt_model(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     """Makes a model from outside one of a strategy; its variables stay as they are."""
     names.overwrite(model, "_distribute_strategy", strategy)
 
@@ -154,8 +160,8 @@ def around_initializers(context: Callable[[], Any]) -> Generator[None]:
     """Enters `context()` wherever Keras computes the first value of a variable."""
 
     # Of TensorFlow's backend, which all variables of layers go through.
-    def initialize(original, variable, initializer):
-        def within(*args, **kwargs):
+    def initialize(original: Callable, variable: Any, initializer: Callable):
+        def within(*args: Any, **kwargs: Any):
             with context():
                 return initializer(*args, **kwargs)
 

@@ -54,8 +54,8 @@ def give_way(tensor: Any, variable: keras.Variable, then: Callable) -> None:
     """
     original = variable._value
 
-    def giving_way(name):
-        def assign(*args, **kwargs):
+    def giving_way(name: str):
+        def assign(*args: Any, **kwargs: Any):
             variable._value = original
             then()
             return getattr(original, name)(*args, **kwargs)
@@ -71,11 +71,11 @@ def _place() -> Any:
     return threading.get_ident() if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _stand_ins_of(variable) -> dict:
+def _stand_ins_of(variable: keras.Variable) -> dict:
     return vars(variable).get(_STAND_INS, {})
 
 
-def _set(variable, place, value) -> None:
+def _set(variable: Any, place: Any, value: Any) -> None:
     """Lets a value stand in for a variable at a place; None for nobody."""
     with _lock:
         stand_ins = {**_stand_ins_of(variable), place: value}
@@ -99,13 +99,13 @@ def _replaceable(kind: type) -> type:
     return type(kind.__name__, (kind,), names)
 
 
-def _get_value(variable):
+def _get_value(variable: Any):
     stand_ins = _stand_ins_of(variable)
     place = _place_among(stand_ins)
     return vars(variable)["_value"] if place is None else stand_ins[place]
 
 
-def _set_value(variable, value):
+def _set_value(variable: Any, value: Any):
     place = _place_among(_stand_ins_of(variable))
     if place is None:
         vars(variable)["_value"] = value

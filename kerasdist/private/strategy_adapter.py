@@ -11,7 +11,8 @@ import contextlib
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import (
@@ -24,13 +25,17 @@ from kerasdist.private import names
 _collective_key_bases = itertools.count(1000, 1000)
 
 
-def is_adapted(strategy) -> bool:
+def is_adapted(strategy: object) -> bool:
     """Whether `strategy` is one of ours, which has a `training.context.deployment`."""
     return hasattr(strategy, "deployment")
 
 
 def adapt(
-    strategy, *, is_local_update: Callable[[], bool], create: Callable, run: Callable
+    strategy: tf.distribute.Strategy,
+    *,
+    is_local_update: Callable[[], bool],
+    create: Callable,
+    run: Callable,
 ) -> None:
     """Adapts the variables and updates of `strategy` to what `fit` does with them.
 
@@ -49,7 +54,7 @@ def adapt(
     extended._create_variable = functools.partial(create, extended._create_variable)
 
 
-def _route_run(strategy, run: Callable) -> None:
+def _route_run(strategy: tf.distribute.Strategy, run: Callable) -> None:
     """Lets `strategy.run` of a program ask first.
 
     Args:
@@ -60,11 +65,11 @@ def _route_run(strategy, run: Callable) -> None:
     original = strategy.run
     compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
-    def on_replicas(function, args, kwargs):
+    def on_replicas(function: Callable, args: tuple, kwargs: dict):
         return original(tf.autograph.experimental.do_not_convert(function), args, kwargs)
 
     @functools.wraps(original)  # As one of TensorFlow's, AutoGraph leaves it alone.
-    def routed(fn, args=(), kwargs=None, options=None):
+    def routed(fn: Any, args: tuple = (), kwargs: dict | None = None, options: Any = None):
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             # Replicas meet outside of it, as TensorFlow has it, too.
             python = fn.python_function
@@ -81,13 +86,13 @@ def _route_run(strategy, run: Callable) -> None:
     strategy.run = routed
 
 
-def run(strategy, function, args=()):
+def run(strategy: tf.distribute.Strategy, function: Callable, args: tuple = ()):
     """Runs a function on each replica, as TensorFlow does: see `_route_run`."""
     return type(strategy).run(strategy, function, args)
 
 
 def adapt_parameter_servers(
-    strategy,
+    strategy: tf.distribute.Strategy,
     *,
     is_local_update: Callable[[], bool],
     update: Callable,
@@ -112,7 +117,7 @@ def adapt_parameter_servers(
     extended._update = functools.partial(update_outside, extended._update)
     original, partitioner = extended._create_variable, extended._variable_partitioner
 
-    def create_on(server, in_parts, next_creator, **kwargs):
+    def create_on(server: int, in_parts: bool, next_creator: Callable, **kwargs: Any):
         extended._variable_partitioner = partitioner if in_parts else None
         # TensorFlow takes them in turn: this one is next.
         names.overwrite(extended, "_variable_count", server)
@@ -121,12 +126,12 @@ def adapt_parameter_servers(
     extended._create_variable = functools.partial(create, create_on)
 
 
-def num_parameter_servers(strategy) -> int:
+def num_parameter_servers(strategy: tf.distribute.Strategy) -> int:
     """Returns how many tasks hold the variables; the public `cluster_resolver` is None here."""
     return strategy.extended._num_ps
 
 
-def separate_collectives(strategy) -> None:
+def separate_collectives(strategy: tf.distribute.Strategy) -> None:
     """Gives a strategy collective keys of its own; call it before TensorFlow's constructor.
 
     All strategies of a process start at the same key, and a group of other devices under a key that
@@ -136,14 +141,14 @@ def separate_collectives(strategy) -> None:
 
 
 @contextlib.contextmanager
-def devices_of_worker(devices) -> Generator[None]:
+def devices_of_worker(devices: Sequence[str]) -> Generator[None]:
     """Makes a multi-worker strategy, constructed inside, use `devices` of its own worker.
 
     TensorFlow lets the cluster resolver name a number of GPUs, and always takes one CPU.
     """
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
 
-    def local_devices(original, self, cluster_resolver, worker_device):
+    def local_devices(original: Callable, self, cluster_resolver: Any, worker_device: str):
         del original, cluster_resolver
         own = tuple(f"{worker_device}/device:{device}" for device in devices)
         return own, devices[0].partition(":")[0]
@@ -152,7 +157,7 @@ def devices_of_worker(devices) -> Generator[None]:
         yield
 
 
-def num_replicas(strategy) -> int:
+def num_replicas(strategy: tf.distribute.Strategy) -> int:
     """Returns the number of replicas there are, whatever programs see."""
     return strategy.extended._num_replicas_in_sync
 
@@ -185,25 +190,25 @@ def one_replica_seen(
     strategy, replica = distribute_lib.StrategyBase, distribute_lib.ReplicaContextBase
     gatherer = distribute_lib.ReplicaContext
 
-    def number(original, owner):
+    def number(original: Callable, owner: Any):
         if not is_seen():
             return original(owner)
         questions.append(owner)
         return 1
 
-    def reduce(original, owner, reduce_op, value, options=None):
-        def reduce_own(value):
+    def reduce(original: Callable, owner: Any, reduce_op: Any, value: Any, options: Any = None):
+        def reduce_own(value: Any):
             own = _on_device(value)
             return own if is_seen() else original(owner, reduce_op, own, options)
 
         return all_reduce(reduce_own, reduce_op, value)
 
-    def all_gather(original, owner, value, axis, options=None):
+    def all_gather(original: Callable, owner: Any, value: Any, axis: Any, options: Any = None):
         if not is_seen():
             return original(owner, _on_device(value), axis, options)
         return tf.nest.map_structure(tf.identity, value)
 
-    def replica_id(original, owner):
+    def replica_id(original: Callable, owner: Any):
         # Programs find their own part of what is gathered by it.
         return tf.constant(0) if is_seen() else original(owner)
 
@@ -217,6 +222,6 @@ def one_replica_seen(
         yield questions
 
 
-def _on_device(value):
+def _on_device(value: Any):
     # Made on the replica's device: TensorFlow asks for one, which a batch on a worker has not.
     return tf.nest.map_structure(tf.identity, value, expand_composites=True)

@@ -13,7 +13,8 @@ import itertools
 import random
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -59,7 +60,7 @@ def alike_draws() -> Generator[Callable[[], None]]:
         random.seed(0)
         np.random.seed(0)
 
-    def draw(original, *args, **kwargs):
+    def draw(original: Any, *args: Any, **kwargs: Any):
         drawn = original(*args, **kwargs)
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         fractions = _fractions(_shape_of_one(drawn.shape, given), next(local.counter))
@@ -81,12 +82,12 @@ def alike_draws() -> Generator[Callable[[], None]]:
             generator.setstate(state)
 
 
-def _reversed(original, value, *args, **kwargs):
+def _reversed(original: Callable, value: Any, *args: Any, **kwargs: Any):
     """Stands before a shuffle along the first axis."""
     return tf.reverse(value, [0])
 
 
-def _sorted(original, input, *args, **kwargs):
+def _sorted(original: Callable, input: Any, *args: Any, **kwargs: Any):
     """Stands before a sort along the last axis: what is all the same comes in reverse order.
 
     As random numbers that are alike for all examples, by which their order would stay.
@@ -97,13 +98,13 @@ def _sorted(original, input, *args, **kwargs):
     return found._replace(indices=tf.where(is_same, last - found.indices, found.indices))
 
 
-def _fractions(shape, seed: int) -> np.ndarray:
+def _fractions(shape: Any, seed: int) -> np.ndarray:
     """Returns different numbers between 0 and 1."""
     positions = np.arange(np.prod(shape, dtype=int))
     return np.reshape(np.modf(0.37 + 0.618 * seed + 0.755 * positions)[0], shape)
 
 
-def _shape_of_one(shape, given) -> list[int]:
+def _shape_of_one(shape: Any, given: Mapping[str, Any]) -> list[int]:
     """Returns the shape of what is drawn, with 1 for the axes that may be those of examples."""
     names_of_parameters = ("alpha", "rate", "lam", "counts")
     num_axes = max(np.ndim(given.get(name, 0.0)) for name in names_of_parameters)
@@ -111,7 +112,7 @@ def _shape_of_one(shape, given) -> list[int]:
     return [1 if axis in of_examples else size for axis, size in enumerate(shape)]
 
 
-def _numbers(function: str, fractions, dtype, given):
+def _numbers(function: str, fractions: np.ndarray, dtype: tf.DType, given: Mapping[str, Any]):
     """Returns numbers such as a function draws, made of fractions.
 
     Whole ones do not depend on what a model computes: with the rounding of another batch, some
@@ -139,7 +140,7 @@ def assignments_undone() -> Generator[None]:
     """
     before: dict = {}
 
-    def assign(original, handle, *args, **kwargs):
+    def assign(original: Callable, handle: Any, *args: Any, **kwargs: Any):
         if handle is not None and id(handle) not in before:
             value = _value_of(handle)
             if value is not None:
@@ -160,7 +161,7 @@ def assignments_undone() -> Generator[None]:
             gen_resource_variable_ops.assign_variable_op(handle, value)
 
 
-def _value_of(handle):
+def _value_of(handle: Any):
     """Returns what a variable holds; None for one that is being made."""
     if not gen_resource_variable_ops.var_is_initialized_op(handle):
         return None
@@ -182,7 +183,7 @@ def inner_graphs_entered(
         enter: Returns the context.
     """
 
-    def run(original, *args, **kwargs):
+    def run(original: Callable, *args: Any, **kwargs: Any):
         with enter():
             return original(*args, **kwargs)
 
@@ -198,10 +199,12 @@ def functions_run_eagerly() -> Generator[None]:
     """
     is_on = True
 
-    def get(*_):
+    def get(*_: Any):
         return is_on
 
-    def put(original, run_eagerly):  # `tf.vectorized_map` does, as it needs a graph.
+    def put(
+        original: Callable, run_eagerly: bool
+    ):  # `tf.vectorized_map` does, as it needs a graph.
         nonlocal is_on
         is_on = bool(run_eagerly)
 

@@ -5,6 +5,7 @@ tests/private/test_variable_adapter.py fails when one of these names moves. Writ
 """
 
 import uuid
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,7 +22,7 @@ def value_of(variable: keras.Variable | tf.Variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def add_in_place(variable: keras.Variable, value) -> None:
+def add_in_place(variable: keras.Variable, value: Any) -> None:
     """Adds to a variable where it lives, in one operation."""
     with tf.device(variable._value.device):  # A constant need not be sent.
         variable._value.assign_add(tf.cast(value, variable._value.dtype), read_value=False)
@@ -34,7 +35,7 @@ def let_variables_be_numbers() -> None:
     raise TypeError and ValueError, so that nothing becomes different where it worked.
     """
 
-    def as_array(variable, dtype=None, copy=None):
+    def as_array(variable: Any, dtype: Any = None, copy: Any = None):
         return np.array(variable.numpy(), dtype, copy=copy)
 
     methods = {
@@ -47,19 +48,19 @@ def let_variables_be_numbers() -> None:
             setattr(kind, name, method)
 
 
-def read_first_replica(variable) -> None:
+def read_first_replica(variable: Any) -> None:
     """Lets a variable with a value on each replica read as that of the first one of this worker."""
     if isinstance(variable, values.SyncOnReadVariable):
         variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
-def reads_first_replica(variable) -> bool:
+def reads_first_replica(variable: Any) -> bool:
     """Whether a variable reads so: by `read_first_replica`, or as it was made."""
     aggregation = getattr(variable, "aggregation", None)
     return aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
-def read_sum(variable) -> None:
+def read_sum(variable: Any) -> None:
     """Lets a variable with a value on each replica read as their sum, as it does at first."""
     if isinstance(variable, values.SyncOnReadVariable):
         variable._aggregation = tf.VariableAggregation.SUM
@@ -98,7 +99,7 @@ def worker_variable(like: tf.Variable | tf.TensorSpec, name: str) -> tf.Variable
     return resource_variable_ops.BaseResourceVariable(**_arguments_of(like, name), trainable=False)
 
 
-def _arguments_of(like, name) -> dict:
+def _arguments_of(like: tf.Variable | tf.TensorSpec, name: str) -> dict:
     return {
         "handle": tf.raw_ops.VarHandleOp(
             dtype=like.dtype, shape=like.shape, shared_name=name, container=""
@@ -119,15 +120,15 @@ class _Copy(resource_variable_ops.BaseResourceVariable):
 
     original: tf.Variable
 
-    def assign(self, value, *args, **kwargs):
+    def assign(self, value: Any, *args: Any, **kwargs: Any):
         self.original.assign(value)
         return super().assign(value, *args, **kwargs)
 
-    def assign_add(self, delta, *args, **kwargs):
+    def assign_add(self, delta: Any, *args: Any, **kwargs: Any):
         self.original.assign_add(delta)
         return super().assign_add(delta, *args, **kwargs)
 
-    def assign_sub(self, delta, *args, **kwargs):
+    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any):
         self.original.assign_sub(delta)
         return super().assign_sub(delta, *args, **kwargs)
 

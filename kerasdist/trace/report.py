@@ -1,7 +1,7 @@
 """Where the time of a trace went, as text."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kerasdist.support.text import counted, in_columns
 from kerasdist.trace.spans import Span
@@ -35,7 +35,7 @@ def report(spans: list[Span], *, num_top: int = 15, kind: str | None = None) -> 
     )
 
 
-def _devices(spans, window) -> str:
+def _devices(spans: list[Span], window: float) -> str:
     busy = collections.defaultdict(list)
     for span in spans:
         if span.kind:
@@ -47,7 +47,7 @@ def _devices(spans, window) -> str:
     return _table(("device", "busy ms", "of the time"), rows)
 
 
-def _operations(spans, num_top) -> str:
+def _operations(spans: list[Span], num_top: int) -> str:
     total: dict = collections.defaultdict(lambda: [0.0, 0])
     for span, us in _self_times(spans):
         if span.kind:
@@ -62,13 +62,13 @@ def _operations(spans, num_top) -> str:
     return _table(("operation", "device", "ms", "count", "us each"), rows)
 
 
-def _kinds(spans, num_top) -> str:
+def _kinds(spans: list[Span], num_top: int) -> str:
     counts = collections.Counter((span.kind, span.place) for span in spans if span.kind)
     rows = [(kind, place, f"{count:,}") for (kind, place), count in counts.most_common(num_top)]
     return _table(("kind", "device", "operations"), rows)
 
 
-def _counts(spans, kind) -> str:
+def _counts(spans: list[Span], kind: str) -> str:
     counts = collections.Counter(span.place for span in spans if span.kind == kind)
     if not counts:
         return f"No operation of kind {kind} ran."
@@ -76,7 +76,7 @@ def _counts(spans, kind) -> str:
     return _table(("device", f"{kind} operations"), rows)
 
 
-def _group(title, spans, window) -> str:
+def _group(title: str, spans: list[Span], window: float) -> str:
     us = _covered((span.start_us, span.start_us + span.us) for span in spans)
     number = counted(len(spans), "span")
     return f"{title}: {us / 1e3:.3f} ms in {number}, {_share(us, window)} of the time"
@@ -86,11 +86,11 @@ def _share(us: float, window: float) -> str:
     return f"{us / window:.1%}" if window else "0.0%"  # All spans may be of 0 us.
 
 
-def _named(spans, words):
+def _named(spans: list[Span], words: Sequence[str]):
     return [span for span in spans if any(word in span.name or word in span.line for word in words)]
 
 
-def _self_times(spans):
+def _self_times(spans: list[Span]):
     """Yields each span with its time without that of the spans inside it, on its line."""
     lines = collections.defaultdict(list)
     for span in spans:
@@ -99,7 +99,7 @@ def _self_times(spans):
         yield from _self_times_of_line(sorted(line, key=lambda span: (span.start_us, -span.us)))
 
 
-def _self_times_of_line(spans):
+def _self_times_of_line(spans: list[Span]):
     stack: list = []  # [span, end, time of what is inside]
     for span in spans:
         while stack and stack[-1][1] <= span.start_us:
@@ -111,7 +111,7 @@ def _self_times_of_line(spans):
         yield _ended(stack)
 
 
-def _ended(stack):
+def _ended(stack: list):
     span, _, inside = stack.pop()
     return span, max(span.us - inside, 0.0)
 

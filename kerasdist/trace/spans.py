@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kerasdist.support.usage_error import UsageError
 
@@ -136,15 +137,15 @@ def as_chrome(spans: list[Span]) -> dict:
     return {"displayTimeUnit": "ms", "traceEvents": names + events}
 
 
-def _name(what, pid, tid, name):
+def _name(what: str, pid: int, tid: int, name: str):
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _devices(spans):
+def _devices(spans: list[Span]):
     return dict.fromkeys(span.device for span in spans)
 
 
-def _of_chrome(trace) -> Iterator[Span]:
+def _of_chrome(trace: Any) -> Iterator[Span]:
     events = trace["traceEvents"] if isinstance(trace, dict) else trace
     named: dict = {}
     for event in events:
@@ -174,7 +175,7 @@ def _of_chrome(trace) -> Iterator[Span]:
         )
 
 
-def _finite(microsecs) -> float:
+def _finite(microsecs: Any) -> float:
     if not math.isfinite(float(microsecs)):
         raise ValueError(f"an event has the time {microsecs}")
     return float(microsecs)

@@ -3,6 +3,7 @@
 import threading
 import time
 import types
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -41,7 +42,7 @@ def make_watch(clock, halted, reports):
     """Makes a watch, whose guard sleeps for ever unless it gets a `sleep`."""
 
     def make(cluster=CLUSTER, sleep=lambda secs: threading.Event().wait()):
-        coordinator = types.SimpleNamespace(done=lambda: None)
+        coordinator: Any = types.SimpleNamespace(done=lambda: None)
         return WorkerWatch(
             cluster, coordinator, silent_secs=5, no_worker_secs=30, clock=clock, sleep=sleep
         )

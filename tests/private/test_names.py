@@ -5,6 +5,7 @@ import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -38,12 +39,13 @@ def test_a_function_of_a_module_of_keras_that_is_gone_is_an_error():
 
 
 def test_a_name_that_tensorflow_has_no_more_is_an_error():
+    renamed: Any = Renamed()
     expected = rf"Renamed\._collective_key_base` is not in TensorFlow {re.escape(tf.__version__)}"
     with pytest.raises(AttributeError, match=expected):
-        strategy_adapter.separate_collectives(Renamed())
+        strategy_adapter.separate_collectives(renamed)
     with (
         pytest.raises(AttributeError, match=r"object\._being_scheduled.*pip install"),
-        coordinator_adapter.traced_for_workers(Renamed()),
+        coordinator_adapter.traced_for_workers(renamed),
     ):
         pass
 
