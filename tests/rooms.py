@@ -1,6 +1,6 @@
 """Draws the rooms of kerasdist for docs/architecture.md, from the map and the first lines of files.
 
-    python -m tests.rooms               # Writes the page's two pictures anew.
+    python -m tests.rooms               # Writes the page's pictures and tables anew.
 
 A room stands above all that it imports; rooms of one floor do not import each other.
 """
@@ -25,25 +25,34 @@ def page_with_pictures(*, of_kerasdist: Mapping, of_training: Mapping) -> str:
         ("kerasdist", of_kerasdist, ROOT / "kerasdist"),
         ("training", of_training, ROOT / "kerasdist/training"),
     ):
-        text = _with_table(text, name, picture(may_import, folder))
+        floors = _floors({room: may_import[room] for room in may_import if room != "__init__"})
+        text = _with_part(text, name, f"{picture(floors)}\n\n{table(floors, folder)}")
     return text
 
 
-def picture(may_import: Mapping[str, set[str]], folder: Path) -> str:
+def picture(floors: Mapping[str, int]) -> str:
+    """Returns the house, the highest floor first, as a block of Markdown."""
+    rows = []
+    for floor in sorted(set(floors.values()), reverse=True):
+        rooms = sorted(room for room in floors if floors[room] == floor)
+        rows.append(f"{floor:>2} | {' | '.join(rooms)} |")
+    return "\n".join(["```text", *rows, "```"])
+
+
+def table(floors: Mapping[str, int], folder: Path) -> str:
     """Returns a table of rooms, the highest floor first, with what each is for."""
-    shown = {room: below for room, below in may_import.items() if room != "__init__"}
     rows = [
         f"| {floor} | `{room}` | {_title(folder, room)} |"
-        for room, floor in sorted(_floors(shown).items(), key=lambda pair: (-pair[1], pair[0]))
+        for room, floor in sorted(floors.items(), key=lambda pair: (-pair[1], pair[0]))
     ]
     return "\n".join(["| floor | room | what it holds |", "|---|---|---|", *rows])
 
 
-def _with_table(text: str, name: str, table: str) -> str:
+def _with_part(text: str, name: str, part: str) -> str:
     begin, end = f"<!-- rooms of {name} -->\n\n", "\n\n<!-- end -->"
     before, _, rest = text.partition(begin)
     after = rest.partition(end)[2]
-    return f"{before}{begin}{table}{end}{after}"
+    return f"{before}{begin}{part}{end}{after}"
 
 
 def _floors(may_import: Mapping[str, set[str]]) -> dict[str, int]:
