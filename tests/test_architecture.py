@@ -89,7 +89,7 @@ BESIDE_TRAINING = {"callbacks", "checkpoints", "doctor", "placement", "plan", "s
 OPEN_ROOMS = {"context", "hooks", "report"}
 FACES = {
     "replica": {"draws", "own_attributes", "replicas"},
-    "trial": {"tolerances", "watched_step", "whole_step"},
+    "trial": {"tolerances", "undo", "watched_step", "whole_step"},
 }
 # Modules whose names are public: `kerasdist.callbacks.MovingAverage`.
 PUBLIC_MODULES = {"callbacks", "schedules"}

@@ -12,7 +12,7 @@ from kerasdist.private import custom_parts, keras_layers
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.hooks import divided_values, scope_checks, slots
 from kerasdist.training.replica.draws import Draws
-from kerasdist.training.trial import whole_step
+from kerasdist.training.trial import undo, whole_step
 from kerasdist.training.trial.watched_step import WatchedStep, named_values, slots_of
 
 _WIDTH = 100
@@ -78,7 +78,7 @@ class FirstStepProof(keras.callbacks.Callback):
         weights = named_values(self.model, self.model.weights)
         before = Start(name=self.model.name, weights=weights)
         for run in (whole_step.run_whole, whole_step.run_shares):
-            with whole_step.state_kept(self.model), Draws(are_alike=True):
+            with undo.state_kept(self.model), Draws(are_alike=True):
                 logs = run(self.model, batch)
                 steps.append(OneStep(before=before, after=_step(self.model, logs)))
         self.comparison = compare(*steps)

@@ -22,7 +22,7 @@ from kerasdist.training.hooks.graph_function import rare_cond
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replicas
 from kerasdist.training.report import report_file
-from kerasdist.training.trial import whole_step
+from kerasdist.training.trial import undo
 
 # How many of the largest earlier gradients are named.
 _NUM_LARGEST = 3
@@ -358,7 +358,7 @@ def _first_layer(model, x):
     with (
         contextlib.suppress(Exception),  # The outputs of earlier layers are known all the same.
         scopes.outside_scopes(),
-        whole_step.state_kept(model),
+        undo.state_kept(model),
         layer_outputs.watched(layers, note),
     ):
         model(x, training=True)

@@ -1,9 +1,9 @@
 """The private names of TensorFlow behind a trial of a step, each with its reason.
 
 A trial runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
-behind (`kerasdist.training.trial.rehearsal`). Importing this file changes nothing.
+behind (`kerasdist.training.trial.choose`). Importing this file changes nothing.
 
-tests/private/test_trial_adapter.py and tests/training/trial/test_rehearsal.py fail when one of
+tests/private/test_trial_adapter.py and tests/training/trial/test_fit.py fail when one of
 these names moves. Written against TensorFlow 2.20 and 2.21.
 """
 

@@ -61,7 +61,7 @@ from kerasdist.training.step import (
 )
 from kerasdist.training.step.predict_function import PredictFunction
 from kerasdist.training.step.step_function import StepFunction
-from kerasdist.training.trial import rehearsal, rehearsed_evaluation, rehearsed_predictions
+from kerasdist.training.trial import evaluate, fit, predict
 
 
 def adapt(strategy) -> None:
@@ -126,7 +126,7 @@ def _make_train_function(original, model, force=False):
             weighs_loss=custom_parts.is_original_step(model.train_step),
             callbacks=callbacks,
             before_first=functools.partial(slots.make, model),
-            rehearse=rehearsal.warn_of_differences if rehearsal.is_due(model) else None,
+            rehearse=fit.warn_of_differences if fit.is_due(model) else None,
         )
     model.train_function.restart()
     own_functions.note_ours(model.train_function)
@@ -165,14 +165,14 @@ def _make_test_function(original, model, force=False):
         model.train_function.wait()  # In a callback of `fit`: Keras resets the metrics next.
     if model.test_function is None or force:
         _check(model)
-        is_rehearsed = rehearsed_evaluation.is_due(model)
+        is_tried = evaluate.is_due(model)
         model.test_function = _make_step(
             model,
             model.test_step,
             returns_metrics=custom_parts.returns_original_metrics(model, "test_step"),
             weighs_loss=False,
             trains=False,
-            rehearse=rehearsed_evaluation.warn_of_differences if is_rehearsed else None,
+            rehearse=evaluate.warn_of_differences if is_tried else None,
         )
     model.test_function.restart()
     own_functions.note_ours(model.test_function)
@@ -282,7 +282,7 @@ def _make_predict_function(original, model, force=False):
     if model.predict_function is None or force:
         scope_checks.check_variables(model)
         is_remote = traits.has_remote_variables(model.distribute_strategy)
-        describe = rehearsed_predictions.describe_difference
+        describe = predict.describe_difference
         model.predict_function = (
             WorkerPredictFunction(model)
             if is_remote

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.callbacks import FirstStepProof, LossAverages
-from kerasdist.training.trial import dry_runs
+from kerasdist.training.trial import choose
 from tests import strategies
 from tests.cases import exhaustive
 
@@ -88,7 +88,7 @@ def test_an_equal_step_is_proved_and_training_is_as_without(strategy, arguments,
 @pytest.mark.parametrize("is_mended", [True, *exhaustive(False)])
 def test_a_sum_over_examples_is_found(is_mended, monkeypatch, capsys):
     if not is_mended:  # As with data by file, where replicas cannot have the whole batch.
-        monkeypatch.setattr(dry_runs, "finds_nothing", lambda *_: False)
+        monkeypatch.setattr(choose, "finds_nothing", lambda *_: False)
     proof = FirstStepProof()
 
     # Adam's steps are as large for half of the gradient.

@@ -1,4 +1,4 @@
-"""What a rehearsal replaces; tests/training/trial/test_rehearsal.py shows the rest."""
+"""What a trial replaces; tests/training/trial/test_fit.py shows the rest."""
 
 import contextlib
 

@@ -21,7 +21,7 @@ from kerasdist.training.hooks.update_callback import UpdateCallback
 from kerasdist.training.report import chief, drift
 from kerasdist.training.report.progress_bar import ProgressBar
 from kerasdist.training.report.wrapper import Wrapper
-from kerasdist.training.trial import rehearsal
+from kerasdist.training.trial import fit
 
 
 class CallbackList(keras.callbacks.CallbackList):
@@ -239,7 +239,7 @@ def _may_drift(model: keras.Model, strategy: tf.distribute.Strategy | None) -> b
     if peers.count(strategy) > 1:
         return True  # Their callbacks may not be the same.
     is_replicated = strategy is not None and strategy.num_replicas_in_sync > 1
-    return is_replicated and rehearsal.is_due(model)
+    return is_replicated and fit.is_due(model)
 
 
 def _is_outer(callback: keras.callbacks.Callback) -> bool:

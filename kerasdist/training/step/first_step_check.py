@@ -22,7 +22,7 @@ from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.gradients import own_apply
 from kerasdist.training.step.read_scalars import ReadScalars
 
-# Of each replica, of which the first step is looked at: as many as a rehearsal can use.
+# Of each replica, of which the first step is looked at: as many as a trial can use.
 _EXAMPLES_OF_REPLICA = 8
 # Batches of one example that are passed over, in search of one that can be divided: data that is
 # sorted by size may begin with some.
@@ -35,7 +35,7 @@ class FirstStepCheck:
     Args:
         model: A compiled model of one of our strategies.
         step: Its `ModelStep`.
-        rehearse: Checks a batch, as `rehearsal.warn_of_differences` does; None for no check.
+        rehearse: Checks a batch, as `trial.fit.warn_of_differences` does; None for no check.
         before: Is called before it does, which takes longer than a step.
 
     Attributes:

@@ -23,12 +23,12 @@ class PredictFunction:
     no floating point number is that of the first replica.
 
     Where a model is not of Keras' parts alone, the first batch shows whether the replicas' outputs
-    are those of one device (`rehearsed_predictions`). If not, or if one fails with its part of a
+    are those of one device (`trial.predict`). If not, or if one fails with its part of a
     batch, a replica predicts whole batches.
 
     Args:
         model: A model of one of our strategies.
-        describe_difference: That of `trial.rehearsed_predictions`.
+        describe_difference: That of `trial.predict`.
     """
 
     def __init__(self, model, *, describe_difference: Callable):

@@ -10,16 +10,13 @@ import itertools
 import math
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from kerasdist.training.trial import tolerances
+from kerasdist.training.trial.outcome import CUSTOM_SUM, Arrays, Outcome, Updates
 from kerasdist.training.trial.tolerances import is_rounding
-
-# Stands for the path of a variable where a program adds up gradients by itself.
-CUSTOM_SUM = "what an `all_reduce` returns"
-# For each update in a step: paths of the variables, and their gradients.
-Updates = list[tuple[list[str], list]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,20 +37,20 @@ class GradientDifference:
 
 
 def gradients(
-    truth: Updates, twin: Updates, ours: Updates, *, tolerance: float, num_replicas: int
+    truth: Outcome, twin: Outcome, ours: Outcome, *, tolerance: float, num_replicas: int
 ) -> GradientDifference | None:
     """Returns where the gradient over the replicas is not that of the whole batch, or None.
 
     Args:
-        truth: The updates of one device.
+        truth: The outcome of one device.
         twin: The same with inputs that rounding has touched.
-        ours: Those of the replicas.
+        ours: That of the replicas.
         tolerance: How much of the norm of a gradient may be rounding.
         num_replicas: In all.
     """
-    pairs = _pairs(truth, ours)
+    pairs = _pairs(truth.updates, ours.updates)
     worst, size = _largest(pairs, tolerance)
-    _, of_twin = _largest(_pairs(truth, twin), 0.0)
+    _, of_twin = _largest(_pairs(truth.updates, twin.updates), 0.0)
     if is_rounding(size, tolerance, of_twin=of_twin):
         return None
     each = list(itertools.chain(*pairs))
@@ -63,7 +60,7 @@ def gradients(
     return GradientDifference(variable=worst, size=size, is_sum=is_sum)
 
 
-def gradient_of(truth: Updates, ours: Updates, variable: str) -> np.ndarray:
+def gradient_of(truth: Outcome, ours: Outcome, variable: str) -> np.ndarray:
     """Returns by how much the gradients of a variable differ: float64, of all updates in a row.
 
     Args:
@@ -73,7 +70,7 @@ def gradient_of(truth: Updates, ours: Updates, variable: str) -> np.ndarray:
     """
     differences = [
         np.ravel(whole - shared)
-        for path, whole, shared in itertools.chain(*_pairs(truth, ours))
+        for path, whole, shared in itertools.chain(*_pairs(truth.updates, ours.updates))
         if path == variable
     ]
     return np.concatenate([np.zeros(0), *differences])
@@ -136,6 +133,105 @@ def as_array(gradient: Any) -> np.ndarray:
 
 def _norm(array: np.ndarray) -> float:
     return math.sqrt(np.vdot(array, array))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LogDifferences:
+    """What a step returns and counts that is not the same over the replicas.
+
+    Attributes:
+        shapes: The paths of logs with their shapes on one device and on a replica.
+        numbers: The paths of logs with what one device gives and what the replicas give.
+        metrics: The names of metrics of other results; only where the logs are the same.
+    """
+
+    shapes: list[tuple[tuple, list[tuple]]]
+    numbers: list[tuple[tuple, np.ndarray, np.ndarray]]
+    metrics: list[str]
+
+    def __bool__(self):
+        return bool(self.shapes or self.numbers or self.metrics)
+
+
+def logs(
+    metrics: dict[int, keras.metrics.Metric],
+    truth: Outcome,
+    twin: Outcome,
+    ours: Outcome,
+    tolerance: float,
+) -> LogDifferences:
+    """Returns what a step returns and counts that is not the same over the replicas.
+
+    Results of metrics are left out: they are read for all examples, and what the metrics count is
+    compared in their place.
+
+    Args:
+        metrics: Those that add up, by their ids.
+        truth: See `gradients`.
+        twin: See `gradients`.
+        ours: See `gradients`.
+        tolerance: Of the largest number of a log.
+    """
+    shapes, numbers, names = [], [], []
+    for path, whole in truth.logs.items():
+        if path in ours.results:
+            continue
+        shape = ours.shapes.get(path)
+        if shape != whole.shape:
+            shapes.append((path, [whole.shape, shape or ()]))
+        elif results_differ(whole, twin.logs.get(path, whole), ours.logs[path], tolerance):
+            numbers.append((path, whole, ours.logs[path]))
+    if not shapes and not numbers:  # Metrics of the same numbers are no news.
+        names = _metrics_that_differ(metrics, truth, twin, ours, tolerance)
+    return LogDifferences(shapes=shapes, numbers=numbers, metrics=names)
+
+
+def _metrics_that_differ(
+    metrics: dict, truth: Outcome, twin: Outcome, ours: Outcome, tolerance: float
+) -> list[str]:
+    return [
+        metric.name
+        for key, metric in metrics.items()
+        if key in ours.counts
+        and any(
+            results_differ(*results, tolerance)
+            for results in zip(
+                _results(metric, truth.counts[key]),
+                _results(metric, twin.counts.get(key, truth.counts[key])),
+                _results(metric, ours.counts[key]),
+                strict=True,
+            )
+        )
+    ]
+
+
+def _results(metric: keras.metrics.Metric, state: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns what a metric gives whose variables hold this."""
+    values = [
+        tf.cast(value, variable.dtype)
+        for value, variable in zip(state, metric.variables, strict=True)
+    ]
+    results = keras.tree.flatten(metric.stateless_result(values))
+    return [np.asarray(tf.convert_to_tensor(each), "float64") for each in results]
+
+
+def outputs(
+    truth: Arrays, twin: Arrays, ours: Arrays, tolerance: float
+) -> tuple[tuple, np.ndarray, np.ndarray | None] | None:
+    """Returns the path of an output that is another one, that of one device and ours; or None.
+
+    Args:
+        truth: The outputs of one device, of any dtype.
+        twin: The same with inputs that rounding has touched.
+        ours: Those of the replicas, joined.
+        tolerance: Of the largest number of an output.
+    """
+    for path, whole in truth.items():
+        joined = ours.get(path)
+        is_shaped = joined is not None and joined.shape == whole.shape
+        if not is_shaped or outputs_differ(whole, twin.get(path, whole), joined, tolerance):
+            return path, whole, joined
+    return None
 
 
 def results_differ(truth: np.ndarray, twin: np.ndarray, ours: np.ndarray, tolerance: float) -> bool:

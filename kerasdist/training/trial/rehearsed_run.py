@@ -22,7 +22,7 @@ from kerasdist.training.replica.replicas import (
     sees_one_replica,
 )
 from kerasdist.training.step import replica_run
-from kerasdist.training.trial.compare import CUSTOM_SUM
+from kerasdist.training.trial.outcome import CUSTOM_SUM
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.losses import whole_losses
-from kerasdist.training.trial import dry_runs
+from kerasdist.training.trial import choose
 from tests.cases import exhaustive
 from tests.plain import check_as_plain, check_workers, outcome_of
 from tests.strategies import (
@@ -194,7 +194,7 @@ def test_where_replicas_cannot_meet_each_has_the_whole_batch(strategy):
 
 @on_three_replicas
 def test_where_they_cannot_have_it_either_a_warning_says_so(strategy, monkeypatch):
-    monkeypatch.setattr(dry_runs, "finds_nothing", lambda *_: False)  # As with data by file.
+    monkeypatch.setattr(choose, "finds_nothing", lambda *_: False)  # As with data by file.
     with strategy.scope():
         model = in_a_condition()
 

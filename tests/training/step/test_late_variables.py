@@ -36,7 +36,7 @@ class Autoencoder(keras.Model):
         return [self.tracker]
 
     def train_step(self, data):
-        type(self).num_traces += not tf.executing_eagerly()  # A rehearsal is no trace.
+        type(self).num_traces += not tf.executing_eagerly()  # A trial is no trace.
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self.decoder(self.encoder(data)) - data) ** 2)
         gradients = tape.gradient(loss, self.trainable_weights)
@@ -73,7 +73,7 @@ class Adversaries(keras.Model):
         return [self.tracker]
 
     def train_step(self, real):
-        type(self).num_traces += not tf.executing_eagerly()  # A rehearsal is no trace.
+        type(self).num_traces += not tf.executing_eagerly()  # A trial is no trace.
         noise = real[:, :3]
         with tf.GradientTape() as tape:
             judged = self.discriminator(self.generator(noise)) - self.discriminator(real)
@@ -106,7 +106,7 @@ class Regression(keras.Model):
         return self.outer(self.inner(inputs))
 
     def train_step(self, data):
-        type(self).num_traces += not tf.executing_eagerly()  # A rehearsal is no trace.
+        type(self).num_traces += not tf.executing_eagerly()  # A trial is no trace.
         return super().train_step((data, tf.reduce_sum(data, axis=1, keepdims=True)))
 
 

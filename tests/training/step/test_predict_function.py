@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.training.step.predict_function import PredictFunction, joined
-from kerasdist.training.trial import rehearsed_predictions
+from kerasdist.training.trial import predict
 from tests import strategies
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
@@ -23,12 +23,10 @@ class Doubled(keras.Model):
 @pytest.mark.parametrize("sizes", [[1], [5], [5, 4, 1]])
 def test_each_example_has_one_output_in_order(strategy, sizes):
     with strategy.scope():
-        predict = PredictFunction(
-            Doubled(), describe_difference=rehearsed_predictions.describe_difference
-        )
+        predicts = PredictFunction(Doubled(), describe_difference=predict.describe_difference)
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
-    outputs = predict([(part,) for part in parts])
+    outputs = predicts([(part,) for part in parts])
 
     assert outputs["doubled"].numpy().tolist() == [2 * each for each in range(sum(sizes))]
     assert outputs["text"].numpy().tolist() == [b"%d" % each for each in range(sum(sizes))]

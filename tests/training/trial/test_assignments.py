@@ -1,6 +1,6 @@
 """What is said of assignments that are not the same on all replicas.
 
-That they are found in programs is in test_rehearsal.py.
+That they are found in programs is in test_fit.py.
 """
 
 import keras
@@ -8,9 +8,9 @@ import keras
 from kerasdist.training.trial import assignments
 
 
-def describe(spreads, model):
+def describe(deviations, model):
     weights, states = [("kernel", None), ("bias", None)], [("mean", None)]
-    return assignments.describe_spreads(model, weights, states, spreads, num_replicas=2)
+    return assignments.describe(model, weights, states, deviations, num_replicas=2)
 
 
 def test_what_is_not_the_same_is_told_with_how_many_more():

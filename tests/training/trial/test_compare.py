@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kerasdist.training.trial import compare, words
-from kerasdist.training.trial.compare import CUSTOM_SUM
+from kerasdist.training.trial.outcome import CUSTOM_SUM, Outcome
 
 WHOLE = {"kernel": [[1.0, 2.0]], "bias": [0.5]}
 ROUNDED = {"kernel": [[1.0, 2.00001]], "bias": [0.5]}
@@ -19,14 +19,14 @@ def find(divided, *, rounded=ROUNDED, tolerance=1e-3, before=(None, None)):
     """Returns what is found with one update, and one sum of the program's own before it or none."""
     of_whole, of_divided = before
 
-    def updates(update, custom_sum):
+    def outcome(update, custom_sum):
         given = [each for each in (custom_sum, update) if each is not None]
-        return [(list(each), list(each.values())) for each in given]
+        return Outcome(updates=[(list(each), list(each.values())) for each in given])
 
     return compare.gradients(
-        updates(WHOLE, of_whole),
-        updates(rounded, of_whole),
-        updates(divided, of_divided),
+        outcome(WHOLE, of_whole),
+        outcome(rounded, of_whole),
+        outcome(divided, of_divided),
         tolerance=tolerance,
         num_replicas=2,
     )
@@ -102,8 +102,8 @@ def test_a_small_difference_is_told_with_its_digits():
 
 
 def test_the_difference_of_one_variable_is_that_of_all_updates():
-    truth = [(["a", "b"], [[3.0], [1.0]]), (["a"], [[[5.0]]])]
-    ours = [(["a", "b"], [[1.0], [9.0]]), (["a"], [[[4.0]]])]
+    truth = Outcome(updates=[(["a", "b"], [[3.0], [1.0]]), (["a"], [[[5.0]]])])
+    ours = Outcome(updates=[(["a", "b"], [[1.0], [9.0]]), (["a"], [[[4.0]]])])
 
     assert compare.gradient_of(truth, ours, "a").tolist() == [2.0, 1.0]
     assert compare.gradient_of(truth, ours, "c").tolist() == []
@@ -111,7 +111,8 @@ def test_the_difference_of_one_variable_is_that_of_all_updates():
 
 def test_a_small_gradient_counts_as_a_part_of_those_of_its_update():
     large, small = (["large"], [[1e6]]), (["small"], [[1.0]])
-    truth, ours = [large, small], [large, (["small"], [[1.1]])]
+    truth = Outcome(updates=[large, small])
+    ours = Outcome(updates=[large, (["small"], [[1.1]])])
 
     found = compare.gradients(truth, truth, ours, tolerance=1e-3, num_replicas=2)
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.private import keras_threads
-from kerasdist.training.trial import whole_step
+from kerasdist.training.trial import undo, whole_step
 from tests.strategies import each_strategy
 
 X = np.arange(10, dtype="float32").reshape(5, 2) / 10
@@ -43,7 +43,7 @@ def test_what_a_step_changes_is_put_back(strategy):
     model.train_on_batch(*BATCH)
     state = [variable.numpy() for variable in variables_of(model)]
 
-    with pytest.raises(KeyError), whole_step.state_kept(model):
+    with pytest.raises(KeyError), undo.state_kept(model):
         whole_step.run_whole(model, BATCH)
         raise KeyError
 
@@ -92,7 +92,7 @@ def test_what_a_first_step_makes_and_draws_is_put_back(strategy, is_known, run_e
         model = Own()
         model.compile(run_eagerly=run_eagerly)
     drawn = drawn_next()
-    with whole_step.state_kept(model):
+    with undo.state_kept(model):
         whole_step.run_whole(model, BATCH)
         assert model.optimizers["own"].iterations.numpy() == 1
 

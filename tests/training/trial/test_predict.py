@@ -21,7 +21,7 @@ from tests.warned import warned_by
 X = np.random.default_rng(5).normal(size=(28, 6)).astype("float32")
 
 
-class Spread(layers.Layer):
+class Deviates(layers.Layer):
     """Adds a column with the deviation of the batch."""
 
     def call(self, x):
@@ -50,7 +50,7 @@ OF_THE_BATCH = {
     "the largest": lambda dense, y: {"y": y, "largest": ops.max(y)},
     "how many": lambda dense, y: {"y": y, "size": ops.shape(y)[0]},
     "ranks": lambda dense, y: ops.argsort(ops.argsort(y[:, 0])),
-    "mixed": lambda dense, y: Spread()(y),
+    "mixed": lambda dense, y: Deviates()(y),
     "random pairs": lambda dense, y: y + keras.random.shuffle(y, seed=3),
     "with gaps": lambda dense, y: ops.log(ops.relu(y - ops.mean(y))),
 }
@@ -109,14 +109,14 @@ def test_what_is_of_each_example_is_no_news(strategy):
 @on_two_replicas
 def test_layers_that_mix_examples_are_looked_at(strategy):
     def make():
-        return keras.Sequential([keras.Input((6,)), Spread(), layers.Dense(3)], name="mixes")
+        return keras.Sequential([keras.Input((6,)), Deviates(), layers.Dense(3)], name="mixes")
 
     (message,) = warnings_of_predict(strategy, make)
     assert "'mixes' predicts is not what one device does" in message
 
 
 @on_two_replicas
-def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
+def test_models_of_stock_parts_are_not_tried(strategy, monkeypatch):
     monkeypatch.delattr(trial_adapter, "alike_draws")
 
     def make():
@@ -147,7 +147,7 @@ def test_it_leaves_no_trace(strategy):
 
 
 @on_two_replicas
-def test_what_cannot_be_rehearsed_is_said(strategy):
+def test_what_cannot_be_tried_is_said(strategy):
     def demanding(dense, y):
         if tf.executing_eagerly():
             raise NotImplementedError("no operation by itself")

@@ -318,7 +318,7 @@ class SemiSupervised(keras.Model):
 
 
 @on_two_replicas
-def test_two_batches_in_one_are_rehearsed_in_their_proportion(strategy):
+def test_two_batches_in_one_are_tried_in_their_proportion(strategy):
     with strategy.scope():
         inputs = keras.Input((3,))
         model = SemiSupervised(inputs, layers.Dense(2)(inputs))
@@ -586,7 +586,7 @@ def test_what_rounding_explains_is_no_news(strategy):
 
 
 @on_two_replicas
-def test_what_cannot_be_rehearsed_is_said(strategy):
+def test_what_cannot_be_tried_is_said(strategy):
     class Demanding(keras.Model):
         def train_step(self, data):
             if tf.executing_eagerly():

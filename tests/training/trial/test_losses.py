@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.trial.loss_rows import is_mean
+from kerasdist.training.trial.losses import is_mean
 from tests.plain import check_as_plain
 from tests.strategies import on_two_replicas
 

@@ -48,7 +48,7 @@ class Returns(keras.Model):
         return {"error": self.error.result(), **self.log(errors)}
 
 
-class Spread(layers.Layer):
+class Deviates(layers.Layer):
     """Adds a column with the deviation of the batch."""
 
     def call(self, x):
@@ -127,14 +127,14 @@ def test_a_loss_that_is_divided_by_the_number_of_replicas_sees_one(strategy, cap
 
 @on_two_replicas
 def test_layers_are_looked_at(strategy):
-    (message,) = warnings_of(strategy, lambda: make_net(Spread()), evaluate)
+    (message,) = warnings_of(strategy, lambda: make_net(Deviates()), evaluate)
 
     assert "`evaluate` gives as 'loss' is not what it is on one device" in message
 
 
 @on_two_replicas
 def test_what_the_step_that_trains_was_told_of_is_not_said_again(strategy):
-    (message,) = warnings_of(strategy, lambda: make_net(Spread()), validate)
+    (message,) = warnings_of(strategy, lambda: make_net(Deviates()), validate)
 
     assert "The gradient over" in message
 
@@ -153,7 +153,7 @@ def test_means_and_results_of_metrics_are_no_news(strategy, make):
 
 
 @on_two_replicas
-def test_models_of_stock_parts_are_not_rehearsed(strategy, monkeypatch):
+def test_models_of_stock_parts_are_not_tried(strategy, monkeypatch):
     monkeypatch.delattr(trial_adapter, "alike_draws")
 
     assert warnings_of(strategy, lambda: make_net(layers.Dropout(0.5)), evaluate) == []
@@ -199,7 +199,7 @@ def test_all_workers_find_the_same(workers):
 
 
 def find_on_workers(strategy):
-    """Returns the warnings where a log is no mean, and where a part or all cannot be rehearsed."""
+    """Returns the warnings where a log is no mean, and where a part or all cannot be tried."""
     named = warnings_of(strategy, lambda: make_returns(no_means), evaluate)
 
     def run(model):

@@ -1,4 +1,4 @@
-"""A step is rehearsed as a whole, or, where the loss alone is the user's, that loss."""
+"""A step is tried as a whole, or, where the loss alone is the user's, that loss."""
 
 import re
 from typing import Any
@@ -89,7 +89,7 @@ class OwnMaskedLoss(keras.Sequential):
 
 @on_two_replicas
 @pytest.mark.parametrize("has_mask", [False, True])
-def test_predictions_with_a_mask_are_rehearsed_with_the_net(strategy, has_mask):
+def test_predictions_with_a_mask_are_tried_with_the_net(strategy, has_mask):
     with strategy.scope():
         masking = layers.Masking() if has_mask else layers.Identity()
         model = OwnMaskedLoss([keras.Input((3,)), layers.Reshape((1, 3)), masking, layers.Dense(2)])

@@ -1,20 +1,28 @@
-"""Whether a loss is a mean over the examples, by what it makes of each of them alone.
+"""Compiled losses in a trial: whether each is a mean over the examples, and what if not.
 
 A batch that is divided over replicas may not show it: a mean with a divisor of its own, such as the
 number of tokens that count, is one where all shares happen to have as many in proportion. Nor may a
-few examples: the mean of the 32 largest losses is one of all, until there are more. So the loss is
-given as many as a batch has, copies of the few with predictions nearby.
+few examples: the mean of the 32 largest losses is one of all, until there are more. So a loss is
+also compared with what it makes of each example alone, and it is given as many as a batch has,
+copies of the few with predictions that are perturbed.
 """
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from kerasdist.private import trial_adapter
+from kerasdist.private import custom_parts, trial_adapter
+from kerasdist.training.context import peers
+from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import batches
-from kerasdist.training.trial import nearby_weights, tolerances
+from kerasdist.training.hooks.train_function import TrainFunction
+from kerasdist.training.losses import whole_losses
+from kerasdist.training.trial import examples, tolerances, words
 
 # Each costs a call of the loss, and two different ones are enough.
 _MOST_EXAMPLES = 8
@@ -22,7 +30,47 @@ _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 2**24
 
 
-def is_mean(loss, labels, predictions, tolerance: float, num_examples: int) -> bool:
+@contextlib.contextmanager
+def seeing_all(model: keras.Model) -> Generator[Callable[[], None]]:
+    """Lets the user's compiled losses see all examples inside.
+
+    Args:
+        model: A compiled model.
+
+    Yields:
+        A function that lets them do so afterwards, too.
+    """
+    compiled = custom_parts.compiled_losses_of(model)
+    with contextlib.ExitStack() as stack:
+        whole_losses.compiled_whole.add(compiled)
+        stack.callback(whole_losses.compiled_whole.discard, compiled)
+
+        def keep() -> None:
+            stack.pop_all()
+            for function in (model.train_function, model.test_function):
+                if isinstance(function, TrainFunction):
+                    function.trace_again()
+            if peers.is_chief(model.distribute_strategy):
+                announce(words.of_losses(model))
+
+        yield keep
+
+
+def are_means(called: list[tuple], tolerance: float, batch: Any) -> bool:
+    """Whether the user's compiled losses are means over the examples.
+
+    Args:
+        called: The losses, each with labels and predictions of some examples.
+        tolerance: How much of the norm of a gradient may be rounding.
+        batch: The batch, which may have more examples.
+    """
+    number = batches.num_examples(batch)
+    return all(is_mean(*each, tolerance, number) for each in called)
+
+
+def is_mean(
+    loss: Callable, labels: Any, predictions: Any, tolerance: float, num_examples: int
+) -> bool:
     """Whether the gradient of a loss of several examples is that of each of them alone.
 
     Args:
@@ -52,36 +100,37 @@ def is_mean(loss, labels, predictions, tolerance: float, num_examples: int) -> b
     return _is_mean_of_parts(loss, labels, predictions, (0, many // 2, many), tolerance)
 
 
-def _copies(labels, predictions, number: int, many: int) -> tuple:
-    """Returns rows once more, until there are many, with predictions nearby."""
+def _copies(labels: Any, predictions: Any, number: int, many: int) -> tuple[Any, Any]:
+    """Returns rows once more, until there are many, with perturbed predictions."""
     positions = tf.range(many) % number
     labels, predictions = tf.nest.map_structure(
         lambda leaf: tf.gather(leaf, positions), (labels, predictions)
     )
-    return labels, nearby_weights.numbers_nearby(predictions, seed=0)
+    return labels, examples.perturbed(predictions, seed=0)
 
 
-def _is_mean_of_parts(loss, labels, predictions, ends: Sequence[int], tolerance: float) -> bool:
+def _is_mean_of_parts(
+    loss: Callable, labels: Any, predictions: Any, ends: Sequence[int], tolerance: float
+) -> bool:
     """Whether the gradient of the rows up to the last of `ends` is that of the parts between."""
     ranges = list(itertools.pairwise(ends))
     try:
         whole = _gradient(loss, labels, predictions, 0, ends[-1])
         parts = [_gradient(loss, labels, predictions, *each) for each in ranges]
-    except Exception:  # Of the user's loss, which may mean no single example.
+    except Exception:
         return True
     if getattr(loss, "reduction", None) != "sum":
         parts = [part * len(part) / len(whole) for part in parts]
     alone = np.concatenate(parts)
     if not np.isfinite(whole).all():
         return True
-    difference = float(
-        np.linalg.norm(whole - alone)
-    )  # NaN for an example without anything that counts.
+    # NaN for an example without anything that counts.
+    difference = float(np.linalg.norm(whole - alone))
     scale = max(map(float, map(np.linalg.norm, (whole, alone))))
     return tolerances.is_rounding(difference, tolerance, scale=scale)
 
 
-def _gradient(loss, labels, predictions, start: int, end: int) -> np.ndarray:
+def _gradient(loss: Callable, labels: Any, predictions: Any, start: int, end: int) -> np.ndarray:
     """Returns the gradient of a loss of some rows, by the predictions: [rows, numbers]."""
     labels, predictions = tf.nest.map_structure(
         lambda leaf: batches.rows(leaf, start, end), (labels, predictions)

@@ -1,4 +1,4 @@
-"""A rehearsal leaves no trace, and ends on all workers where it does on one."""
+"""A trial leaves no trace, and ends on all workers where it does on one."""
 
 import contextlib
 import random
@@ -16,7 +16,7 @@ from tensorflow.python.ops import gen_random_ops
 
 from kerasdist.private import trial_adapter
 from kerasdist.training.gradients import randomness
-from kerasdist.training.trial import dry_runs
+from kerasdist.training.trial import undo
 from tests.cases import exhaustive
 from tests.plain import check_as_plain, check_numbers
 from tests.strategies import on_three_replicas, on_two_replicas, on_workers, run_on_workers
@@ -150,7 +150,7 @@ class Notes(keras.Model):
 
 @pytest.mark.filterwarnings("ignore:With `run_eagerly=True`")
 @on_three_replicas
-# One that is not built yet is rehearsed in its second step.
+# One that is not built yet is tried in its second step.
 @pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
 def test_it_leaves_no_trace_in_python(strategy, is_built):
     def make():
@@ -206,12 +206,12 @@ def test_trainings_in_two_threads_leave_each_other_and_the_process_alone(strateg
     assert of_the_process() == before
 
 
-def test_what_is_quiet_in_one_thread_is_heard_in_another(capsys, recwarn):
+def test_what_is_silent_in_one_thread_is_heard_in_another(capsys, recwarn):
     def speak():
         print("heard")
         warnings.warn("heard", stacklevel=1)
 
-    with dry_runs.without_traces(keras.Sequential()):
+    with undo.without_traces(keras.Sequential()):
         speak()
         with ThreadPoolExecutor(1) as pool:
             pool.submit(speak).result()
