@@ -1,11 +1,13 @@
 """What Keras and callbacks ask of the function that `fit` calls for every step."""
 
 import contextlib
+import dataclasses
 
 import keras
 import numpy as np
 import pytest
 
+from kerasdist.training.context import deployment
 from kerasdist.training.hooks.update_callback import StepCallback
 from kerasdist.training.replica import replicas
 from kerasdist.training.step import repeated_batches
@@ -69,7 +71,8 @@ class Watch:
 @each_kind_of_strategy
 def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monkeypatch):
     watch, checked = Watch(), []
-    monkeypatch.setattr(strategy, "step_watch", watch, raising=False)
+    watched = dataclasses.replace(deployment.of(strategy), step_watch=watch)
+    monkeypatch.setattr(strategy, "deployment", watched, raising=False)
 
     def rehearse(model, step, batch, *, note_unchecked, may_repeat, differing):
         checked.append(len(watch.are_long))
