@@ -355,7 +355,7 @@ def iterators_of_workers(
     datasets: Any,
     state: tf.Tensor | None,
     *,
-    place: str,
+    progress: str,
     generation: int,
 ):
     """Returns an iterator on each worker, as one value to be passed to what is scheduled.
@@ -364,16 +364,16 @@ def iterators_of_workers(
         coordinator: A ClusterCoordinator.
         datasets: Of `datasets_of_workers`.
         state: Of `dataset_adapter.position_state`; of an iterator over the same dataset.
-        place: The name of two numbers of each worker: whose iterator it has read last, and how far.
-            A new iterator stands at 0, also on a worker that has lost nothing else.
+        progress: The name of two numbers of each worker: whose iterator it has read last, and how
+            far. A new iterator stands at 0, also on a worker that has lost nothing else.
         generation: Whose iterators these are.
     """
 
     def make(dataset: tf.data.Dataset):
         with tf.device("/device:CPU:0"):  # Where the steps look for it, also of a worker with GPUs.
-            last, position = tf.unstack(variable_adapter.worker_numbers(place, 2))
+            last, position = tf.unstack(variable_adapter.worker_numbers(progress, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
-            variable_adapter.note_worker_numbers(place, tf.stack([last, position]))
+            variable_adapter.note_worker_numbers(progress, tf.stack([last, position]))
         return dataset_adapter.iterator_over(dataset, state)
 
     iterators = []

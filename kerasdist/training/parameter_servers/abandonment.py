@@ -1,4 +1,4 @@
-"""What was scheduled before an error: the coordinator forgets it, and the next call begins anew."""
+"""Abandons what was scheduled before an error, so that the next call begins anew."""
 
 import contextlib
 import threading
@@ -10,10 +10,11 @@ from kerasdist.private import coordinator_adapter
 from kerasdist.training.hooks import graph_checks
 
 _FORGET_SECS = 5.0
+_Coordinator = tf.distribute.coordinator.ClusterCoordinator
 
 
 @contextlib.contextmanager
-def abandoned_after_errors(coordinator, running: list) -> Generator[None]:
+def abandoned_after_errors(coordinator: _Coordinator, running: list) -> Generator[None]:
     """Raises errors of what runs on the workers as those of the user's code that they are.
 
     Args:
@@ -31,7 +32,7 @@ def abandoned_after_errors(coordinator, running: list) -> Generator[None]:
         raise
 
 
-def abandon(coordinator, running: list) -> None:
+def abandon(coordinator: _Coordinator, running: list) -> None:
     """Lets the coordinator forget what was scheduled, after an error."""
     running.clear()
     # In a thread: it waits for every worker, also for one that is halted.
@@ -40,7 +41,7 @@ def abandon(coordinator, running: list) -> None:
     thread.join(_FORGET_SECS)
 
 
-def _forget(coordinator) -> None:
+def _forget(coordinator: _Coordinator) -> None:
     with contextlib.suppress(Exception):  # What went wrong was raised.
         coordinator.join()
 

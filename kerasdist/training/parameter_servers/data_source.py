@@ -51,20 +51,24 @@ class WorkerDataSource:
         is_counted: Whether it is known how many batches there are.
         is_on_workers: Whether workers read; else the chief does.
         element_spec: Of a batch; None for data that functions make.
+        coordinator: Of the workers.
+        copy: Makes a copy of the dataset on another task; None where the chief reads.
+        on_workers: A dataset on each worker, where these read.
     """
 
     def __init__(
         self,
         dataset: tf.data.Dataset | Callable,
-        strategy,
+        strategy: tf.distribute.Strategy,
         *,
         num_bytes: int = 0,
         is_python: bool = False,
     ):
         remote = deployment.remote_workers(strategy)
-        self._coordinator = remote.coordinator
-        self._copy: Callable | None = None
+        self.coordinator = remote.coordinator
+        self.copy: Callable | None = None
         self.element_spec: Any = None
+        self.on_workers: Any = None
         self.is_strict, self.is_counted, self.is_on_workers = False, True, True
         num_workers = peers.num_workers(strategy)
         if not isinstance(dataset, tf.data.Dataset):
@@ -80,8 +84,8 @@ class WorkerDataSource:
         # Else tf.data changes a dataset on the chief, and its iterators fit no dataset elsewhere.
         is_alike = remote.is_deterministic == runtime.is_deterministic()
         if is_alike and not is_python and not has_file and num_bytes < _MOST_BYTES_SENT:
-            self._copy = _copier(untuned, is_of_only_worker=num_workers == 1)
-        if self._copy is None:
+            self.copy = _copier(untuned, is_of_only_worker=num_workers == 1)
+        if self.copy is None:
             self.description = "the chief reads it and sends each batch to a worker"
             self._dataset, self.is_on_workers = dataset, False
         elif cardinality == tf.data.INFINITE_CARDINALITY:
@@ -98,22 +102,11 @@ class WorkerDataSource:
         """Returns a pass that begins at the first batch."""
         return Pass(self, None if self._dataset is None else iter(self._dataset))
 
-    def iterators(self, state, *, place: str, generation: int):
-        """As `coordinator_adapter.iterators_of_workers`."""
-        return coordinator_adapter.iterators_of_workers(
-            self._coordinator, self._on_workers, state, place=place, generation=generation
-        )
+    def _set_up(self, makers: list[Callable]) -> None:
+        self.on_workers = coordinator_adapter.datasets_of_workers(self.coordinator, makers)
 
-    def read_again(self, state) -> Iterator:
-        """Returns an iterator of the chief's that yields what those of the workers do."""
-        assert self._copy is not None  # Only strict data is missed.
-        return dataset_adapter.iterator_over(_in_order(self._copy()), state)
-
-    def _set_up(self, makers):
-        self._on_workers = coordinator_adapter.datasets_of_workers(self._coordinator, makers)
-
-    def _maker(self, arrange, *arguments):
-        return functools.partial(_copied, self._copy, arrange, *arguments)
+    def _maker(self, arrange: Callable, *arguments: int) -> Callable:
+        return functools.partial(_copied, self.copy, arrange, *arguments)
 
 
 class Pass:
@@ -134,40 +127,45 @@ class Pass:
         self._iterator = iterator
         self._iterators: Any = None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return self
 
-    def __next__(self):
+    def __next__(self) -> Any:
         """Returns the next batch, where the chief reads."""
         return next(self._iterator)
 
-    def iterators(self, place: str):
+    def iterators(self, progress: str) -> Any:
         """Returns one on each worker, of pairs of a position, from 0, and a batch.
 
         Only made for passes that are used: Keras makes some that are not.
 
         Args:
-            place: Name of the numbers of each worker that say how far it has read.
+            progress: Name of the numbers of each worker that say how far it has read.
         """
         if self._iterators is None:
-            self._iterators = self.data.iterators(
-                self._state, place=place, generation=self.generation
+            self._iterators = coordinator_adapter.iterators_of_workers(
+                self.data.coordinator,
+                self.data.on_workers,
+                self._state,
+                progress=progress,
+                generation=self.generation,
             )
         return self._iterators
 
     def reread(self, position: int, num_steps: int) -> Iterator:
         """Yields the batches of some steps again, read by the chief."""
-        again = self.data.read_again(self._state)
+        assert self.data.copy is not None  # Only strict data is missed.
+        again = dataset_adapter.iterator_over(_in_order(self.data.copy()), self._state)
         for _, batch in itertools.islice(again, position, position + num_steps):
             yield batch
 
     @functools.cached_property
-    def _state(self):
+    def _state(self) -> Any:
         return None if self._iterator is None else dataset_adapter.position_state(self._iterator)
 
 
 def _copier(
-    dataset, *, is_of_worker=False, is_of_only_worker=False
+    dataset: tf.data.Dataset, *, is_of_worker: bool = False, is_of_only_worker: bool = False
 ) -> Callable[[], tf.data.Dataset] | None:
     """Returns a function that makes a copy of a dataset on another task; None if none is alike.
 
@@ -231,7 +229,7 @@ def shuffles_late(graph: tf.compat.v1.GraphDef) -> bool:
     return any(node.op.startswith("Shuffle") for node in _upstream(openers, graph))
 
 
-def _upstream(some: list, graph) -> Iterator:
+def _upstream(some: list, graph: tf.compat.v1.GraphDef) -> Iterator:
     """Yields the nodes of a graph with which some of them are computed."""
     nodes = {node.name: node for node in graph.node}
     seen, left = set(), list(some)
@@ -244,16 +242,16 @@ def _upstream(some: list, graph) -> Iterator:
                 yield node
 
 
-def _draws(node, drawing: set[str]) -> bool:
+def _draws(node: Any, drawing: set[str]) -> bool:
     functions = {attribute.func.name for attribute in node.attr.values()}
     return "Shuffle" in node.op or node.op.startswith("Random") or bool(functions & drawing)
 
 
-def _copied(copy, arrange, *arguments):
+def _copied(copy: Callable, arrange: Callable, *arguments: int) -> tf.data.Dataset:
     return arrange(copy(), *arguments)
 
 
-def _maker_of_part(function, num_workers, index):
+def _maker_of_part(function: Callable, num_workers: int, index: int) -> Callable:
     # Made by the chief: what a function holds from around it is not on the workers.
     dataset = input_functions.make(function, num_workers=num_workers, index=index)
     copy = _copier(_untuned(dataset), is_of_worker=True)
@@ -266,16 +264,16 @@ def _maker_of_part(function, num_workers, index):
     return lambda: copy().enumerate()
 
 
-def _part(dataset, num_workers, index):
+def _part(dataset: tf.data.Dataset, num_workers: int, index: int) -> tf.data.Dataset:
     return dataset.shard(num_workers, index).enumerate()
 
 
-def _in_order(dataset):
+def _in_order(dataset: tf.data.Dataset) -> tf.data.Dataset:
     dataset = element_order.with_order_option(dataset)  # The same on every worker.
     return dataset.enumerate().prefetch(tf.data.AUTOTUNE)
 
 
-def _untuned(dataset):
+def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset that TensorFlow does not tune while it runs, unless the user asks for it.
 
     Deleting a tuned one can take as long as it has run (see `data.data_source`), in which its

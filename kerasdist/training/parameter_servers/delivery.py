@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +15,8 @@ from kerasdist.training.parameter_servers import local_copies, sharded_variables
 from kerasdist.training.parameter_servers.ledger import Ledger
 from kerasdist.training.parameter_servers.worker_times import WorkerTimes
 from kerasdist.training.replica import graph_facts, replicas
+
+_Optimizer = keras.optimizers.Optimizer
 
 
 class RemoteDelivery:
@@ -40,7 +42,7 @@ class RemoteDelivery:
         self._forget()
 
     @contextlib.contextmanager
-    def updating(self, optimizer) -> Generator[None]:
+    def updating(self, optimizer: _Optimizer) -> Generator[None]:
         """Traces an update of the variables themselves, which what follows it reads, not copies."""
         self._optimizer = optimizer
         if self._copies:
@@ -51,7 +53,7 @@ class RemoteDelivery:
             self._optimizer = None
             self._forget()
 
-    def _forget(self):
+    def _forget(self) -> None:
         self._note: Any = None
         self._is_updating = False  # Since the first update of a weight.
         self._decays: list = []  # Updates before that.
@@ -73,24 +75,23 @@ class RemoteDelivery:
         if not is_divided:
             self._begin_noted()
         try:
-            if self._is_due:
-                is_due = tf.reduce_any(list(self._is_due.values()))
-                tf.cond(is_due, lambda: _nothing(update()), lambda: None)
-            else:
-                update()
+            is_due = tf.reduce_any(list(self._is_due.values())) if self._is_due else None
+            _update_if(is_due, update)
         finally:
             self._is_due = {}
 
-    def _begin_noted(self):
+    def _begin_noted(self) -> None:
         """Begins what one note is for; notes are in the order of what they are for."""
         self._number, self._num_updates = self._num_updates, self._num_updates + 1
         if self._ledger is not None and self._ledger.is_again:
             self._is_due = self._ledger.is_due(self._number)
 
-    def apply(self, stock, optimizer, gradients: list, variables: list):
+    def apply(
+        self, original: Callable, optimizer: _Optimizer, gradients: list, variables: list
+    ) -> Any:
         """Sends the gradients first where nothing happens to them on the worker; see `clip`."""
         if keras_optimizers.divides(optimizer):
-            return self._divide(stock, optimizer, gradients, variables)
+            return self._divide(original, optimizer, gradients, variables)
         sharded_variables.check_optimizer(optimizer, variables)
         if self._times:
             self._times.end_step(optimizer, gradients, variables)
@@ -117,13 +118,15 @@ class RemoteDelivery:
                 self._updated = list(itertools.chain(*map(divided_values.parts_of, weights)))
             self._optimizer = optimizer
             with _without_overwriting(optimizer, gradients, variables) as overwriting:
-                result = stock(optimizer, gradients, variables)
+                result = original(optimizer, gradients, variables)
                 self._begin_updating()  # Where nothing has.
             for change, changed in overwriting:
                 self.change(change, changed)
             return result
 
-    def _divide(self, stock, optimizer, gradients: list, variables: list) -> None:
+    def _divide(
+        self, original: Callable, optimizer: _Optimizer, gradients: list, variables: list
+    ) -> None:
         """Lets those inside an optimizer apply its gradients, and then counts the update.
 
         Each of them is carried out by itself, and so is the count, with what callbacks do next.
@@ -132,7 +135,7 @@ class RemoteDelivery:
             self._times.end_step(optimizer, gradients, variables)
         self._divided = optimizer
         try:
-            stock(optimizer, gradients, variables)
+            original(optimizer, gradients, variables)
         finally:
             self._divided = None
         self._forget()
@@ -141,9 +144,9 @@ class RemoteDelivery:
         self._optimizer, self._is_updating = optimizer, True
         self.add_in_place(optimizer.iterations, 1)
 
-    def clip(self, stock, optimizer, gradients: list):
+    def clip(self, original: Callable, optimizer: _Optimizer, gradients: list) -> list:
         """Sends gradients that the optimizer scales or clips on the worker, once it has."""
-        clipped = stock(optimizer, gradients)
+        clipped = original(optimizer, gradients)
         if len(clipped) != len(self._clipped):  # All are sent; or Keras leaves some out.
             return clipped
         return self._send(clipped, self._clipped)
@@ -156,13 +159,20 @@ class RemoteDelivery:
                 self._send_pieces(gradient, weight)
         return sent
 
-    def _send_pieces(self, gradient, variable):
+    def _send_pieces(self, gradient: tf.Tensor | tf.IndexedSlices, variable: Any) -> None:
         pieces = sharded_variables.divided_argument(gradient, variable)
         for part, piece in zip(variable.variables, pieces, strict=True):
             self._pieces[part.ref()], tensors = local_copies.sent_to(part.device, piece)
             self._arrived.setdefault(part.device, []).extend(tensors)
 
-    def update(self, variable, function, args=(), kwargs=None, group=True):
+    def update(
+        self,
+        variable: Any,
+        function: Callable,
+        args: Sequence = (),
+        kwargs: dict | None = None,
+        group: bool = True,
+    ) -> Any:
         """Runs an update of a variable on its parameter server.
 
         One without a gradient, which is weight decay, waits for the first that has one: a number
@@ -175,14 +185,21 @@ class RemoteDelivery:
         self._begin_updating()
         return run()
 
-    def _begin_updating(self):
+    def _begin_updating(self) -> None:
         self._is_updating = True
         decays, self._decays = self._decays, []
         for decay in decays:
             decay()
 
-    def _update(self, variable, function, args, kwargs, group):
-        def on_server(part, *args, **kwargs):
+    def _update(
+        self,
+        variable: Any,
+        function: Callable,
+        args: Sequence,
+        kwargs: dict | None,
+        group: bool,
+    ) -> Any:
+        def on_server(part: tf.Variable, *args: Any, **kwargs: Any) -> None:
             device = part.device
             gradients = [self._pieces.get(part.ref(), each) for each in args[:1]]
             settings = [self._at(device, each) for each in args[1:]]
@@ -193,7 +210,7 @@ class RemoteDelivery:
 
         return sharded_variables.update(self._optimizer, variable, on_server, args, kwargs, group)
 
-    def add_in_place(self, variable: keras.Variable, value) -> None:
+    def add_in_place(self, variable: keras.Variable, value: Any) -> None:
         """Adds to a variable where it lives; that of the updates together with them."""
         if self._divided is not None and variable is self._divided.iterations:
             return
@@ -205,27 +222,29 @@ class RemoteDelivery:
         with self._noted_on(device, []):
             self._if_due(device, add)
 
-    def assign_number(self, stock, optimizer, variable, value) -> None:
+    def assign_number(
+        self, original: Callable, optimizer: _Optimizer, variable: Any, value: Any
+    ) -> None:
         """Assigns to what an optimizer has; to a number before the updates that read it.
 
         They read what it becomes from what was sent to them, like the numbers that stay.
         """
         is_before = not self._is_updating and self._note is not None
         if not is_before or variable.shape != () or not isinstance(variable, keras.Variable):
-            stock(optimizer, variable, value)
+            original(optimizer, variable, value)
             return
         device = variable.value.device
         value = tf.cast(value, variable.dtype)
         self._unshare(variable)
         self._shared, self._values = [*self._shared, variable], [*self._values, value]
         with self._noted_on(device, []):
-            assign = functools.partial(stock, optimizer, variable, self._at(device, value))
+            assign = functools.partial(original, optimizer, variable, self._at(device, value))
             self._if_due(device, assign)
 
-    def change(self, function, variables: list) -> None:
+    def change(self, function: Callable, variables: list) -> None:
         """Calls `function(optimizer, [variable])` for each variable, on its parameter server."""
 
-        def on_server(part, variable):
+        def on_server(part: tf.Variable, variable: Any) -> None:
             held = [variable] if isinstance(variable, keras.Variable) else []
             with stand_ins.standing_in(held, [part]):
                 function(self._optimizer, [variable])
@@ -234,14 +253,11 @@ class RemoteDelivery:
             weight = variable_adapter.value_of(variable)
             self.update(weight, functools.partial(on_server, variable=variable))
 
-    def _if_due(self, device, update: Callable):
-        if self._is_due:
-            tf.cond(self._is_due[device], lambda: _nothing(update()), lambda: None)
-        else:
-            update()
+    def _if_due(self, device: str, update: Callable) -> None:
+        _update_if(self._is_due[device] if self._is_due else None, update)
 
     @contextlib.contextmanager
-    def _noted_on(self, device, settings: list) -> Generator[None]:
+    def _noted_on(self, device: str, settings: list) -> Generator[None]:
         """Lets what is traced inside wait until all is there and noted that is needed on `device`.
 
         Nothing is between the note and the updates that could get lost, as a message could with
@@ -265,12 +281,12 @@ class RemoteDelivery:
         with tf.control_dependencies(None), tf.control_dependencies([self._written[device]]):
             yield
 
-    def _uses_on(self, device) -> list[tf.Operation]:
+    def _uses_on(self, device: str) -> list[tf.Operation]:
         """Returns what has read the weights of `device`, which an update waits for."""
         parts = [part for part in self._updated if part.device == device]
         return list(itertools.chain(*map(graph_facts.uses_of, parts)))
 
-    def _numbers_at(self, device) -> contextlib.AbstractContextManager:
+    def _numbers_at(self, device: str) -> contextlib.AbstractContextManager:
         """Lets the optimizer read its own numbers from what was sent to `device`.
 
         Until it changes one itself, such as a learning rate that decays with each weight.
@@ -280,13 +296,13 @@ class RemoteDelivery:
             stand_ins.give_way(value, variable, functools.partial(self._unshare, variable))
         return stand_ins.standing_in(self._shared, values)
 
-    def _unshare(self, variable):
+    def _unshare(self, variable: keras.Variable) -> None:
         kept = [index for index, each in enumerate(self._shared) if each is not variable]
         # New lists: those that stand in now are put back by the old ones.
         self._shared = [self._shared[index] for index in kept]
         self._values = [self._values[index] for index in kept]
 
-    def _at(self, device, tensor):
+    def _at(self, device: str, tensor: Any) -> Any:
         """Returns a tensor on `device`, where it is sent once."""
         if not isinstance(tensor, tf.Tensor):
             return tensor
@@ -297,7 +313,7 @@ class RemoteDelivery:
         return self._sent[key]
 
     @contextlib.contextmanager
-    def _after_arrival_on(self, device) -> Generator[None]:
+    def _after_arrival_on(self, device: str) -> Generator[None]:
         """Lets what is traced inside wait for gradients that have arrived on `device`.
 
         Like all of a step it would wait for the batch (`replica_run.after`), which is on the
@@ -310,13 +326,15 @@ class RemoteDelivery:
             yield
 
 
-def _read_in_place(variable):
+def _read_in_place(variable: tf.Variable) -> tf.Tensor:
     with tf.device(variable.device):  # `read_value` copies, which would be where the step runs.
         return variable.read_value()
 
 
 @contextlib.contextmanager
-def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tuple]]:
+def _without_overwriting(
+    optimizer: Any, gradients: list, variables: list
+) -> Generator[list[tuple]]:
     """Leaves out what Keras does to weights last: averages in their place, and their constraints.
 
     It reads them on the worker and assigns to them, which takes back what others make of them
@@ -350,16 +368,24 @@ def _without_overwriting(optimizer, gradients, variables) -> Generator[list[tupl
             variable.constraint = constraint
 
 
-def _constrain(constraint, _, variables: list) -> None:
+def _constrain(constraint: Callable, _: _Optimizer, variables: list) -> None:
     for variable in variables:
         variable.assign(constraint(variable))
 
 
-def _nothing(_):
-    return None
+def _update_if(is_due: tf.Tensor | None, update: Callable) -> None:
+    """Traces `update()` where it is due; None for always."""
+
+    def update_and_return_nothing() -> None:
+        update()
+
+    if is_due is None:
+        update()
+    else:
+        tf.cond(is_due, update_and_return_nothing, lambda: None)
 
 
-def update_in_place(*args, **kwargs):
+def update_in_place(*args: Any, **kwargs: Any) -> Any:
     """Runs an update in the step of this thread; see `RemoteDelivery.update`."""
     step = replicas.current()
     assert step is not None

@@ -51,6 +51,7 @@ def most_running(num_workers: int) -> int:
     return _CALLS_PER_WORKER * num_workers
 
 
+@dataclasses.dataclass(eq=False)
 class Calls:
     """The calls of an epoch, from the first that runs to the last that is planned.
 
@@ -65,45 +66,33 @@ class Calls:
         clock: Seconds.
 
     Attributes:
-        source: As above.
-        runs_ahead: As above.
         num_done: Steps that have ended.
         has_ended: Whether the data turned out to end within the epoch.
     """
 
-    def __init__(
-        self,
-        source: Pass,
-        *,
-        num_workers: int,
-        first: int,
-        num_steps: float,
-        first_step: int = 0,
-        steps_per_call: int | None = None,
-        runs_ahead: bool = True,
-        clock: Callable[[], float] = time.perf_counter,
-    ):
-        self.source = source
-        self._running = collections.deque()
-        self.runs_ahead = runs_ahead
-        self._max_running = most_running(num_workers) if runs_ahead else 1
-        self.num_done = 0
-        self.has_ended = False
-        self._num_workers = num_workers
-        self._first = first
-        self._first_step = first_step
-        self._num_steps = num_steps
-        self._steps_per_call = steps_per_call
-        self._clock = clock
-        self._num_planned = 0
+    source: Pass
+    _: dataclasses.KW_ONLY
+    num_workers: int
+    first: int
+    num_steps: float
+    first_step: int = 0
+    steps_per_call: int | None = None
+    runs_ahead: bool = True
+    clock: Callable[[], float] = time.perf_counter
+    num_done: int = dataclasses.field(default=0, init=False)
+    has_ended: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self):
+        self._max_running = most_running(self.num_workers) if self.runs_ahead else 1
+        self._running: collections.deque[Call] = collections.deque()
         self._planned: collections.deque[Call] = collections.deque()
-        self._num_timed = 0
+        self._num_planned = self._num_timed = 0
         self._started_at = 0.0
 
     @property
     def num_done_of_epoch(self) -> int:
         """How many steps of the epoch have ended, with those that a resumed `fit` has not made."""
-        return self._first_step + self.num_done
+        return self.first_step + self.num_done
 
     def peek(self) -> Call | None:
         """Returns the call that ends next; None where the epoch is over."""
@@ -132,12 +121,12 @@ class Calls:
         running_call.note_steps(self.num_done_of_epoch)
         self.has_ended |= num_taken < call.num_steps
         if not self._started_at:
-            self._started_at = self._clock()  # The first one was compiled.
+            self._started_at = self.clock()  # The first one was compiled.
         else:
             self._num_timed += num_taken
 
-    def _plan(self):
-        left = self._num_steps - self._num_planned
+    def _plan(self) -> None:
+        left = self.num_steps - self._num_planned
         if not left or self.has_ended:
             return
         batch = None
@@ -147,7 +136,7 @@ class Calls:
             if self.has_ended:
                 return
         call = Call(
-            position=self._first + self._num_planned,
+            position=self.first + self._num_planned,
             num_steps=1 if batch is not None else int(min(left, self._length(left))),
             calls=self,
             batch=batch,
@@ -155,16 +144,16 @@ class Calls:
         self._num_planned += call.num_steps
         self._planned.append(call)
 
-    def _length(self, left) -> int:
+    def _length(self, left: float) -> int:
         """Returns how many steps the next call has."""
-        if self._steps_per_call:
-            return self._steps_per_call
+        if self.steps_per_call:
+            return self.steps_per_call
         if not self._num_timed:
             return 1
-        secs_per_step = (self._clock() - self._started_at) / self._num_timed
-        num_steps = _CALL_SECS / (secs_per_step * self._num_workers)
+        secs_per_step = (self.clock() - self._started_at) / self._num_timed
+        num_steps = _CALL_SECS / (secs_per_step * self.num_workers)
         # The last calls are short, so that the workers end together.
-        return max(1, min(round(num_steps), _MOST_STEPS, left // (2 * self._num_workers)))
+        return int(max(1, min(round(num_steps), _MOST_STEPS, left // (2 * self.num_workers))))
 
 
 class WorkerEpochIterator(EpochIterator):
@@ -176,7 +165,14 @@ class WorkerEpochIterator(EpochIterator):
         ValueError: As there; or a function makes the data, and `steps_per_epoch` is not given.
     """
 
-    def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
+    def __init__(
+        self,
+        x: Any = None,
+        *args: Any,
+        class_weight: dict | None = None,
+        distribute_strategy: tf.distribute.Strategy | None,
+        **kwargs: Any,
+    ):
         self._function = None
         self._data: WorkerDataSource | None = None
         if input_functions.is_function(x):
@@ -202,7 +198,7 @@ class WorkerEpochIterator(EpochIterator):
                 "are. Give the number, or the dataset itself."
             )
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         """Begins an epoch; `calls` looks where the first one is to go on."""
         return super(EpochIterator, self).__iter__()
 
@@ -210,7 +206,7 @@ class WorkerEpochIterator(EpochIterator):
         """Returns (first step, last step, calls) for the call that ends next."""
         return self.next_call()
 
-    def _note_length(self):
+    def _note_length(self) -> None:
         super()._note_length()
         if self._function is not None:
             self.num_batches_of_data = self._length = None
@@ -227,12 +223,12 @@ class WorkerEpochIterator(EpochIterator):
             announce(f"Data: {self._data.description}.")
         return self._data.start()
 
-    def calls(self):
+    def calls(self) -> Iterator[tuple[int, int, Calls]]:
         """Yields (first step, last step, calls) for each call that ends."""
-        # As Keras' own, which counts in calls of `steps_per_execution` steps, and makes an iterator
+        # As in Keras, which counts in calls of `steps_per_execution` steps, and makes an iterator
         # more at the end of data of known length. Calls on workers have as many steps as they like.
         self.data_adapter.on_epoch_begin()
-        step = self._find_place()
+        step = self._begin_epoch()
         first = self.num_seen
         num_in_epoch = self.steps_per_epoch or self.num_batches_of_data or math.inf
         num_wanted = self._in_calls(num_in_epoch - step)
@@ -258,10 +254,10 @@ class WorkerEpochIterator(EpochIterator):
             self.num_seen = 0
         self.data_adapter.on_epoch_end()
 
-    def _find_place(self) -> int:
+    def _begin_epoch(self) -> int:
         """Makes the iterator of an epoch, where it needs one; returns the epoch's first step."""
-        place = running_call.take_data_place() or running_call.DataPlace(epoch=0, step=0)
-        epoch, step = place.epoch, place.step
+        resumed = running_call.take_data_place()
+        epoch, step = (resumed.epoch, resumed.step) if resumed else (0, 0)
         if self.steps_per_epoch is None:
             # At the end of an epoch of known length Keras makes another iterator. Each of them
             # changes the order of the next.
@@ -278,13 +274,13 @@ class WorkerEpochIterator(EpochIterator):
                 next(iterator)
         return step
 
-    def _in_calls(self, num_steps):
-        """Returns the steps of as many whole calls of Keras' as hold so many steps."""
+    def _in_calls(self, num_steps: float) -> float:
+        """Returns the steps of as many full calls of Keras' as hold so many steps."""
         if num_steps == math.inf:
             return num_steps
         return math.ceil(num_steps / self.steps_per_execution) * self.steps_per_execution
 
-    def _calls(self, source, first, num_steps, *, first_step) -> Calls:
+    def _calls(self, source: Pass, first: int, num_steps: float, *, first_step: int) -> Calls:
         num_workers = peers.num_workers(self._strategy)
         steps_per_call = deployment.remote_workers(self._strategy).steps_per_call
         if self.steps_per_execution > 1:
@@ -304,10 +300,10 @@ class WorkerEpochIterator(EpochIterator):
         )
 
 
-def _weighed(function, class_weight):
+def _weighed(function: Callable, class_weight: dict) -> Callable:
     """Returns a function of the InputContext, with the weight of each example's class."""
 
-    def make(context):
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return function(context).map(keras_fit.class_weight_function(class_weight))
 
     return make

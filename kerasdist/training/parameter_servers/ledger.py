@@ -11,7 +11,7 @@ call is then made again, each part where it is missing:
             ledger.is_due(update=0)     # by parameter server
 
 A worker counts its calls itself: to send it the number of each would take longer than the note.
-One that was silent and comes back finds its call closed, and ends with an error instead of a note.
+One that was given up and comes back finds its call closed: it ends with an error, not with a note.
 """
 
 import collections
@@ -158,7 +158,7 @@ class Ledger:
                 self._rows[rows.device], self._closed[rows.device] = rows, closed
         self.devices = list(self._rows)
 
-    def restart(self):
+    def restart(self) -> None:
         """Begins anew, when no call is on its way but those that were given up."""
         self._rows_of_calls = _RowsOfCalls(self._num_calls)
 
@@ -188,7 +188,7 @@ class Ledger:
                 attempt.free_row()
                 return found
 
-    def _read(self, call):
+    def _read(self, call: tuple[int, int]) -> np.ndarray:
         row, number = call
         values = np.array([each.numpy()[row] for each in self._rows.values()], np.int64)
         return np.where(values // _CALL == number, values % _CALL, 0)
@@ -196,7 +196,7 @@ class Ledger:
     # What follows is traced by the chief and runs on a worker.
 
     @contextlib.contextmanager
-    def tracing(self, done=None) -> Generator[None]:
+    def tracing(self, done: tf.Tensor | None = None) -> Generator[None]:
         """Traces the steps of a call, in the function of an `attempt`.
 
         Args:
@@ -213,7 +213,7 @@ class Ledger:
             self._call = self._done = None
 
     @contextlib.contextmanager
-    def at_step(self, step) -> Generator[None]:
+    def at_step(self, step: tf.Tensor | int) -> Generator[None]:
         """Traces a step of the call, from 0."""
         self._step = tf.cast(step, tf.int64)
         try:
@@ -226,7 +226,7 @@ class Ledger:
         """Whether the call that is traced is made again."""
         return self._done is not None
 
-    def note(self, update: int):
+    def note(self, update: int) -> tf.Tensor:
         """Returns what `write` takes to note that an update of this step has arrived: int64 [2].
 
         Raises:
@@ -240,11 +240,11 @@ class Ledger:
         before = self._call + self._step * [0, _STEP]
         return tf.add(before, [0, update + 1])
 
-    def note_of_counts(self):
+    def note_of_counts(self) -> tf.Tensor:
         """Returns what `write` takes to note that the counts of the call have arrived."""
         return tf.add(self._call, [0, ALL])
 
-    def write(self, device: str, note) -> tf.Operation:
+    def write(self, device: str, note: tf.Tensor) -> tf.Operation:
         """Notes something at a parameter server, where it has arrived; fails in a closed call."""
         with tf.device(device):
             row, value = tf.unstack(note)
@@ -258,17 +258,17 @@ class Ledger:
                 resource=self._rows[device].handle, indices=row, updates=value, name=CLOSED
             )
 
-    def is_due(self, update: int) -> dict:
+    def is_due(self, update: int) -> dict[str, tf.Tensor]:
         """Returns by device whether an update of this step is still to be made: bool scalars."""
         number = self._step * _STEP + update
         return dict(zip(self.devices, tf.unstack(self._done <= number), strict=True))
 
-    def are_counts_due(self, device: str):
+    def are_counts_due(self, device: str) -> tf.Tensor:
         """Returns whether a parameter server waits for the counts of this call: bool scalar."""
         return self._done[self.devices.index(device)] < ALL
 
 
-def devices_of(strategy) -> list[str]:
+def devices_of(strategy: tf.distribute.Strategy) -> list[str]:
     """Returns the devices of the parameter servers, which keep the notes of a ledger."""
     tasks = range(len(deployment.of(strategy).cluster.jobs["ps"]))
     return [f"/job:ps/task:{task}/device:CPU:0" for task in tasks]

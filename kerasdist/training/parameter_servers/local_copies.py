@@ -7,7 +7,9 @@ small weights of a parameter server, and one takes their gradients back.
 
 import contextlib
 from collections.abc import Generator
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import stand_ins, variable_adapter
@@ -27,7 +29,7 @@ class LocalCopies:
         are_all: Whether all weights that it trains are small.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model):
         variables = model.trainable_variables
         self._variables = [variable for variable in variables if _is_small(variable.value)]
         self._remote = [variable.value for variable in self._variables]
@@ -55,14 +57,16 @@ class LocalCopies:
         """Lets the rest of the step, which may read an update, see the weights themselves."""
         stand_ins.stand_in(self._variables, self._remote)
 
-    def _copy(self, position, value):
+    def _copy(self, position: int, value: tf.Tensor) -> tf.Variable:
         with tf.device("/device:CPU:0"):
             return variable_adapter.worker_copy(
                 self._remote[position], f"{self._prefix}_{position}", value
             )
 
 
-def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]:
+def sent(
+    gradients: list, variables: list, note: tf.Tensor | None = None
+) -> tuple[list, dict, dict]:
     """Returns gradients where their weights are: small ones arrive there with one message.
 
     Args:
@@ -96,10 +100,10 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
         if goes_along:
             bits = tf.bitcast(note, dtype)  # What is copied and never computed with.
             small, like = [*small, bits], [*weights, bits]
-        packed = _packed(small)
+        packed = pack(small)
         # Without what the step waits for on the worker: the gradients do so.
         with tf.device(device), tf.control_dependencies(None):
-            parts = _unpacked(tf.identity(packed), like)  # A gradient's shape may be unknown.
+            parts = unpack(tf.identity(packed), like)  # A gradient's shape may be unknown.
             if goes_along:
                 notes[device] = tf.bitcast(parts.pop(), tf.int64)
         for position, part in zip(positions, parts, strict=True):
@@ -108,7 +112,7 @@ def sent(gradients: list, variables: list, note=None) -> tuple[list, dict, dict]
     return result, arrived, notes
 
 
-def sent_to(device: str, gradient) -> tuple:
+def sent_to(device: str, gradient: tf.Tensor | tf.IndexedSlices) -> tuple:
     """Returns a gradient where it is sent to, and the tensors that it is of."""
     with tf.device(device), tf.control_dependencies(None):
         if not isinstance(gradient, tf.IndexedSlices):
@@ -119,31 +123,33 @@ def sent_to(device: str, gradient) -> tuple:
         return tf.IndexedSlices(*there), there
 
 
-def _is_small(variable) -> bool:
+def _is_small(variable: Any) -> bool:
     if is_sharded(variable) or not variable.shape.is_fully_defined():
         return False
     return variable.shape.num_elements() * variable.dtype.size <= _MOST_BYTES
 
 
-def _by_server(variables) -> list[list[int]]:
+def _by_server(variables: list) -> list[list[int]]:
     """Returns the positions of variables on the same task with the same dtype."""
-    groups = {}
+    groups: dict = {}
     for position, variable in enumerate(variables):
         groups.setdefault((variable.device, variable.dtype), []).append(position)
     return list(groups.values())
 
 
-def _fetched(variables) -> list:
+def _fetched(variables: list) -> list[tf.Tensor]:
     with tf.device(variables[0].device):
-        packed = _packed([variable.read_value() for variable in variables])
+        packed = pack([variable.read_value() for variable in variables])
     with tf.device("/device:CPU:0"):
-        return _unpacked(tf.identity(packed), variables)
+        return unpack(tf.identity(packed), variables)
 
 
-def _packed(tensors):
+def pack(tensors: list) -> tf.Tensor:
+    """Returns tensors as one, which is sent as one message."""
     return tf.concat([tf.reshape(each, [-1]) for each in tensors], axis=0)
 
 
-def _unpacked(packed, like) -> list:
+def unpack(packed: tf.Tensor, like: list) -> list[tf.Tensor]:
+    """Returns what `pack` was given, in the shapes of `like`."""
     parts = tf.split(packed, [each.shape.num_elements() for each in like])
     return [tf.reshape(part, each.shape) for part, each in zip(parts, like, strict=True)]

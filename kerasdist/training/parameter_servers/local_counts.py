@@ -5,7 +5,7 @@ would send and wait for each of them. TensorFlow knows such variables by their h
 call is traced they are others: of the worker, set to 0 at the start of the call, and added to those
 of the parameter server at its end, in one go. What a worker that dies has not handed over counts
 for nothing, and its call runs again on another one (see `ledger`): every example counts once.
-Where a step of the user's own, or a metric, does more than add, they stay where they are; so they
+Where a custom step, or a metric, does more than add, they stay where they are; so they
 do where the step computes with what a metric gives.
 """
 
@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import stand_ins, variable_adapter
-from kerasdist.training.parameter_servers import sums
+from kerasdist.training.parameter_servers import local_copies, sums
 from kerasdist.training.parameter_servers.ledger import Ledger
 
 
@@ -89,13 +89,10 @@ class LocalCounts:
         """
         local = [variable.value for variable in self._unsure]
         found = {id(value) for value in sums.no_sums(local, but_for=self._resets)}
-        others = {
-            id(variable)
-            for variable, value in zip(self._unsure, local, strict=True)
-            if id(value) in found
-        }
-        local = {id(variable) for variable in self._variables}
-        others |= {id(each) for metric in computed_with for each in metric.variables} & local
+        pairs = zip(self._unsure, local, strict=True)
+        others = {id(variable) for variable, value in pairs if id(value) in found}
+        computed = {id(each) for metric in computed_with for each in metric.variables}
+        others |= computed & set(map(id, self._variables))
         self._variables, self._unsure = (
             [variable for variable in variables if id(variable) not in others]
             for variables in (self._variables, self._unsure)
@@ -104,16 +101,15 @@ class LocalCounts:
 
     def _add(self, device: str, pairs: list) -> None:
         """Adds to the variables of a parameter server, with one message for all of them."""
-        counted = [tf.reshape(tf.cast(local.read_value(), tf.float64), [-1]) for _, local in pairs]
+        counted = [tf.cast(local.read_value(), tf.float64) for _, local in pairs]
         if self._ledger:
             counted.append(tf.bitcast(self._ledger.note_of_counts(), tf.float64))
-        packed = tf.concat(counted, axis=0)
+        packed = local_copies.pack(counted)
         with tf.device(device):
-            numbers = tf.split(packed, [each.shape[0] for each in counted])
+            numbers = local_copies.unpack(packed, counted)
             noted = []
             if self._ledger:
                 noted = [self._ledger.write(device, tf.bitcast(numbers.pop(), tf.int64))]
             with tf.control_dependencies(noted):
                 for (variable, _), number in zip(pairs, numbers, strict=True):
-                    number = tf.reshape(tf.cast(number, variable.dtype), variable.shape)
-                    variable.assign_add(number, read_value=False)
+                    variable.assign_add(tf.cast(number, variable.dtype), read_value=False)

@@ -1,9 +1,13 @@
-"""The function that `predict` calls for every batch where asynchronous workers run it."""
+"""Lets asynchronous workers compute the batches of `predict`."""
 
 import contextlib
 import functools
 import itertools
+from collections.abc import Callable
+from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter
@@ -26,15 +30,18 @@ class WorkerPredictFunction:
         model: A model of a ParameterServerStrategy of ours.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model):
         strategy = model.distribute_strategy
         self._strategy = strategy
         remote = deployment.remote_workers(strategy)
         self._coordinator, self._watch = remote.coordinator, remote.watch
         self._max_running = most_running(peers.num_workers(strategy))
-        self._running: list = []
+        self._running: list[Prediction] = []
+        self._abandoned = functools.partial(
+            abandonment.abandoned_after_errors, self._coordinator, self._running
+        )
 
-        def run(batch):
+        def run(batch: Any) -> Any:
             with late_variables.made_at_once(strategy):
                 return strategy.run(model.predict_step, args=(batch,))
 
@@ -44,7 +51,7 @@ class WorkerPredictFunction:
         """Forgets what an earlier `predict` has not waited for."""
         self._running.clear()
 
-    def __call__(self, data: list):
+    def __call__(self, data: list) -> Any:
         """Returns the outputs of a list of batches as one structure of `Output`s."""
         with self._abandoned():
             outputs = [
@@ -53,16 +60,13 @@ class WorkerPredictFunction:
             ]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
-    def _abandoned(self) -> contextlib.AbstractContextManager:
-        return abandonment.abandoned_after_errors(self._coordinator, self._running)
-
-    def _schedule(self, batch):
+    def _schedule(self, batch: Any) -> Any:
         if len(self._running) >= self._max_running:
-            self._running.pop(0).fetch()
+            _ = self._running.pop(0).arrays
         with coordinator_adapter.traced_for_workers(self._strategy):
             function = self._run.get_concrete_function(batch)
 
-        def schedule():
+        def schedule() -> Any:
             return self._coordinator.schedule(self._run, args=(batch,))
 
         outputs = function.structured_outputs
@@ -72,7 +76,7 @@ class WorkerPredictFunction:
         self._running.append(prediction)
         positions = itertools.count()
 
-        def of_worker(spec):
+        def of_worker(spec: tf.TensorSpec) -> Any:
             output = Output(prediction, next(positions))
             # Keras stacks scalars only where they are TensorFlow's: such a model waits.
             return output.tensor if spec.shape.rank == 0 else output
@@ -89,20 +93,22 @@ class Prediction:
         abandoned: Returns a context that leaves nothing behind where the step of a worker fails.
     """
 
-    def __init__(self, schedule, watch, abandoned=contextlib.nullcontext):
+    def __init__(
+        self,
+        schedule: Callable,
+        watch: Any,
+        abandoned: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    ):
         self._schedule = schedule
         self._watch = watch
         self._abandoned = abandoned
         self._result = schedule()
 
     @functools.cached_property
-    def _outputs(self) -> list:
+    def arrays(self) -> list:
+        """The arrays, once they are there."""
         with self._abandoned():
             return tf.nest.flatten(self._watch.fetch(self._result, again=self._schedule))
-
-    def fetch(self) -> list:
-        """Returns the arrays, once they are there."""
-        return self._outputs
 
 
 class Output:
@@ -123,39 +129,39 @@ class Output:
         self._prediction = prediction
         self._position = position
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         """Returns the array, once it is there."""
-        return self._prediction.fetch()[self._position]
+        return self._prediction.arrays[self._position]
 
     @functools.cached_property
     def tensor(self) -> tf.Tensor:
         """The tensor itself, once it is there."""
         return tf.convert_to_tensor(self.numpy())
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.numpy().astype(dtype or self.numpy().dtype)
 
-    def __tf_tensor__(self, dtype=None, name=None):
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.numpy(), dtype=dtype, name=name)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # What TensorFlow and numpy look for, to know what this is.
             raise AttributeError(name)
         return getattr(self.tensor, name)
 
-    def __format__(self, spec):
+    def __format__(self, spec: str) -> str:
         return format(self.tensor, spec)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return tf.convert_to_tensor, (self.numpy(),)
 
 
-def _operator(name):
-    def operate(self, *others):
-        others = (
+def _operator(name: str) -> Callable:
+    def operate(self, *others: Any) -> Any:
+        values = [
             tf.convert_to_tensor(each) if isinstance(each, Output) else each for each in others
-        )
-        return getattr(self.tensor, name)(*others)
+        ]
+        return getattr(self.tensor, name)(*values)
 
     return operate
 

@@ -1,4 +1,4 @@
-"""The function that `fit` and `evaluate` call where asynchronous workers run the steps.
+"""Runs the steps of `fit` and `evaluate` on asynchronous workers.
 
 It keeps every worker busy: a few calls of some steps each are on their way, and each time `fit`
 asks, the oldest of them has ended. If there is one worker and a callback of the user's may act
@@ -10,7 +10,7 @@ import contextlib
 import functools
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -25,6 +25,7 @@ from kerasdist.training.hooks import scope_checks
 from kerasdist.training.hooks.lazy_logs import RecentLogs
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.parameter_servers import abandonment, ledger
+from kerasdist.training.parameter_servers.data_source import WorkerDataSource
 from kerasdist.training.parameter_servers.delivery import RemoteDelivery
 from kerasdist.training.parameter_servers.epoch_iterator import Call, Calls, most_running
 from kerasdist.training.parameter_servers.local_copies import LocalCopies
@@ -42,20 +43,20 @@ class WorkerStepFunction(TrainFunction):
     Args: those of `ModelStep`.
     """
 
-    def __init__(self, model, step, **arguments):
+    def __init__(self, model: keras.Model, step: Callable, **arguments: Any):
         scope_checks.check_placement(model)
         self._strategy = model.distribute_strategy
         self._copies = LocalCopies(model) if custom_parts.is_original_step(step) else None
-        self._step = ModelStep(
+        self._model_step = ModelStep(
             model,
             step,
             make_delivery=lambda: RemoteDelivery(self._copies, self.times, self._ledger),
             make_times=functools.partial(WorkerTimes, self._strategy),
             **arguments,
         )
-        self.callbacks = self._step.callbacks
-        self.num_examples = self._step.num_examples
-        self.losses, self.times = self._step.losses, self._step.times
+        self.callbacks = self._model_step.callbacks
+        self.num_examples = self._model_step.num_examples
+        self.losses, self.times = self._model_step.losses, self._model_step.times
         self._is_first_call = True
         self._is_traced = False
         self._has_looked = False  # At how its graph draws random numbers.
@@ -66,8 +67,11 @@ class WorkerStepFunction(TrainFunction):
         # One more for calls that are made again, one after the other.
         num_rows = most_running(num_workers) + num_workers + 1
         self._ledger = ledger.Ledger(ledger.devices_of(self._strategy), num_rows)
-        self._steps = WorkerSteps(model, self._step, copies=self._copies, ledger=self._ledger)
-        self._running: list = []
+        self._steps = WorkerSteps(model, self._model_step, copies=self._copies, ledger=self._ledger)
+        self._running: list[Call] = []
+        self._abandoned = functools.partial(
+            abandonment.abandoned_after_errors, self._coordinator, self._running
+        )
         # They hold the iterator of the data, which must end with the `fit` that has made it.
         self._calls: Callable[[], Calls | None] = lambda: None
         self._num_steps_of_epoch = 0
@@ -90,11 +94,11 @@ class WorkerStepFunction(TrainFunction):
         except (tf.errors.OpError, *coordinator_adapter.INPUT_ERRORS):
             # It is of a `fit` that has failed, and has said so.
             abandonment.abandon(self._coordinator, self._running)
-        self._step.restart()
+        self._model_step.restart()
         self._ledger.restart()
         self._is_first_call = True
 
-    def __call__(self, data) -> dict:
+    def __call__(self, data: Calls | Iterator) -> dict:
         """Runs the steps that `data` asks for.
 
         Args:
@@ -107,12 +111,12 @@ class WorkerStepFunction(TrainFunction):
         Raises:
             StopIteration: There was no batch left.
         """
-        self._step.begin()
+        self._model_step.begin()
         is_first, self._is_traced = not self._is_traced, True
         with self._step_watch.call(int, is_first=is_first):
             return self._call(data)
 
-    def _call(self, data) -> dict:
+    def _call(self, data: Calls | Iterator) -> dict:
         num_taken = None
         with self._abandoned():
             if isinstance(data, Calls):
@@ -125,12 +129,9 @@ class WorkerStepFunction(TrainFunction):
             self.finish()
             raise StopIteration
         logs = RecentLogs(
-            self._read_recent, read_exact=self._read_exact, nesting=self._step.logs.nesting
+            self._read_recent, read_exact=self._read_exact, nesting=self._model_step.logs.nesting
         )
         return logs if isinstance(data, Calls) else keras_fit.logs_of_batch(logs)
-
-    def _abandoned(self) -> contextlib.AbstractContextManager:
-        return abandonment.abandoned_after_errors(self._coordinator, self._running)
 
     def finish(self) -> int | None:
         running = list(self._running)
@@ -159,21 +160,21 @@ class WorkerStepFunction(TrainFunction):
             return 1
         return self._end(self._running.pop(0))
 
-    def _start(self, call: Call):
+    def _start(self, call: Call) -> None:
         call.result = self._schedule(call)
         self._running.append(call)
 
-    def _schedule(self, call):
+    def _schedule(self, call: Call) -> tuple[Any, ledger.CallAttempt]:
         """Returns what the coordinator promises of a call, and its attempt."""
         source = call.calls.source
         if call.batch is not None:
             return self._schedule_batch(call.batch, call.position, source.data)
         run, numbers = self._steps.of_call(call, has_lost=self._watch.has_lost)
-        iterators = source.iterators(self._steps.place)
+        iterators = source.iterators(self._steps.progress)
         arguments = (iterators, *([tf.constant(numbers, tf.int64)] if numbers else []))
         return self._schedule_once(self._traced(run, source.data, arguments), arguments)
 
-    def _traced(self, run, data, arguments):
+    def _traced(self, run: Callable, data: WorkerDataSource, arguments: tuple) -> Callable:
         if data is not self._traced_for:
             self._traced_for, self._concrete = data, {}
         if run not in self._concrete:
@@ -184,13 +185,19 @@ class WorkerStepFunction(TrainFunction):
             self._warn_of_repeats(self._concrete[run].graph)
         return self._concrete[run]
 
-    def _warn_of_repeats(self, graph):
+    def _warn_of_repeats(self, graph: tf.Graph) -> None:
         if not self._has_looked:
             self._has_looked = True
             num_workers = peers.num_workers(self._strategy)
             randomness.warn_of_repeats(graph, num_workers)
 
-    def _schedule_batch(self, batch, position, data, done=None):
+    def _schedule_batch(
+        self,
+        batch: Any,
+        position: int,
+        data: WorkerDataSource | None,
+        done: np.ndarray | None = None,
+    ) -> tuple[Any, ledger.CallAttempt]:
         batch = batches.as_tensors(batches.without_optionals(batch))
         run, numbers = self._steps.of_batch(position, done)
         if data is not None:
@@ -199,7 +206,7 @@ class WorkerStepFunction(TrainFunction):
             run = self._traced(run, data, (_spec_of(batch, data.element_spec), *numbers))
         return self._schedule_once(run, (batch, *numbers))
 
-    def _schedule_once(self, run, arguments):
+    def _schedule_once(self, run: Callable, arguments: tuple) -> tuple[Any, ledger.CallAttempt]:
         attempt = self._ledger.attempt()
         result = _again_while_asked(
             coordinator_adapter.schedule_once, self._coordinator, run, arguments, attempt
@@ -229,12 +236,12 @@ class WorkerStepFunction(TrainFunction):
                 call.num_taken = self._run_again(call, nothing)
         return call.num_taken
 
-    def _done_of(self, attempt):
+    def _done_of(self, attempt: ledger.CallAttempt) -> np.ndarray:
         """Returns what a lost call has done, as the parameter servers know it."""
         with self._watch.waiting():
             return self._ledger.close(attempt)
 
-    def _make_up(self, call: Call, done) -> int:
+    def _make_up(self, call: Call, done: np.ndarray) -> int:
         """Makes what is missing of the steps of a lost call; returns how many it has."""
         source = call.calls.source
         if call.batch is not None:
@@ -242,31 +249,34 @@ class WorkerStepFunction(TrainFunction):
             return 1
         if source.data.is_strict:
             return self._run_again(call, done)
-        self._until_done(
-            done,
-            lambda done: self._schedule_once(
-                self._steps.next_again,
-                (
-                    source.iterators(self._steps.place),
-                    tf.constant(call.num_steps, tf.int64),
-                    tf.constant(done),
-                ),
-            ),
-        )
+        iterators = source.iterators(self._steps.progress)
+        num_steps = tf.constant(call.num_steps, tf.int64)
+
+        def schedule(done: np.ndarray) -> tuple[Any, ledger.CallAttempt]:
+            arguments = iterators, num_steps, tf.constant(done)
+            return self._schedule_once(self._steps.next_again, arguments)
+
+        self._until_done(done, schedule)
         return call.num_steps
 
-    def _run_again(self, call: Call, done) -> int:
+    def _run_again(self, call: Call, done: np.ndarray) -> int:
         num_taken, source = 0, call.calls.source
         for batch in source.reread(call.position, call.num_steps):
             self._run_batch(batch, call.position, source.data, ledger.of_step(done, num_taken))
             num_taken += 1
         return num_taken
 
-    def _run_batch(self, batch, position=0, data=None, done=None):
+    def _run_batch(
+        self,
+        batch: Any,
+        position: int = 0,
+        data: WorkerDataSource | None = None,
+        done: np.ndarray | None = None,
+    ) -> None:
         """Runs the step of a batch, or what is missing of it, and waits for it."""
         self._until_done(done, lambda done: self._schedule_batch(batch, position, data, done))
 
-    def _until_done(self, done, schedule):
+    def _until_done(self, done: np.ndarray | None, schedule: Callable) -> None:
         """Schedules a call until its worker is not lost.
 
         Args:
@@ -293,21 +303,21 @@ class WorkerStepFunction(TrainFunction):
         if self._is_first_call:
             self._is_first_call = False
             with self._watch.waiting():
-                self._step.warn_of_batch(is_divided=True)
+                self._model_step.warn_of_batch(is_divided=True)
         return self._read_logs()
 
     def _read_logs(self) -> dict:
         with self._watch.waiting():
-            return self._step.logs.read()
+            return self._model_step.logs.read()
 
 
-def _again_while_asked(trace, *arguments):
+def _again_while_asked(trace: Callable, *arguments: Any) -> Any:
     while True:
         with contextlib.suppress(TraceAgainError):
             return trace(*arguments)
 
 
-def _spec_of(batch, element_spec):
+def _spec_of(batch: Any, element_spec: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf, spec: None if leaf is None else spec, batch, element_spec
     )

@@ -1,6 +1,6 @@
 """Which variables a traced step only adds to, so that a worker may begin at 0 and add later.
 
-A metric of the user's own may be a sum, as Keras' are, or a maximum, or the last value. Nothing in
+A custom metric may be a sum, as Keras' are, or a maximum, or the last value. Nothing in
 a program says which; its graph does.
 """
 

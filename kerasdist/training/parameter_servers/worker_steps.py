@@ -1,12 +1,15 @@
-"""What workers run: steps with the batches that they read themselves, or with one that they get.
+"""The graphs that workers run: steps with batches that they read themselves, or that they get.
 
 The chief traces these functions, and they run on a worker.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers, variable_adapter
@@ -29,30 +32,40 @@ class WorkerSteps:
 
     Args:
         model: The model.
-        step: Its step.
-        copies: Of its variables, on the workers; None with a step of the user's own.
+        model_step: Its step.
+        copies: Of its variables, on the workers; None with a custom step.
         ledger: Notes how far each call has come.
 
     Attributes:
-        place: Name under which a worker keeps the position that it has reached.
+        progress: Name under which a worker keeps the position that it has reached.
         next_again: As the function of `of_call`, called with (iterators, number of steps, done),
             for steps of a lost call whose data has no positions.
     """
 
-    def __init__(self, model, step: ModelStep, *, copies: LocalCopies | None, ledger: Ledger):
+    def __init__(
+        self,
+        model: keras.Model,
+        model_step: ModelStep,
+        *,
+        copies: LocalCopies | None,
+        ledger: Ledger,
+    ):
         self._strategy = model.distribute_strategy
         self._data_waits = deployment.remote_workers(self._strategy).data_waits
-        self._step = step
+        self._model_step = model_step
         self._copies = copies
         self._ledger = ledger
         self._optimizers = keras_optimizers.optimizers_of(model)
-        is_stock = custom_parts.is_original_step(step.step)
-        # A step of the user's own may reset what is a sum otherwise, or assign to it.
+        is_stock = custom_parts.is_original_step(model_step.step)
+        # A custom step may reset what is a sum otherwise, or assign to it.
         metrics_of = custom_parts.custom_metrics_of if is_stock else custom_parts.all_metrics_of
         self._counts = LocalCounts(
-            model.metrics_variables, step.num_examples, ledger, unsure_metrics=metrics_of(model)
+            model.metrics_variables,
+            model_step.num_examples,
+            ledger,
+            unsure_metrics=metrics_of(model),
         )
-        self.place = variable_adapter.unique_name()
+        self.progress = variable_adapter.unique_name()
         self._run_step_at = graph_function(self._step_at)
         self._run_next_step = graph_function(self._next_step)
         # By the steps in each iteration.
@@ -90,7 +103,7 @@ class WorkerSteps:
         is_simple = call.num_steps == 1 and not has_lost
         return self._run_step_at if is_simple else self._run_steps_at[at_once], numbers
 
-    def of_batch(self, position: int, done) -> tuple[Callable, list]:
+    def of_batch(self, position: int, done: np.ndarray | None) -> tuple[Callable, list]:
         """Returns what runs the step of a batch that the chief sends.
 
         Args:
@@ -105,45 +118,36 @@ class WorkerSteps:
             return self._run_given, numbers
         return self._run_given_again, [*numbers, tf.constant(done)]
 
-    def _step_at(self, iterator, numbers):
+    def _step_at(self, iterator: Iterator, numbers: tf.Tensor) -> tf.Tensor:
         """Runs the step at a position; returns it, and 1.
 
         Fails where the worker is past it, and the call is then a lost one. It came late: when a
         worker is lost, TensorFlow puts what it had not begun behind all that waits.
         """
         generation, position, _ = tf.unstack(numbers)
-        _skip(iterator, _not_negative(position - self._place_of(generation)))
+        _skip(iterator, _not_negative(position - self._progress_of(generation)))
         with self._collected() as num_examples:
             index, batch = self._next(iterator)
-            self._note_place(generation, index + 1)
+            self._note_progress(generation, index + 1)
             self._one_step(0, index, batch, num_examples)
         return tf.stack([index, tf.ones_like(index)])
 
-    def _steps_at(self, at_once, iterator, numbers):
+    def _steps_at(self, at_once: int, iterator: Iterator, numbers: tf.Tensor) -> tf.Tensor:
         """Runs some steps from a position on; returns it, and how many.
 
         None are run, and the position is -1, where the worker is past it.
         """
-        generation, position, num_steps = tf.unstack(numbers)
-        place = self._place_of(generation)
-        is_missed = place > position
-        _skip(iterator, position - place)
-        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
-        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        position, num_skipped, num_steps = self._begin_steps(numbers)
+        _skip(iterator, num_skipped)
         self._next_steps(at_once, iterator, num_steps)
-        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_steps])
+        return tf.stack([position, num_steps])
 
-    def _steps_to_the_end(self, iterator, numbers):
+    def _steps_to_the_end(self, iterator: Any, numbers: tf.Tensor) -> tf.Tensor:
         """As `_steps_at`, of data that may end before."""
-        generation, position, num_steps = tf.unstack(numbers)
-        place = self._place_of(generation)
-        is_missed = place > position
-        num_skipped = tf.maximum(position - place, 0)
-        num_steps = tf.where(is_missed, tf.zeros_like(num_steps), num_steps)
-        self._note_place(generation, tf.where(is_missed, place, position + num_steps))
+        position, num_skipped, num_steps = self._begin_steps(numbers)
         with self._collected() as num_examples:
 
-            def body(count, num_taken, _):
+            def body(count: Any, num_taken: Any, _: Any) -> tuple:
                 element, has_value = self._of_input(lambda: _next_or_none(iterator))
                 runs = has_value & (count >= num_skipped)
                 tf.cond(
@@ -160,17 +164,32 @@ class WorkerSteps:
                 [zero, zero, True],
                 parallel_iterations=1,
             )
-        return tf.stack([tf.where(is_missed, tf.constant(-1, tf.int64), position), num_taken])
+        return tf.stack([position, num_taken])
 
-    def _next_step(self, iterator):
+    def _begin_steps(self, numbers: tf.Tensor) -> tuple:
+        """Notes that the worker goes on to the end of some steps.
+
+        Returns:
+            Their position, how many batches are before it, and how many steps there are: -1, 0 and
+            0 where the worker is past it.
+        """
+        generation, position, num_steps = tf.unstack(numbers)
+        reached = self._progress_of(generation)
+        is_missed, zero = reached > position, tf.zeros_like(position)
+        num_skipped = tf.maximum(position - reached, zero)
+        num_steps = tf.where(is_missed, zero, num_steps)
+        self._note_progress(generation, reached + num_skipped + num_steps)
+        return tf.where(is_missed, zero - 1, position), num_skipped, num_steps
+
+    def _next_step(self, iterator: Iterator) -> None:
         with self._collected() as num_examples:
             self._one_step(0, *self._next(iterator), num_examples)
 
-    def _next_steps(self, at_once, iterator, num_steps):
+    def _next_steps(self, at_once: int, iterator: Iterator, num_steps: tf.Tensor) -> None:
         num_steps = tf.reshape(num_steps, [])
         with self._collected() as num_examples:
 
-            def run(step):
+            def run(step: tf.Tensor) -> None:
                 self._one_step(step, *self._next(iterator), num_examples)
 
             num_looped = num_steps // at_once
@@ -181,7 +200,7 @@ class WorkerSteps:
             else:
                 _repeat(num_steps, run)
 
-    def _next_steps_again(self, iterator, num_steps, done):
+    def _next_steps_again(self, iterator: Iterator, num_steps: tf.Tensor, done: tf.Tensor) -> None:
         """Makes what is missing of some steps, of which every batch is counted."""
         with self._collected(done) as num_examples:
             _repeat(
@@ -189,55 +208,57 @@ class WorkerSteps:
                 lambda step: self._one_step(step, *self._next(iterator), num_examples),
             )
 
-    def _given_step(self, batch, position):
+    def _given_step(self, batch: Any, position: tf.Tensor) -> None:
         self._given_step_again(batch, position, None)
 
-    def _given_step_again(self, batch, position, done):
+    def _given_step_again(self, batch: Any, position: tf.Tensor, done: tf.Tensor | None) -> None:
         with self._collected(done) as num_examples:
             self._one_step(0, position, batch, num_examples)
 
     @contextlib.contextmanager
-    def _collected(self, done=None) -> Generator[tf.Variable]:
+    def _collected(self, done: tf.Tensor | None = None) -> Generator[tf.Variable]:
         """Traces the steps of a call; yields the variable that counts its examples."""
         with (
             self._ledger.tracing(done),
             self._data_waits.noted(),
             self._counts.collected() as num_examples,
-            self._step.times.collected(num_examples),
+            self._model_step.times.collected(num_examples),
         ):
             yield num_examples
 
-    def _next(self, iterator):
+    def _next(self, iterator: Iterator) -> tuple:
         return self._of_input(lambda: next(iterator))
 
-    def _of_input(self, read: Callable):
-        return self._data_waits.of_input(lambda: self._step.times.of_input(read))
+    def _of_input(self, read: Callable) -> tuple:
+        return self._data_waits.of_input(lambda: self._model_step.times.of_input(read))
 
-    def _place_of(self, generation):
+    def _progress_of(self, generation: tf.Tensor) -> tf.Tensor:
         """Returns the position that the worker's iterator over this data has reached."""
         with tf.device("/device:CPU:0"):
-            reached, place = tf.unstack(variable_adapter.worker_numbers(self.place, 2))
-        return tf.where(tf.equal(reached, generation), place, tf.zeros_like(place))
+            last, position = tf.unstack(variable_adapter.worker_numbers(self.progress, 2))
+        return tf.where(tf.equal(last, generation), position, tf.zeros_like(position))
 
-    def _note_place(self, generation, place):
+    def _note_progress(self, generation: tf.Tensor, position: tf.Tensor) -> None:
         with tf.device("/device:CPU:0"):
-            place = tf.stack([tf.cast(generation, tf.int64), tf.cast(place, tf.int64)])
-            variable_adapter.note_worker_numbers(self.place, place)
+            numbers = tf.stack([tf.cast(generation, tf.int64), tf.cast(position, tf.int64)])
+            variable_adapter.note_worker_numbers(self.progress, numbers)
 
-    def _one_step(self, step, position, batch, num_examples):
+    def _one_step(
+        self, step: tf.Tensor | int, position: tf.Tensor, batch: Any, num_examples: tf.Variable
+    ) -> None:
         batch = batches.without_optionals(batch)
-        checks = self._step.look_at(batch, is_first=tf.equal(position, 0))
+        checks = self._model_step.look_at(batch, is_first=tf.equal(position, 0))
         shares = batches.shares_of(batch, self._strategy)
         held = self._copies.held() if self._copies else contextlib.nullcontext([])
         with self._ledger.at_step(step), held as fetched:
-            self._step.times.begin_step([batch, fetched], self._optimizers)
-            self._step.run(batch, shares, checks=checks, counter=num_examples)
-        if self._counts.has_found_others(self._step.logs.metrics_computed_with()):
+            self._model_step.times.begin_step([batch, fetched], self._optimizers)
+            self._model_step.run(batch, shares, checks=checks, counter=num_examples)
+        if self._counts.has_found_others(self._model_step.logs.metrics_computed_with()):
             raise TraceAgainError
 
 
-def _repeat(num_steps, run):
-    def body(step):
+def _repeat(num_steps: Any, run: Callable[[Any], object]) -> None:
+    def body(step: Any) -> Any:
         run(step)
         return step + 1
 
@@ -245,16 +266,16 @@ def _repeat(num_steps, run):
     tf.while_loop(lambda step: step < num_steps, body, [start], parallel_iterations=1)
 
 
-def _next_or_none(iterator):
+def _next_or_none(iterator: Any) -> tuple:
     element = iterator.get_next_as_optional()
     return element, element.has_value()
 
 
-def _not_negative(number):
+def _not_negative(number: Any) -> tf.Tensor:
     """Returns a scalar, or fails as a call does that was given up; an Assert costs messages."""
     with tf.device("/device:CPU:0"):
         return tf.gather([number], tf.cast(number < 0, tf.int64), name=CLOSED)
 
 
-def _skip(iterator, num_batches):
+def _skip(iterator: Iterator, num_batches: tf.Tensor) -> None:
     _repeat(num_batches, lambda _: next(iterator))

@@ -1,5 +1,7 @@
 """After an error nothing of it is left that a later call would raise again."""
 
+from typing import Any
+
 import pytest
 import tensorflow as tf
 
@@ -26,7 +28,8 @@ class Coordinator:
     ],
 )
 def test_what_was_scheduled_is_forgotten_and_the_error_is_the_users(error, told):
-    coordinator, running = Coordinator(), ["a call", "another"]
+    coordinator: Any = Coordinator()
+    running = ["a call", "another"]
 
     with (
         pytest.raises(told) as caught,
@@ -41,7 +44,8 @@ def test_what_was_scheduled_is_forgotten_and_the_error_is_the_users(error, told)
 
 
 def test_what_ends_well_stays():
-    coordinator, running = Coordinator(), ["a call"]
+    coordinator: Any = Coordinator()
+    running = ["a call"]
 
     with abandonment.abandoned_after_errors(coordinator, running):
         pass

@@ -1,5 +1,7 @@
 """Gradients on their way to parameter servers; that they arrive is for the tests of clusters."""
 
+from typing import Any, cast
+
 import keras
 import numpy as np
 import pytest
@@ -24,14 +26,14 @@ class Optimizer:
 def test_it_lets_go_of_the_optimizer_and_its_graph():
     delivery = RemoteDelivery()
 
-    with pytest.raises(KeyError), delivery.updating(Optimizer()):
+    with pytest.raises(KeyError), delivery.updating(cast(Any, Optimizer())):
         raise KeyError
 
     assert not any(vars(delivery).values())
 
 
 def test_gradients_that_are_clipped_first_are_not_sent():
-    optimizer = Optimizer()
+    optimizer: Any = Optimizer()
     optimizer.clipnorm = 1.0
     weight = keras.Variable(0.0)
 
@@ -41,20 +43,20 @@ def test_gradients_that_are_clipped_first_are_not_sent():
 
 
 def test_what_is_made_again_is_only_what_is_missing():
-    optimizer = Optimizer()
+    optimizer: Any = Optimizer()
     weights = [keras.Variable(np.zeros(2), dtype="float32"), keras.Variable(0, dtype="float32")]
     ledger = Ledger([weights[0].value.device], 1, sleep=lambda secs: None)
 
     def add(part, gradient):
         part.assign_add(gradient)
 
-    def stock(optimizer, gradients, variables):
+    def original(optimizer, gradients, variables):
         for gradient, variable in zip(gradients, variables, strict=True):
             delivery.update(variable.value, add, [gradient])
         delivery.add_in_place(optimizer.iterations, 1)
 
     def update():
-        delivery.apply(stock, optimizer, [tf.ones([2]), tf.ones([])], weights)
+        delivery.apply(original, optimizer, [tf.ones([2]), tf.ones([])], weights)
 
     @tf.function(autograph=False)
     def make_step(step, done=None):
@@ -151,7 +153,7 @@ def test_an_optimizer_that_changes_its_learning_rate_on_the_way_does_what_it_doe
         plain.apply([tf.ones(weight.shape) for weight in expected], expected)
     ledger = Ledger([weights[0].value.device], 1, sleep=lambda secs: None)
 
-    def stock(optimizer, gradients, variables):
+    def original(optimizer, gradients, variables):
         def step(variable, gradient, learning_rate):
             optimizer.update_step(gradient, variable, learning_rate)
 
@@ -160,7 +162,7 @@ def test_an_optimizer_that_changes_its_learning_rate_on_the_way_does_what_it_doe
         delivery.add_in_place(optimizer.iterations, 1)
 
     def update():
-        delivery.apply(stock, optimizer, [tf.ones(weight.shape) for weight in weights], weights)
+        delivery.apply(original, optimizer, [tf.ones(weight.shape) for weight in weights], weights)
 
     @tf.function(autograph=False)
     def make_step(step):

@@ -74,7 +74,7 @@ def test_gradients_arrive_in_their_places_and_shapes():
 def test_a_note_travels_with_gradients_bit_by_bit(dtype):
     variables = [keras.Variable(np.zeros(3), dtype=dtype), keras.Variable(np.zeros(2), dtype=dtype)]
     gradients = [tf.constant([1, 2, 3], dtype), tf.constant([4, 5], dtype)]
-    note = tf.constant([3, (7 << 32) + 0x7FF0_0001], tf.int64)  # Infinite, as a float.
+    note = tf.convert_to_tensor([3, (7 << 32) + 0x7FF0_0001], tf.int64)  # Infinite, as a float.
 
     gradients, _, notes = local_copies.sent(gradients, variables, note)
 

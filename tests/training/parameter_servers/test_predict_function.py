@@ -44,7 +44,7 @@ def test_outputs_are_those_of_the_examples_in_order():
         run=lambda function, args: function(*args),
         scope=contextlib.nullcontext,
     )
-    model = SimpleNamespace(
+    model: Any = SimpleNamespace(
         distribute_strategy=strategy, predict_step=lambda x: {"twice": 2 * x, "next": x + 1}
     )
 
