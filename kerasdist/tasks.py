@@ -1,13 +1,9 @@
 """What a script asks on several tasks: is this the chief, and has everyone arrived?"""
 
-import collections
-
 from kerasdist.cluster import Cluster
 from kerasdist.preflight import wait_for_peers
+from kerasdist.support import memory
 from kerasdist.support.checks import check_positive
-
-_num_barriers = collections.Counter()
-_joined: list[Cluster] = []
 
 
 def is_chief() -> bool:
@@ -58,9 +54,9 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
     cluster = _cluster()
     if cluster.is_local or cluster.task.job == "evaluator":
         return
-    number = _num_barriers[name] + 1
+    number = memory.PROCESS.num_barriers[name] + 1
     key = f"barrier {name!r} number {number}"
-    if not _joined:
+    if memory.PROCESS.cluster is None:
         wait_for_peers(
             cluster,
             facts={"barrier": key},
@@ -71,15 +67,16 @@ def barrier(name: str = "barrier", *, timeout_secs: float = 300) -> None:
         from kerasdist.lifetime import key_value_store
 
         key_value_store.wait_for_all(cluster, key, timeout_secs=timeout_secs)
-    _num_barriers[name] = number
+    memory.PROCESS.num_barriers[name] = number
 
 
 def joined(cluster: Cluster, strategy):
     """Notes the cluster of the strategy that was made; returns the strategy."""
-    if not _joined or not cluster.is_local:  # A strategy of one task alone leaves the job as it is.
-        _joined[:] = [cluster]
+    # A strategy of one task alone leaves the job as it is.
+    if memory.PROCESS.cluster is None or not cluster.is_local:
+        memory.PROCESS.cluster = cluster
     return strategy
 
 
 def _cluster() -> Cluster:
-    return _joined[0] if _joined else Cluster.from_env()
+    return memory.PROCESS.cluster or Cluster.from_env()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kerasdist import tasks
+from kerasdist.support import memory
 from tests import strategies
 
 # A shell ignores it in what it starts in the background, and so would all that the tests start.
@@ -46,7 +46,7 @@ def summaries_are_written():
 @pytest.fixture(autouse=True)
 def the_job_is_forgotten(monkeypatch):
     """Lets no test see the cluster that another one joined in this process."""
-    monkeypatch.setattr(tasks, "_joined", [])
+    monkeypatch.setattr(memory.PROCESS, "cluster", None)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 
-from kerasdist.cluster import Cluster, lone_process
+from kerasdist.cluster import Cluster
+from kerasdist.support import memory
 
 TORCHRUN = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 VERTEX = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2222"]}}'
@@ -35,7 +36,7 @@ VERTEX = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222", "c:2
     ],
 )
 def test_there_is_one_warning_and_the_way_out(environ, told, monkeypatch):
-    monkeypatch.setattr(lone_process, "_told", set())
+    monkeypatch.setattr(memory.PROCESS, "said", set())
     pattern = re.escape(told).replace(r"\.\*", ".*")
     with pytest.warns(UserWarning, match=f"^{pattern}.*trains by itself.*Cluster.local") as seen:
         assert Cluster.from_env(environ) == Cluster.local()
@@ -64,7 +65,7 @@ def test_there_is_one_warning_and_the_way_out(environ, told, monkeypatch):
     ],
 )
 def test_there_is_no_warning_where_it_is_meant_or_the_only_one(environ, monkeypatch):
-    monkeypatch.setattr(lone_process, "_told", set())
+    monkeypatch.setattr(memory.PROCESS, "said", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Cluster.from_env(environ) == Cluster.local()

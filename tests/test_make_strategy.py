@@ -20,7 +20,7 @@ import kerasdist
 from kerasdist.cluster import Cluster, Task
 from kerasdist.config import DeploymentConfig
 from kerasdist.strategies import mirrored
-from kerasdist.support import environment, launch_note
+from kerasdist.support import environment, launch_note, memory
 from kerasdist.training.context.deployment import Deployment
 from tests.cases import exhaustive
 from tests.plain import check_as_plain
@@ -47,8 +47,8 @@ def without_strategy():
     return tf.distribute.get_strategy().scope()
 
 
-def test_what_is_chosen_is_said_once_and_why(caplog):
-    importlib.import_module("kerasdist.strategies.make_strategy")._say_choice.cache_clear()
+def test_what_is_chosen_is_said_once_and_why(caplog, monkeypatch):
+    monkeypatch.setattr(memory.PROCESS, "said", set())
     for _ in range(2):
         make_strategy(num_clones=2, clone_on_cpu=True)
 

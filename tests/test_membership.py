@@ -5,12 +5,12 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.strategies import membership
+from kerasdist.support import memory
 
 
 @pytest.fixture(autouse=True)
 def not_joined(monkeypatch):
-    monkeypatch.setattr(membership, "_strategies", [])
-    monkeypatch.setattr(membership, "_arguments", {})
+    monkeypatch.setattr(memory.PROCESS, "joined", None)
 
 
 def arguments(worker="b:1", **changes):

@@ -11,6 +11,7 @@ import kerasdist
 from kerasdist import testing
 from kerasdist.lifetime import key_value_store
 from kerasdist.preflight import ClusterStartError
+from kerasdist.support import memory
 
 pytestmark = pytest.mark.processes
 
@@ -65,7 +66,7 @@ def test_a_barrier_waited_for_in_vain_is_waited_for_again(monkeypatch):
 
     monkeypatch.setattr(key_value_store, "wait_for_all", wait)
     cluster = kerasdist.Cluster.from_hosts(worker_hosts="a:1,b:1")
-    monkeypatch.setattr(kerasdist.tasks, "_joined", [cluster])
+    monkeypatch.setattr(memory.PROCESS, "cluster", cluster)
 
     with pytest.raises(TimeoutError):
         kerasdist.barrier("again")

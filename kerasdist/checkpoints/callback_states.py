@@ -7,7 +7,6 @@ wrapper is that of the callback in it.
 
 import collections
 import inspect
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from kerasdist.checkpoints.extension_types import is_extension
 from kerasdist.private import keras_fit
+from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.report.wrapper import Wrapper
 
@@ -30,8 +30,6 @@ _OF_KERAS = {
 _PLAIN_KINDS = "biufcSU"
 # What the state of each callback says of it.
 _KIND = ("class", "bases")
-# Those whose state was said to be left out.
-_told = weakref.WeakSet()
 
 
 class _NotKept(TypeError):
@@ -110,8 +108,9 @@ def _kept_attributes(callback) -> dict[str, Any]:
     try:
         return _own_state(callback) if hasattr(callback, "get_state") else _attributes(callback)
     except _NotKept as error:
-        if callback not in _told:
-            _told.add(callback)
+        notes = memory.of_part(callback)
+        if not notes.is_state_told:
+            notes.is_state_told = True
             warn(
                 f"Checkpoints do not hold the state of {type(callback).__name__}: {error}. Let "
                 "get_state() return a dict of arrays, and set_state(state) take it."

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from kerasdist.support import environment
+from kerasdist.support import environment, memory
 from kerasdist.support.users_line import warn
 
 _LONGEST_VALUE = 100
@@ -22,7 +22,6 @@ _WAY_TO_A_CLUSTER = (
     "Set TF_CONFIG on every process, or pass `cluster=kerasdist.Cluster.from_hosts(...)`, so that "
     "they train together."
 )
-_told: set[str] = set()  # Python's own list of them is emptied when TensorFlow is imported.
 
 
 def check_is_meant(environ: Mapping[str, str]) -> None:
@@ -43,8 +42,7 @@ def check_is_meant(environ: Mapping[str, str]) -> None:
             f"itself. Leave TF_CONFIG as it is. {_ALONE_ON_PURPOSE}"
         )
     text = next(_others(environ), None)  # Launchers are nested, as `mpirun` in a job of Slurm.
-    if text and text not in _told:
-        _told.add(text)
+    if text and memory.PROCESS.say_once(text):
         warn(f"{text} {_ALONE_ON_PURPOSE}")
 
 

@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from kerasdist.support import memory
 from kerasdist.support.exit_codes import SIGNALED
 from kerasdist.support.terminal import say
 
 # One TERM for a group of processes can come twice: a launcher passes on its own.
 _APART_SECS = 3.0
 _MOST_BYTES_OF_ACTION = 1024  # A `struct sigaction` has 152 or fewer.
-# Those that note TERM, the last one first to be put back.
-_watching: list["Termination"] = []
 
 
 class Termination:
@@ -43,7 +42,7 @@ class Termination:
             return
         self._before = signal.signal(signal.SIGTERM, self._note)
         self._is_watching = True
-        _watching.append(self)
+        memory.PROCESS.terminations.append(self)
         _register_at_fork()
         self._listen()
 
@@ -53,7 +52,7 @@ class Termination:
             return
         signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
         self._is_watching = False
-        _watching.remove(self)
+        memory.PROCESS.terminations.remove(self)
         if self._write_end is not None:
             signal.set_wakeup_fd(-1)
             os.close(self._write_end)  # The thread reads that this was all, and ends.
@@ -107,8 +106,8 @@ def _register_at_fork() -> None:
 
 
 def _forget_in_child() -> None:
-    while _watching:
-        _watching.pop().forget_in_child()
+    while memory.PROCESS.terminations:
+        memory.PROCESS.terminations.pop().forget_in_child()
 
 
 def _end_at_second(read_end: int) -> None:

@@ -5,14 +5,12 @@ to 3.15.
 """
 
 import contextlib
-import weakref
 from collections.abc import Generator
 from typing import Any
 
 import keras
 
-# The ids of the layers that no call of a model builds.
-_unused: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+from kerasdist.support import memory
 
 
 def layers_of(layer: keras.Layer) -> list[keras.layers.Layer]:
@@ -55,7 +53,7 @@ def is_built(model: keras.Model) -> bool:
     """
     layers = model._flatten_layers(include_self=False)
     has_none_of_its_own = bool(layers) and type(model).build is keras.Model.build
-    unused = _unused.get(model, ())
+    unused = memory.of_model(model).unused_layers
     return (model.built or has_none_of_its_own) and all(
         layer.built or id(layer) in unused for layer in layers
     )
@@ -64,7 +62,8 @@ def is_built(model: keras.Model) -> bool:
 def note_unused_layers(model: keras.Model) -> None:
     """Notes which layers are not built after all of `model` was called: nothing calls them."""
     layers = model._flatten_layers(include_self=False)
-    _unused[model] = {id(layer) for layer in layers if not layer.built}
+    unused = frozenset(id(layer) for layer in layers if not layer.built)
+    memory.of_model(model).unused_layers = unused
 
 
 @contextlib.contextmanager

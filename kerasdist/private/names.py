@@ -6,22 +6,18 @@ Each may move with any release. The error then says which name, which version, a
 import contextlib
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kerasdist.support import memory
+
 # As in pyproject.toml.
 REQUIREMENTS = {"Keras": "keras>=3.12,<3.16", "TensorFlow": "tensorflow>=2.20,<2.22"}
 # (major, minor) of the installed one, for what differs between those.
 KERAS = tuple(int(number) for number in keras.__version__.split(".")[:2])
-
-_local = threading.local()  # What a thread has replaced.
-# For each (owner, name) that some thread replaces: what it is, and how often it is replaced.
-_originals: dict[tuple, tuple] = {}
-_lock = threading.Lock()
 
 
 def find(owner: Any, name: str):
@@ -98,22 +94,22 @@ def replaced(functions: dict) -> Generator[None]:
         functions: The function for each (owner, name). It is called with what it stands for, and
             with what that is called with.
     """
-    before = _replaced_here()
+    before = memory.THREAD.replaced
     with contextlib.ExitStack() as stack:
         now = dict(before)
         for key, function in functions.items():
             original = stack.enter_context(_told_apart_by_thread(*key))
             now[key] = functools.partial(function, before.get(key, original))
-        _local.functions = now
+        memory.THREAD.replaced = now
         try:
             yield
         finally:
-            _local.functions = before
+            memory.THREAD.replaced = before
 
 
 def of_thread() -> dict:
     """Returns what this thread has replaced, now and later on."""
-    return vars(_local)
+    return vars(memory.THREAD)
 
 
 def inherit(other: dict) -> None:
@@ -122,30 +118,26 @@ def inherit(other: dict) -> None:
     Args:
         other: The `of_thread` of that one.
     """
-    of_thread().update(other)
-
-
-def _replaced_here() -> dict:
-    return getattr(_local, "functions", {})
+    memory.THREAD.replaced = other["replaced"]
 
 
 @contextlib.contextmanager
 def _told_apart_by_thread(owner: Any, name: str) -> Generator[Callable]:
     """Lets each thread call the function that it has; yields that of the others."""
-    key = owner, name
-    with _lock:
-        original, count = _originals.get(key) or (find(owner, name), 0)
-        _originals[key] = original, count + 1
+    key, originals = (owner, name), memory.PROCESS.originals
+    with memory.PROCESS.lock:
+        original, count = originals.get(key) or (find(owner, name), 0)
+        originals[key] = original, count + 1
         if not count:
             setattr(owner, name, _of_thread(key, original))
     try:
         yield original.fget if isinstance(original, property) else original
     finally:
-        with _lock:
-            count = _originals[key][1] - 1
-            _originals[key] = original, count
+        with memory.PROCESS.lock:
+            count = originals[key][1] - 1
+            originals[key] = original, count
             if not count:
-                del _originals[key]
+                del originals[key]
                 setattr(owner, name, original)
 
 
@@ -154,6 +146,6 @@ def _of_thread(key: tuple, original: Any):
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any):
-        return _replaced_here().get(key, function)(*args, **kwargs)
+        return memory.THREAD.replaced.get(key, function)(*args, **kwargs)
 
     return property(call) if isinstance(original, property) else call

@@ -16,8 +16,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import config
 
 from kerasdist.cluster import Cluster
-
-_started_in: set[int] = set()  # The processes that had TensorFlow's threads when they were asked.
+from kerasdist.support import memory
 
 
 def check_not_started() -> None:
@@ -41,17 +40,18 @@ def check_not_forked() -> None:
         RuntimeError: It is a copy of a process in which TensorFlow had started: its first step, or
             already its first model, would wait for ever.
     """
-    if not context.context()._initialized or os.getpid() in _started_in:
+    known = memory.PROCESS.processes_with_tensorflow
+    if not context.context()._initialized or os.getpid() in known:
         return
     # Of a parent that nobody has asked, the copy has one thread, where TensorFlow starts several.
-    if _started_in or psutil.Process().num_threads() == 1:
+    if known or psutil.Process().num_threads() == 1:
         raise RuntimeError(
             "This process was forked from one in which TensorFlow had started, and has none of its "
             "threads: `fit` would wait for ever. Start it with "
             '`multiprocessing.get_context("spawn")`, or fork before the first tensor, model or '
             "strategy is made."
         )
-    _started_in.add(os.getpid())
+    known.add(os.getpid())
 
 
 def global_seed() -> int | None:

@@ -15,9 +15,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kerasdist.support import memory
+
 # Attribute of a variable for which others stand in: what does so, by the place where it does.
 _STAND_INS = "_stand_ins_by_place"
-_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -77,7 +78,7 @@ def _stand_ins_of(variable: keras.Variable) -> dict:
 
 def _set(variable: Any, place: Any, value: Any) -> None:
     """Lets a value stand in for a variable at a place; None for nobody."""
-    with _lock:
+    with memory.PROCESS.lock:
         stand_ins = {**_stand_ins_of(variable), place: value}
         if value is None:
             del stand_ins[place]

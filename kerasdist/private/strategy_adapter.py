@@ -9,7 +9,6 @@ TensorFlow 2.20 and 2.21.
 
 import contextlib
 import functools
-import itertools
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -21,8 +20,7 @@ from tensorflow.python.distribute import (
 )
 
 from kerasdist.private import names
-
-_collective_key_bases = itertools.count(1000, 1000)
+from kerasdist.support import memory
 
 
 def is_adapted(strategy: object) -> bool:
@@ -137,7 +135,7 @@ def separate_collectives(strategy: tf.distribute.Strategy) -> None:
     All strategies of a process start at the same key, and a group of other devices under a key that
     is taken fails with "InternalError: CollectiveReduceV2" in every later strategy as well.
     """
-    names.overwrite(strategy, "_collective_key_base", next(_collective_key_bases))
+    names.overwrite(strategy, "_collective_key_base", next(memory.PROCESS.collective_keys))
 
 
 @contextlib.contextmanager

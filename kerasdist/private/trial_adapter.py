@@ -12,7 +12,6 @@ import inspect
 import itertools
 import random
 import re
-import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -30,6 +29,7 @@ from tensorflow.python.ops import (
 )
 
 from kerasdist.private import call_adapter, names
+from kerasdist.support import memory
 
 # TensorFlow's functions behind every assignment, where each operation runs at once; see
 # `assignments_undone`. The last ones move a `tf.random.Generator` on.
@@ -53,17 +53,16 @@ def alike_draws() -> Generator[Callable[[], None]]:
     """
     generator = getattr(context.context(), "_rng", None)  # Made by the first seed.
     state = generator.getstate() if generator else None
-    local = threading.local()  # Replicas take turns.
 
     def start():
-        local.counter = itertools.count()
+        memory.THREAD.num_draws = itertools.count()  # Replicas take turns.
         random.seed(0)
         np.random.seed(0)
 
     def draw(original: Any, *args: Any, **kwargs: Any):
         drawn = original(*args, **kwargs)
         given = inspect.signature(original).bind(*args, **kwargs).arguments
-        fractions = _fractions(_shape_of_one(drawn.shape, given), next(local.counter))
+        fractions = _fractions(_shape_of_one(drawn.shape, given), next(memory.THREAD.num_draws))
         row = _numbers(original.__name__, fractions, drawn.dtype, given)
         return tf.broadcast_to(tf.cast(row, drawn.dtype), drawn.shape)
 

@@ -1,7 +1,6 @@
 """From a deployment config to a strategy: the line that touches TensorFlow."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from kerasdist.preflight import wait_for_peers
 from kerasdist.strategies import membership
 from kerasdist.strategies.choice import Choice, choose, config_or_launched, what_counts_for_task
 from kerasdist.strategies.cluster_options import ClusterOptions
-from kerasdist.support import launch_note
+from kerasdist.support import launch_note, memory
 from kerasdist.support.checks import check_kind
 from kerasdist.support.text import counted
 from kerasdist.support.users_line import warn
@@ -172,13 +171,14 @@ def _place_in(cluster: Cluster, source: str) -> str:
     return f"as {cluster.task} of {workers}{servers}, from {source}"
 
 
-@functools.cache  # A loop, or the cell of a notebook, may make it again.
 def _say_choice(place: str, choice: Choice, task: Task | None = None) -> None:
     """Says what was chosen and why, on each task, unless the logger "kerasdist" is quiet."""
     from kerasdist.training.report import log_lines
 
     num_replicas = counted(choice.num_replicas, "replica")
-    log_lines.say_as(task, f"{choice.strategy}, {num_replicas} {place} ({choice.reason}).")
+    line = f"{choice.strategy}, {num_replicas} {place} ({choice.reason})."
+    if memory.PROCESS.say_once(line):  # A loop, or the cell of a notebook, may make it again.
+        log_lines.say_as(task, line)
 
 
 def _warn_of_no_effect(options: ClusterOptions, choice: Choice) -> None:
@@ -292,7 +292,6 @@ def _construct(choice: Choice):
     return strategy
 
 
-@functools.cache
 def _strategy_over(devices: tuple[str, ...]):
     """Returns the strategy of devices of this machine, each time the same one.
 
@@ -302,7 +301,12 @@ def _strategy_over(devices: tuple[str, ...]):
     from kerasdist.strategies.mirrored import MirroredStrategy
     from kerasdist.strategies.one_device import OneDeviceStrategy
 
-    return MirroredStrategy(devices) if len(devices) > 1 else OneDeviceStrategy(devices[0])
+    made = memory.PROCESS.strategies
+    if devices not in made:
+        made[devices] = (
+            MirroredStrategy(devices) if len(devices) > 1 else OneDeviceStrategy(devices[0])
+        )
+    return made[devices]
 
 
 def _num_cpus(choice) -> int:

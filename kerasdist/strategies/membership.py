@@ -8,8 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-_strategies: list[Any] = []
-_arguments: dict[str, Any] = {}
+from kerasdist.support import memory
 
 
 def note(strategy, arguments: Mapping[str, Any]):
@@ -19,9 +18,7 @@ def note(strategy, arguments: Mapping[str, Any]):
         strategy: What every further call with these arguments gets.
         arguments: By their names in messages.
     """
-    _strategies[:] = [strategy]
-    _arguments.clear()
-    _arguments.update(arguments)
+    memory.PROCESS.joined = strategy, dict(arguments)
     return strategy
 
 
@@ -31,17 +28,18 @@ def find(arguments: Mapping[str, Any]):
     Raises:
         RuntimeError: It has joined with other arguments; names them.
     """
-    if not _strategies:
+    if memory.PROCESS.joined is None:
         return None
-    others = [name for name in arguments if not _is_same(_arguments[name], arguments[name])]
+    strategy, before = memory.PROCESS.joined
+    others = [name for name in arguments if not _is_same(before[name], arguments[name])]
     if others:
-        told = ", ".join(f"{name}={_arguments[name]!r}, now {arguments[name]!r}" for name in others)
+        told = ", ".join(f"{name}={before[name]!r}, now {arguments[name]!r}" for name in others)
         raise RuntimeError(
             "`make_strategy` has joined the cluster before, with other arguments. Received before: "
             f"{told}. A process joins only once: repeat the call with the same arguments, which "
             "returns the same strategy, or restart the program."
         )
-    return _strategies[0]
+    return strategy
 
 
 def _is_same(value, other) -> bool:

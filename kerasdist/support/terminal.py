@@ -11,12 +11,9 @@ The results of commands and of `FirstStepProof` are printed to stdout.
 import contextlib
 import os
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from kerasdist.support import environment
-
-# The stdout on which what was printed last, a progress bar, does not end its line.
-_open_on: Any = None
+from kerasdist.support import environment, memory
 
 
 def say(line: str) -> None:
@@ -49,13 +46,13 @@ def identity_of(file: os.stat_result) -> str:
 
 def note_line(*, is_open: bool) -> None:
     """Notes whether the line on stdout is one that goes on, as that of a progress bar."""
-    global _open_on
-    _open_on = sys.stdout if is_open else None
+    memory.PROCESS.open_stdout = sys.stdout if is_open else None
 
 
 def begin_line() -> None:
     """Ends the line of a progress bar on stdout, so that what comes next has one of its own."""
-    if _open_on is not None and _open_on is sys.stdout:
+    open_stdout = memory.PROCESS.open_stdout
+    if open_stdout is not None and open_stdout is sys.stdout:
         note_line(is_open=False)
         with contextlib.suppress(OSError, ValueError):
             print(flush=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.context import announcements
+from kerasdist.support import memory
 from tests.plain import check_numbers, check_workers
 from tests.strategies import on_three_replicas, on_workers
 
@@ -197,7 +197,7 @@ def apply_all_reduced(model, optimizer, loss_of, *batch):
 def test_gradients_that_the_loop_has_summed_are_not_summed_again(
     strategy, is_eager, monkeypatch, capsys
 ):
-    monkeypatch.setattr(announcements, "_said", set())
+    monkeypatch.setattr(memory.PROCESS, "said", set())
 
     def momentum():
         return keras.optimizers.SGD(0.1, momentum=0.9)

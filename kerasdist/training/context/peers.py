@@ -8,7 +8,6 @@ parameter servers are no peers; the chief is alone there.
 import contextlib
 import functools
 import re
-import weakref
 import zlib
 from collections.abc import Generator
 
@@ -17,11 +16,11 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.private import strategy_adapter
+from kerasdist.support import memory
 from kerasdist.training.context import deployment
 
 # What TensorFlow says where the messages of workers are not of one kind or shape.
 _MET_ANOTHER = re.compile(r"Collective instance \d+ expected|Shape mismatch in the collective")
-_sums = weakref.WeakKeyDictionary()
 
 
 def cluster_of(strategy) -> Cluster:
@@ -137,10 +136,12 @@ def sum_over(strategy, numbers) -> np.ndarray:
     numbers = np.asarray(numbers, "float64")
     if count(strategy) == 1:
         return numbers
-    if strategy not in _sums:
+    notes = memory.of_part(strategy)
+    if notes.sum_over_workers is None:
         # Of one rank, so that two traces are enough for all shapes.
-        _sums[strategy] = tf.function(sum_in_graph, autograph=False, reduce_retracing=True)
-    return _sums[strategy](strategy, tf.constant(numbers.ravel())).numpy().reshape(numbers.shape)
+        notes.sum_over_workers = tf.function(sum_in_graph, autograph=False, reduce_retracing=True)
+    total = notes.sum_over_workers(strategy, tf.constant(numbers.ravel()))
+    return total.numpy().reshape(numbers.shape)
 
 
 def gather(strategy, row: np.ndarray) -> np.ndarray:

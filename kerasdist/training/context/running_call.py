@@ -5,11 +5,10 @@ The routes enter it. A call belongs to its thread, and calls nest: `fit` evaluat
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-_local = threading.local()
+from kerasdist.support import memory
 
 
 def _no_state(*, begins_epoch: bool) -> None:
@@ -87,28 +86,28 @@ def entered(method: str, model, **known) -> Generator[RunningCall]:
         **known: Further fields of it.
     """
     call = RunningCall(method=method, model=model, **known)
-    outer = _calls()
-    _local.calls = (*outer, call)
+    outer = memory.THREAD.calls
+    memory.THREAD.calls = (*outer, call)
     try:
         with call.exits:
             yield call
     finally:
-        _local.calls = outer
+        memory.THREAD.calls = outer
 
 
 def reads_whole_data() -> bool:
     """Whether every worker reads all data: `predict` does."""
-    return bool(_calls()) and _calls()[-1].method == "predict"
+    return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].method == "predict"
 
 
 def is_fit() -> bool:
     """Whether the innermost call that runs is `fit`."""
-    return bool(_calls()) and _calls()[-1].method == "fit"
+    return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].method == "fit"
 
 
 def training_of(model) -> RunningCall | None:
     """Returns the `fit` of a model that runs, or None."""
-    for call in _calls():
+    for call in memory.THREAD.calls:
         if call.method == "fit" and call.model is model:
             return call
     return None
@@ -116,20 +115,20 @@ def training_of(model) -> RunningCall | None:
 
 def callbacks() -> tuple:
     """Returns all callbacks of the innermost call that runs, as they were given to `fit`."""
-    return _calls()[-1].callbacks if _calls() else ()
+    return memory.THREAD.calls[-1].callbacks if memory.THREAD.calls else ()
 
 
 def note_data(*, batch_size: int | None, num_batches: int | None, state: Callable) -> None:
     """Notes of the data of the call that runs what `RunningCall` says of it."""
-    if _calls():
-        call = _calls()[-1]
+    if memory.THREAD.calls:
+        call = memory.THREAD.calls[-1]
         call.batch_size, call.num_batches, call.data_state = batch_size, num_batches, state
 
 
 def note_steps(num_steps_of_epoch: int) -> None:
     """Notes how far the epoch of the call that runs is; see `RunningCall`."""
-    if _calls():
-        _calls()[-1].num_steps_of_epoch = num_steps_of_epoch
+    if memory.THREAD.calls:
+        memory.THREAD.calls[-1].num_steps_of_epoch = num_steps_of_epoch
 
 
 def num_steps_of_epoch(model, batch: int) -> int:
@@ -146,14 +145,14 @@ def num_steps_of_epoch(model, batch: int) -> int:
 
 def keeps_data_state() -> bool:
     """Whether a callback of the call that runs asks for the state of its data."""
-    return bool(_calls()) and _calls()[-1].keeps_data_state
+    return bool(memory.THREAD.calls) and memory.THREAD.calls[-1].keeps_data_state
 
 
 def take_data_place() -> DataPlace | None:
     """Returns where the data of the call that begins is to begin, once; see `resume_at`."""
-    if not _calls():
+    if not memory.THREAD.calls:
         return None
-    place, _calls()[-1].resume_at = _calls()[-1].resume_at, None
+    place, memory.THREAD.calls[-1].resume_at = memory.THREAD.calls[-1].resume_at, None
     return place
 
 
@@ -183,7 +182,3 @@ def update_callbacks_of(model) -> tuple:
     """Returns the update callbacks of the `fit` of a model that runs; none where none runs."""
     training = training_of(model)
     return training.update_callbacks if training else ()
-
-
-def _calls() -> tuple[RunningCall, ...]:
-    return getattr(_local, "calls", ())

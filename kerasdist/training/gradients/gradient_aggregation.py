@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -18,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import collectives, keras_optimizers, scopes, strategy_adapter
+from kerasdist.support import memory
 from kerasdist.training.context import peers
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.gradients.sliced_gradients import Parcel
@@ -26,7 +26,6 @@ from kerasdist.training.hooks.gradient_values import map_values, values_of
 from kerasdist.training.replica import draws, replicas
 from kerasdist.training.replica.dependence import Dependence
 
-_local = threading.local()
 _OF_LOOP = (
     "Gradients: the loop has all-reduced them, so `optimizer.apply` takes them as they are. Keras "
     "alone would add up those of all replicas once more; leave out a division that makes up for it."
@@ -276,31 +275,31 @@ def all_reduce(original, optimizer, gradients_and_variables):
 
 def is_aggregated() -> bool:
     """Whether this thread holds aggregated gradients and updates its own copy of the variables."""
-    return getattr(_local, "is_aggregated", False)
+    return memory.THREAD.is_aggregated
 
 
 @contextlib.contextmanager
 def _local_updates(are_local: bool = True) -> Generator[None]:
-    outer, _local.is_aggregated = is_aggregated(), are_local
+    outer, memory.THREAD.is_aggregated = is_aggregated(), are_local
     try:
         yield
     finally:
-        _local.is_aggregated = outer
+        memory.THREAD.is_aggregated = outer
 
 
 def is_in_own_apply() -> bool:
     """Whether this thread is in an `apply` of the user's own, which has aggregated gradients."""
-    return getattr(_local, "is_in_own_apply", False)
+    return memory.THREAD.is_in_custom_apply
 
 
 @contextlib.contextmanager
 def in_own_apply() -> Generator[None]:
     """Calls such an `apply`: what Keras' own then gets has had the callbacks already."""
-    _local.is_in_own_apply = True
+    memory.THREAD.is_in_custom_apply = True
     try:
         yield
     finally:
-        _local.is_in_own_apply = False
+        memory.THREAD.is_in_custom_apply = False
 
 
 def _update(original, optimizer, gradients, variables, step):

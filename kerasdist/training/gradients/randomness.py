@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import keras_threads, strategy_adapter
+from kerasdist.support import memory
 from kerasdist.support.shared_context import SharedContext
 from kerasdist.support.users_line import warn
 from kerasdist.training.gradients import gradient_aggregation
@@ -27,8 +28,6 @@ from kerasdist.training.replica import draws, graph_facts, replicas
 # Odd and near 2**32 divided by the golden ratio: the seeds of neighbours differ in half of their
 # bits.
 _STRIDE = 0x9E3779B1
-# Of graphs that are traced for one of several workers.
-_seeds_of_all: dict[tf.Graph, int] = {}
 
 
 def next_seed(original, generator, ordered=True):
@@ -63,19 +62,21 @@ def graph_seed_of_worker(first_replica: int) -> Generator[None]:
     if tf.executing_eagerly() or not first_replica or graph.seed is None or draws.are_alike():
         yield
         return
-    _seeds_of_all[graph] = graph.seed
+    notes = memory.of_part(graph)
+    notes.seed_of_all = graph.seed
     try:
         with _seeded(graph, (graph.seed + _STRIDE * first_replica) & 0x7FFFFFFF):
             yield
     finally:
-        del _seeds_of_all[graph]
+        notes.seed_of_all = None
 
 
 @contextlib.contextmanager
 def graph_seed_of_all() -> Generator[None]:
     """Lets `tf.random` draw the same numbers on all workers, inside of `graph_seed_of_worker`."""
     graph = tf.compat.v1.get_default_graph()
-    with _seeded(graph, _seeds_of_all.get(graph, graph.seed)):
+    seed = memory.of_part(graph).seed_of_all
+    with _seeded(graph, graph.seed if seed is None else seed):
         yield
 
 

@@ -1,16 +1,12 @@
 """The optimizers that steps have called: a train_step may take one from anywhere."""
 
-import weakref
-from typing import Any
-
 from kerasdist.private import keras_optimizers
-
-_called: Any = weakref.WeakSet()
+from kerasdist.support import memory
 
 
 def note(optimizer) -> None:
     """Notes that a step calls an optimizer, when it is traced."""
-    _called.add(optimizer)
+    memory.of_part(optimizer).is_called = True
 
 
 def of(model) -> list:
@@ -18,7 +14,7 @@ def of(model) -> list:
     trained = {id(variable) for variable in model.trainable_variables}
     return [
         optimizer
-        for optimizer in list(_called)
+        for optimizer in memory.parts_with(lambda notes: notes.is_called)
         if optimizer.built
         and any(id(each) in trained for each in keras_optimizers.variables_trained_by(optimizer))
     ]

@@ -8,27 +8,25 @@ They enter a scope somewhere, before or later, so that their code names one.
 import inspect
 import sysconfig
 import types
-import weakref
 from collections.abc import Iterator
 
+from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 
 _ENTER = "scope"  # The method of a strategy that enters it.
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-_last: list = []
-_done = weakref.WeakSet()
 
 
 def note_strategy(strategy):
     """Notes that a program gets this strategy from `make_strategy`; returns it."""
-    _last[:] = [strategy]
+    memory.PROCESS.latest_strategy = strategy
     return strategy
 
 
 def note_use(strategy) -> None:
     """Notes that something is created in the scope of a strategy."""
-    _done.add(strategy)
+    memory.of_part(strategy).is_used = True
 
 
 def warn_if_forgotten(model) -> None:
@@ -37,8 +35,10 @@ def warn_if_forgotten(model) -> None:
     Args:
         model: One that was created outside of all strategies.
     """
-    strategy = _last[0] if _last else None
-    if strategy is None or strategy in _done or traits.is_one_device(strategy) or _names_scope():
+    strategy = memory.PROCESS.latest_strategy
+    if strategy is None or traits.is_one_device(strategy):
+        return
+    if memory.of_part(strategy).is_used or _names_scope():
         return
     note_use(strategy)  # Once is enough.
     is_in_cluster = peers.count(strategy) > 1 or traits.has_remote_variables(strategy)

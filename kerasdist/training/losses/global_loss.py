@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import functools
 import operator
-import threading
 from collections.abc import Generator
 from typing import Any
 
@@ -25,11 +24,10 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_layers, keras_losses, keras_routes, strategy_adapter
+from kerasdist.support import memory
 from kerasdist.training.losses import whole_losses
 from kerasdist.training.replica import replicas
 from kerasdist.training.replica.replicas import Divisor
-
-_local = threading.local()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,16 +297,16 @@ def _is_compiled() -> bool:
 
 
 def _call() -> _Call | None:
-    return getattr(_local, "call", None)
+    return memory.THREAD.loss_call
 
 
 @contextlib.contextmanager
 def _in_call(call: _Call) -> Generator[None]:
-    outer, _local.call = _call(), call
+    outer, memory.THREAD.loss_call = _call(), call
     try:
         yield
     finally:
-        _local.call = outer
+        memory.THREAD.loss_call = outer
 
 
 def _divide(value, share):

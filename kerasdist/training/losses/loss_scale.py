@@ -1,20 +1,16 @@
 """The scale of a loss: what its optimizer multiplies it with, and the share of this replica."""
 
 import contextlib
-import weakref
 from collections.abc import Generator
 
 import keras
 import tensorflow as tf
 
+from kerasdist.support import memory
 from kerasdist.training.gradients import gradient_aggregation
 from kerasdist.training.losses import global_loss
 from kerasdist.training.replica import replicas
 
-# The LossScaleOptimizers that scaled a loss before they were built: a trace keeps that scale.
-_scaled_unbuilt: weakref.WeakSet = weakref.WeakSet()
-# What `traced_again_if_late` has made, which must live as long as they do.
-_made_in_trace: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 # Of a loss in a rehearsal: float16 gradients then neither overflow nor vanish.
 _LARGEST_REHEARSED_SCALE = 2.0**10
 
@@ -32,7 +28,7 @@ def scale_loss(original, optimizer, loss):
     if step is None or gradient_aggregation.is_aggregated():
         return original(optimizer, loss)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built:
-        _scaled_unbuilt.add(optimizer)
+        memory.of_part(optimizer).is_scaled_unbuilt = True
     if step.is_of_loop:
         return original(optimizer, loss)
     if step.weighs_loss and not step.has_whole_batch:
@@ -58,13 +54,20 @@ def scales_watched() -> Generator[list]:
     Where a loss is scaled, a `LossScaleOptimizer` that is not built gives its first scale, as a
     number that stays in the trace.
     """
-    _scaled_unbuilt.clear()
+    _take_scaled_unbuilt()
     late: list = []
     try:
         yield late
     finally:
-        late.extend(each for each in _scaled_unbuilt if each.built)
-        _scaled_unbuilt.clear()
+        late.extend(each for each in _take_scaled_unbuilt() if each.built)
+
+
+def _take_scaled_unbuilt() -> list:
+    """Returns the optimizers that have scaled a loss before they were built, once."""
+    found = memory.parts_with(lambda notes: notes.is_scaled_unbuilt)
+    for optimizer in found:
+        memory.of_part(optimizer).is_scaled_unbuilt = False
+    return found
 
 
 @contextlib.contextmanager
@@ -77,7 +80,7 @@ def traced_again_if_late() -> Generator[None]:
         yield
     for optimizer in late:
         if not tf.executing_eagerly():
-            _made_in_trace[optimizer] = tf.Variable(0, trainable=False)
+            memory.of_part(optimizer).made_in_trace = tf.Variable(0, trainable=False)
 
 
 def _scale_of(optimizer):

@@ -10,20 +10,17 @@ Of the user's own losses that is so where a rehearsal has shown that it gives th
 device, and a mean over the examples does not, or only by the accident of its examples.
 """
 
-import weakref
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts
+from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.data import batches
 from kerasdist.training.losses import all_examples
 from kerasdist.training.replica import replicas
-
-# What models are compiled with, where all losses of the user's in it see all examples.
-compiled_whole: weakref.WeakSet = weakref.WeakSet()
 
 
 def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
@@ -46,7 +43,7 @@ def sees_all(compiled, loss, args: tuple, kwargs: dict) -> bool:
     if step.has_whole_batch:
         return False
     if is_own:
-        return compiled in compiled_whole
+        return compiled is not None and memory.of_part(compiled).sees_all_examples
     rank = getattr(getattr(predictions, "shape", None), "rank", None)
     return custom_parts.mixes_examples(loss, rank=rank)
 
@@ -98,5 +95,5 @@ def _own_part(value, given, step):
 def may_see_all(model) -> bool:
     """Whether `model` is compiled with losses of the user's that see one replica's examples."""
     compiled = custom_parts.compiled_losses_of(model)
-    sees_one = compiled is not None and compiled not in compiled_whole
+    sees_one = compiled is not None and not memory.of_part(compiled).sees_all_examples
     return sees_one and bool(custom_parts.custom_loss_names(model))

@@ -8,22 +8,17 @@ same numbers, of which the first replica's are read.
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable, Generator
 
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, variable_adapter
+from kerasdist.support import memory
 from kerasdist.support.replaced_method import method_replaced
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, traits
 from kerasdist.training.losses import all_examples
 from kerasdist.training.replica import own_attributes, replicas
-
-# Those that a step has updated with all examples; another step may leave them alone.
-_updated: weakref.WeakSet = weakref.WeakSet()
-# Models of which every replica counts the whole batch, in all metrics.
-_repeated: weakref.WeakSet = weakref.WeakSet()
 
 
 def prepare(model) -> None:
@@ -54,7 +49,7 @@ def note_others(model, *, are_whole: bool) -> None:
             _read_first(metric)
         return
     for metric in _prepared(model):
-        if metric not in _updated:
+        if not memory.of_part(metric).is_updated_with_all:
             # What a checkpoint has given to each replica counts once.
             _keep_first(metric, model.distribute_strategy)
             _read_sum(metric)
@@ -67,11 +62,12 @@ def read_as_counted(model, *, are_whole: bool) -> None:
         model: A compiled model.
         are_whole: Whether each replica counts the whole batch.
     """
-    if (model in _repeated) == are_whole:
+    notes = memory.of_model(model)
+    if notes.counts_whole_batches == are_whole:
         return
-    (_repeated.add if are_whole else _repeated.discard)(model)
+    notes.counts_whole_batches = are_whole
     for metric in custom_parts.metrics_of(model):
-        if not are_whole and metric in _updated:
+        if not are_whole and memory.of_part(metric).is_updated_with_all:
             continue
         for variable in metric.variables:
             total = variable.value.read_value()  # Before the others forget their part of it.
@@ -110,7 +106,7 @@ def _update(update_state: Callable, metric, *args, **kwargs):
     if reason is not None:
         _add_up(metric, reason)
         return update_state(*args, **kwargs)
-    _updated.add(metric)
+    memory.of_part(metric).is_updated_with_all = True
     _read_first(metric)
     args, kwargs = all_examples.of_all((args, kwargs), step)
     # Of what a metric holds in Python, lists as a rule, there is one for all replicas here.

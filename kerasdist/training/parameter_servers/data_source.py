@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from kerasdist.private import coordinator_adapter, dataset_adapter, runtime
+from kerasdist.support import memory
 from kerasdist.training.context import deployment, peers
 from kerasdist.training.data import element_order, input_functions
 from kerasdist.training.data.transformations import has_variables
@@ -32,7 +33,6 @@ from kerasdist.training.data.transformations import has_variables
 _MOST_BYTES_SENT = 2**29
 # What TensorFlow says of a variable in a dataset that is not where the dataset is.
 _OF_SERVER = re.compile(r"access resource (\S+?)(?:/\d+)? located in device /job:ps")
-_generations = itertools.count(1)
 
 
 class WorkerDataSource:
@@ -123,7 +123,7 @@ class Pass:
 
     def __init__(self, data: WorkerDataSource, iterator: Any):
         self.data = data
-        self.generation = next(_generations)
+        self.generation = next(memory.PROCESS.data_generations)
         self._iterator = iterator
         self._iterators: Any = None
 

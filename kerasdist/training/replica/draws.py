@@ -13,6 +13,7 @@ from collections.abc import Generator
 import tensorflow as tf
 
 from kerasdist.private import scopes
+from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.replica import graph_facts
 
@@ -30,13 +31,13 @@ _UNCHANGED = (
     *("categorical", "stateless_categorical", "shuffle", "gamma", "stateless_gamma"),
     *("poisson", "stateless_poisson", "stateless_binomial"),
 )
-_entered: list["Draws"] = []  # One at most.
 _SEED = (1, 2)  # In the place of a state, of which each replica has its own.
 
 
 def are_alike() -> bool:
     """Whether all replicas must draw the same numbers just now."""
-    return any(draws.are_alike for draws in _entered)
+    entered = memory.PROCESS.draws
+    return entered is not None and entered.are_alike
 
 
 @contextlib.contextmanager
@@ -78,7 +79,6 @@ class Draws:
         self.are_alike = are_alike
         self._lock = threading.Lock()  # Replicas are traced in threads.
         self._stack = contextlib.ExitStack()
-        self._local = threading.local()
 
     def __enter__(self):
         self._stack.enter_context(scopes.around_initializers(self._left_alone))
@@ -90,21 +90,21 @@ class Draws:
             self._replace(module, name, functools.partial(_drop_alike, drop))
         for name in _UNCHANGED:
             self._replace(tf.random, name, None)
-        _entered.append(self)
+        memory.PROCESS.draws = self
         return self
 
     def __exit__(self, *_):
-        _entered.remove(self)
+        memory.PROCESS.draws = None
         self._stack.close()
 
     @contextlib.contextmanager
     def _left_alone(self) -> Generator[None]:
         """Lets this thread draw as ever: the first value of a weight is none of an example's."""
-        before, self._local.is_left = getattr(self._local, "is_left", False), True
+        before, memory.THREAD.draws_as_ever = memory.THREAD.draws_as_ever, True
         try:
             yield
         finally:
-            self._local.is_left = before
+            memory.THREAD.draws_as_ever = before
 
     def _replace(self, module, name, alike):
         original = getattr(module, name)
@@ -112,7 +112,7 @@ class Draws:
 
         @functools.wraps(original)
         def draw(*args, **kwargs):
-            if getattr(self._local, "is_left", False):
+            if memory.THREAD.draws_as_ever:
                 return original(*args, **kwargs)
             with self._lock:
                 self.places.add(tf.get_current_name_scope() or "train_step")

@@ -13,18 +13,15 @@ import contextlib
 import dataclasses
 import functools
 import operator
-import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
 import tensorflow as tf
 
 from kerasdist.private import collectives
+from kerasdist.support import memory
 from kerasdist.training.replica import delivery
 from kerasdist.training.replica.first_answers import FirstAnswers
-
-# MirroredStrategy traces every replica in a thread of its own.
-_local = threading.local()
 
 
 class WholeGradients:
@@ -265,7 +262,7 @@ class Divisor:
 
 def current() -> Replica | None:
     """Returns the step that this thread traces, or None outside the steps of our strategies."""
-    return getattr(_local, "replica", None)
+    return memory.THREAD.replica
 
 
 def with_shares() -> Replica | None:
@@ -389,11 +386,11 @@ def _size(tensor):
 @contextlib.contextmanager
 def entered(replica: Replica) -> Generator[None]:
     """Makes `replica` the `current()` one of this thread."""
-    outer, _local.replica = current(), replica
+    outer, memory.THREAD.replica = current(), replica
     try:
         yield
     finally:
-        _local.replica = outer
+        memory.THREAD.replica = outer
 
 
 def apart() -> contextlib.AbstractContextManager:

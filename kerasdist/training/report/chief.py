@@ -1,6 +1,5 @@
 """What only the chief of several workers does: write files and show progress."""
 
-import collections
 import dataclasses
 import os
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from kerasdist.lifetime import carried_error, key_value_store
 from kerasdist.private import keras_fit
-from kerasdist.support import users_line
+from kerasdist.support import memory, users_line
 from kerasdist.support.remote_path import is_remote
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers, running_call
@@ -22,7 +21,6 @@ from kerasdist.training.report.wrapper import Wrapper
 BEGIN_SECS = 60.0
 END_SECS = 3600.0
 _WRITTEN = "written: "  # And the path.
-_num_written = collections.Counter()
 
 
 def callbacks_for(callbacks: list, strategy: tf.distribute.Strategy | None) -> list:
@@ -114,12 +112,13 @@ def _next_call(method: str, path: str, *, is_in_fit: bool) -> _Call:
     name, line = os.path.basename(os.path.normpath(path)), users_line.current()
     # Inside `fit` callbacks write, and the chief has more of them.
     where = "in `fit`" if is_in_fit else "outside `fit`"
+    num_written = memory.PROCESS.num_written
     for key in ((name, where), (line, where), where):
-        _num_written[key] += 1
+        num_written[key] += 1
     return _Call(
-        f"`{method}` for {name!r} (call {_num_written[name, where]}, {where})",
-        f"call {_num_written[line, where]} that writes in {line}, {where}, ends",
-        f"call {_num_written[where]} that writes {where} ends",
+        f"`{method}` for {name!r} (call {num_written[name, where]}, {where})",
+        f"call {num_written[line, where]} that writes in {line}, {where}, ends",
+        f"call {num_written[where]} that writes {where} ends",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kerasdist.support import memory
 from kerasdist.support.users_line import warn
 from kerasdist.training.hooks.tensor_statistics import Statistics
 
@@ -21,8 +22,6 @@ _TensorProto = type(tf.make_tensor_proto(0.0))
 _TensorShapeProto = type(tf.make_tensor_proto(0.0).tensor_shape)
 # Tells our files from those of other writers in the same folder.
 _SUFFIX = ".kerasdist.v2"
-# The last step in each folder that this process has looked through, or has written since.
-_last_steps: dict[str, int] = {}
 
 
 class EventFile:
@@ -59,8 +58,9 @@ class EventFile:
             *(_text(tag, value) for tag, value in (texts or {}).items()),
         ]
         if values:
-            if self._folder in _last_steps:
-                _last_steps[self._folder] = max(step, _last_steps[self._folder])
+            last_steps = memory.PROCESS.last_event_steps
+            if self._folder in last_steps:
+                last_steps[self._folder] = max(step, last_steps[self._folder])
             event = tf.compat.v1.Summary(value=values).SerializeToString()
             write = functools.partial(tf.summary.experimental.write_raw_pb, event, step)
             self._try(lambda: self._write(write))
@@ -76,13 +76,13 @@ class EventFile:
             since: Unix time in seconds. Events from before stay, too: they are of an earlier `fit`,
                 whose optimizer counted for itself.
         """
-        if _last_steps.get(self._folder, step + 1) <= step:
+        if memory.PROCESS.last_event_steps.get(self._folder, step + 1) <= step:
             return
 
         def forget() -> None:
             for path in tf.io.gfile.glob(os.path.join(self._folder, f"*tfevents*{_SUFFIX}")):
                 _forget_after(step, since, path)
-            _last_steps[self._folder] = step
+            memory.PROCESS.last_event_steps[self._folder] = step
 
         self._try(forget)
 

@@ -4,7 +4,6 @@ Keras overwrites the earlier file, of which a kill or a full disk then leaves no
 """
 
 import contextlib
-import contextvars
 import inspect
 import os
 from collections.abc import Callable, Generator
@@ -14,24 +13,24 @@ import keras
 
 from kerasdist.files.patient_file import PatientFile
 from kerasdist.files.whole_file import can_be_whole, whole_file
+from kerasdist.support import memory
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
-_is_being_written = contextvars.ContextVar("is_being_written", default=False)
 
 
 @contextlib.contextmanager
 def being_written() -> Generator[None]:
     """Lets what Keras' methods call inside, themselves routed, write as they are told."""
-    token = _is_being_written.set(True)
+    outer, memory.THREAD.writes_file = is_being_written(), True
     try:
         yield
     finally:
-        _is_being_written.reset(token)
+        memory.THREAD.writes_file = outer
 
 
 def is_being_written() -> bool:
     """Whether this thread is inside of `being_written`."""
-    return _is_being_written.get()
+    return memory.THREAD.writes_file
 
 
 def write(original: Callable, model: keras.Model, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,6 @@ nothing, and with such a train_step looks come late.
 
 import math
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers
+from kerasdist.support import memory
 from kerasdist.training.context import peers, running_call, traits
 
 # The farthest next look, where it takes more seconds than anybody waits.
@@ -26,9 +26,6 @@ _MOST_STEPS = 10**9
 # With several workers, which cannot know before it that their steps have become slower. To agree
 # takes a message, as each step does: so few cost nothing.
 _MOST_STEPS_AGREED = 50
-# The updates that optimizers of layers had made when they were first seen: a layer may come, as a
-# model that was trained and compiled before, with an optimizer that nobody uses any more.
-_counts_before = weakref.WeakKeyDictionary()
 
 
 class StepCounter:
@@ -183,8 +180,10 @@ def _counts_of(model: keras.Model) -> Iterator[tuple[Any, int]]:
     if custom_parts.is_original_step(model.train_step):
         return
     for optimizer in keras_optimizers.optimizers_inside(model):
-        count = _count_of(optimizer)
-        yield optimizer, count - _counts_before.setdefault(optimizer, count)
+        notes, count = memory.of_part(optimizer), _count_of(optimizer)
+        if notes.updates_before is None:
+            notes.updates_before = count
+        yield optimizer, count - notes.updates_before
 
 
 def _count_of(optimizer: Any) -> int:

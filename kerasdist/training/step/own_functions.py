@@ -7,10 +7,10 @@ one device, and here it is made to look like a step of ours to the progress bar 
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Generator
 
 from kerasdist.private import keras_routes
+from kerasdist.support import memory
 from kerasdist.support.replaced_method import method_replaced
 from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data.epoch_iterator import GlobalBatches
@@ -18,8 +18,6 @@ from kerasdist.training.hooks.lazy_logs import LazyLogs, as_numbers, nesting_of
 from kerasdist.training.hooks.train_function import EnclosingFunction, TrainFunction
 from kerasdist.training.losses.loss_sums import LossSums
 from kerasdist.training.step.step_times import StepTimes
-
-_local = threading.local()
 
 
 @contextlib.contextmanager
@@ -45,8 +43,8 @@ def _is_adapted(model, name: str) -> bool:
 def note_ours(function) -> None:
     """Notes a function of ours, which an override may be about to wrap."""
     # Else it, and so its model, would live on here.
-    if getattr(_local, "is_asked", False):
-        _local.ours = function
+    if memory.THREAD.looks_for_function:
+        memory.THREAD.found_function = function
 
 
 def _make(method: Callable, model, kind: str, *args, **kwargs):
@@ -55,12 +53,12 @@ def _make(method: Callable, model, kind: str, *args, **kwargs):
     before = getattr(model, name)
     if isinstance(before, TrainFunction) and before.callbacks != callbacks:
         setattr(model, name, None)  # Not every override takes `force`.
-    _local.ours, _local.is_asked = None, True
+    memory.THREAD.found_function, memory.THREAD.looks_for_function = None, True
     try:
         method(*args, **kwargs)
-        ours = _local.ours
+        ours = memory.THREAD.found_function
     finally:
-        _local.ours, _local.is_asked = None, False
+        memory.THREAD.found_function, memory.THREAD.looks_for_function = None, False
     function = getattr(model, name)
     if ours is not None:
         function = function if function is ours else WrappedFunction(function, ours)

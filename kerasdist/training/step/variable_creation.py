@@ -13,21 +13,20 @@ import tensorflow as tf
 
 from kerasdist.lifetime.peer_failure import LOST_TASK_ERRORS
 from kerasdist.private import collectives, scopes, strategy_adapter
+from kerasdist.support import memory
 from kerasdist.training.hooks import forgotten_scope
-
-_differences: list["WorkersDifferError"] = []
 
 
 class WorkersDifferError(ValueError):
     """The workers do not make the same variables."""
 
 
-def difference_found() -> WorkersDifferError | None:
-    """Returns the error of workers that differ, after which none of their variables is right.
+def difference_found() -> ValueError | None:
+    """Returns the `WorkersDifferError` after which none of their variables is right.
 
     Keras swallows what a layer raises that it builds in a trace, and fails later, of another thing.
     """
-    return _differences[0] if _differences else None
+    return memory.PROCESS.workers_differ
 
 
 def error_of_workers(error: BaseException) -> BaseException | None:
@@ -109,7 +108,7 @@ def _create_on_workers(stock, next_creator, **kwargs):
         told = _as_disagreement(error, _name_of(kwargs))
         if told is None:
             raise
-        _differences.append(told)
+        memory.PROCESS.workers_differ = memory.PROCESS.workers_differ or told
         raise told from error
 
 

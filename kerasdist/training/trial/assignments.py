@@ -6,16 +6,12 @@ compared now and then: see `training.report.drift`.
 """
 
 import contextlib
-import weakref
 from collections.abc import Generator
 
 import keras
 
+from kerasdist.support import memory
 from kerasdist.training.trial import compare, words
-
-# The states that have been told, of each model, and the models of which weights have been.
-_told_states: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_told_weights: weakref.WeakSet = weakref.WeakSet()
 
 
 def describe(
@@ -53,13 +49,12 @@ def describe_news(
         states: The same.
         num_replicas: In all.
     """
-    texts = []
-    if weights and model not in _told_weights:  # Those that follow are of the same step.
-        _told_weights.add(model)
+    texts, notes = [], memory.of_model(model)
+    if weights and not notes.are_weights_told:  # Those that follow are of the same step.
+        notes.are_weights_told = True
         texts.append(words.of_weights(weights, num_replicas))
-    told = _told_states.setdefault(model, set())
-    if new := [name for name in states if name not in told]:
-        told.update(new)
+    if new := [name for name in states if name not in notes.told_states]:
+        notes.told_states.update(new)
         texts.append(words.of_states(new, num_replicas))
     return texts
 
@@ -67,10 +62,9 @@ def describe_news(
 @contextlib.contextmanager
 def nobody_told(model: keras.Model) -> Generator[None]:
     """Lets what is described inside be news afterwards: nobody hears of it."""
-    states, are_weights_told = set(_told_states.get(model, ())), model in _told_weights
+    notes = memory.of_model(model)
+    states, are_weights_told = set(notes.told_states), notes.are_weights_told
     try:
         yield
     finally:
-        _told_states[model] = states
-        if not are_weights_told:
-            _told_weights.discard(model)
+        notes.told_states, notes.are_weights_told = states, are_weights_told

@@ -17,11 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, trial_adapter
+from kerasdist.support import memory
 from kerasdist.training.context import peers
 from kerasdist.training.context.announcements import announce
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.train_function import TrainFunction
-from kerasdist.training.losses import whole_losses
 from kerasdist.training.trial import examples, tolerances, words
 
 # Each costs a call of the loss, and two different ones are enough.
@@ -42,8 +42,9 @@ def seeing_all(model: keras.Model) -> Generator[Callable[[], None]]:
     """
     compiled = custom_parts.compiled_losses_of(model)
     with contextlib.ExitStack() as stack:
-        whole_losses.compiled_whole.add(compiled)
-        stack.callback(whole_losses.compiled_whole.discard, compiled)
+        notes = memory.of_part(compiled)
+        notes.sees_all_examples = True
+        stack.callback(setattr, notes, "sees_all_examples", False)
 
         def keep() -> None:
             stack.pop_all()

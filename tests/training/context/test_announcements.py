@@ -1,11 +1,11 @@
 """Lines for the person at the terminal."""
 
-from kerasdist.training.context import announcements
+from kerasdist.support import memory
 from kerasdist.training.context.announcements import announce
 
 
 def test_a_line_is_said_once_and_beside_what_the_program_prints(capsys, monkeypatch):
-    monkeypatch.setattr(announcements, "_said", set())
+    monkeypatch.setattr(memory.PROCESS, "said", set())
 
     for line in ("Data: 2 files.", "Data: 3 files.", "Data: 2 files."):
         announce(line)

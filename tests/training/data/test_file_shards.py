@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.training.context import announcements, running_call
+from kerasdist.support import memory
+from kerasdist.training.context import running_call
 from kerasdist.training.data import file_shards
 from tests import strategies
 
@@ -16,7 +17,7 @@ Policy = tf.data.experimental.AutoShardPolicy
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(announcements, "_said", set())
+    monkeypatch.setattr(memory.PROCESS, "said", set())
 
 
 @pytest.fixture

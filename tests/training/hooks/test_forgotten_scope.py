@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasdist.training.hooks import forgotten_scope
+from kerasdist.support import memory
 from tests import strategies
 from tests.strategies import on_workers
 
@@ -55,8 +55,8 @@ make().fit(X, X, verbose=0)
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch):
-    monkeypatch.setattr(forgotten_scope, "_done", weakref.WeakSet())
-    monkeypatch.setattr(forgotten_scope, "_last", [])
+    monkeypatch.setattr(memory, "_of_parts", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(memory.PROCESS, "latest_strategy", None)
 
 
 def run(program: str) -> list[str]:

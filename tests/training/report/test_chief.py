@@ -14,6 +14,7 @@ import tensorflow as tf
 from kerasdist.callbacks import Every, OnChief
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import key_value_store
+from kerasdist.support import memory
 from kerasdist.training.report import chief
 from tests import strategies
 
@@ -84,7 +85,7 @@ def test_what_a_subclass_does_all_workers_do(tmp_path, wrap):
 def posted(monkeypatch):
     """What was posted, by its name, of TensorFlow's coordination service."""
     texts = {}
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     monkeypatch.setattr(key_value_store, "post", lambda notice: texts.setdefault(notice, "posted"))
     monkeypatch.setattr(key_value_store, "replace", texts.__setitem__)
     monkeypatch.setattr(
@@ -123,21 +124,21 @@ def test_the_chief_writes_and_the_others_return_afterwards(posted, monkeypatch):
         "call 1 that writes outside `fit` ends",
     ]
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())  # Of another process.
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())  # Of another process.
     assert write(1, Path("folder/m.keras")) == []
 
 
 def test_a_worker_that_names_another_path_writes_there_too(posted, monkeypatch):
     write(0)
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     assert write(1, "other folder/m.keras") == ["other folder/m.keras"]
 
 
 def test_a_worker_that_names_another_file_writes_it(posted, monkeypatch):
     write(0, "saved")
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     assert write(1, "saved/worker_1") == ["saved/worker_1"]
 
 
@@ -145,7 +146,7 @@ def test_a_file_that_the_chief_writes_alone_is_not_taken_for_that_of_all(posted,
     write(0, "best.keras")
     write(0)
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     assert write(1) == []
 
 
@@ -156,12 +157,12 @@ def test_a_worker_waits_for_a_chief_that_has_written_alone_before_and_is_late(po
     def written_meanwhile(*names, timeout_secs, **arguments):
         assert timeout_secs == chief.BEGIN_SECS
         with monkeypatch.context() as patched:
-            patched.setattr(chief, "_num_written", counts)
+            patched.setattr(memory.PROCESS, "num_written", counts)
             assert write(0) == ["folder/m.keras"]
         return look(*names, timeout_secs=timeout_secs)
 
-    counts.update(chief._num_written)
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    counts.update(memory.PROCESS.num_written)
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     monkeypatch.setattr(key_value_store, "first_posted", written_meanwhile)
     assert write(1) == []
 
@@ -169,7 +170,7 @@ def test_a_worker_waits_for_a_chief_that_has_written_alone_before_and_is_late(po
 def test_a_worker_that_has_a_line_of_its_own_writes_in_the_end(posted, monkeypatch):
     write_in_another_line("saved")
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     with pytest.warns(UserWarning, match=r"waited 60 s for the chief.* in the same line"):
         assert write(1, "saved/worker_1") == ["saved/worker_1"]
 
@@ -185,7 +186,7 @@ def test_a_worker_writes_what_it_names_where_the_chief_has_gone(monkeypatch):
 def test_a_worker_that_works_in_another_folder_writes_there_too(posted, monkeypatch, tmp_path):
     write(0, "m.keras")
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     monkeypatch.chdir(tmp_path)
     assert write(1, "m.keras") == ["m.keras"]
 
@@ -198,7 +199,7 @@ def test_what_the_chief_raises_the_others_raise_at_once(posted, monkeypatch):
     with pytest.raises(PermissionError):
         write(0, write_one=fail)
 
-    monkeypatch.setattr(chief, "_num_written", collections.Counter())
+    monkeypatch.setattr(memory.PROCESS, "num_written", collections.Counter())
     says = r"the chief failed in `save` for 'm.keras' .*: PermissionError: .*Permission denied"
     with pytest.raises(PermissionError, match=says):
         write(1)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from kerasdist.training.report import event_file
+from kerasdist.support import memory
 from kerasdist.training.report.event_file import EventFile
 from tests.event_files import scalars
 
@@ -26,7 +26,7 @@ def another_process(monkeypatch):
     """Lets this process forget what it has written."""
 
     def begin():
-        monkeypatch.setattr(event_file, "_last_steps", {})
+        monkeypatch.setattr(memory.PROCESS, "last_event_steps", {})
 
     return begin
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import kerasdist
+from kerasdist.support import memory
 from kerasdist.training.step import graph_errors, variable_creation
 from tests.plain import check_as_plain
 from tests.strategies import on_two_replicas
@@ -213,7 +214,7 @@ def test_an_error_that_shapes_are_not_the_reason_of_is_told_of_no_parts(strategy
 
 def test_after_workers_that_differ_any_error_is_theirs(monkeypatch):
     differ = variable_creation.WorkersDifferError("The workers do not build the same model.")
-    monkeypatch.setattr(variable_creation, "_differences", [differ])
+    monkeypatch.setattr(memory.PROCESS, "workers_differ", differ)
 
     assert graph_errors.of_parts(AttributeError("of another thing"), None, None) is differ
 
