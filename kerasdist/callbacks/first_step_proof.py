@@ -2,6 +2,8 @@
 
 import textwrap
 import time
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -47,21 +49,21 @@ class FirstStepProof(keras.callbacks.Callback):
         self.comparison: Comparison | None = None
         self._watched: WatchedStep | None = None
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model):
         super().set_model(model)
         scope_checks.check_has_strategy(model, type(self).__name__)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         self.comparison = None
         self._watched = WatchedStep(self.model.train_function, num_steps=1, watch=self._watch)
         self.model.train_function = self._watched
         running_call.at_end(self.model, self._unwatch)  # Also after an error before the first step.
 
-    def _watch(self, taken, run):
+    def _watch(self, taken: list | None, run: Callable[[], tuple]):
         self._unwatch()
         if reason := _why_not(self.model, taken):
             self._say(f"First step not compared with one device: {reason}.")
-        else:
+        elif taken:
             self._prove(taken[0])
         logs, _ = run()
         return logs
@@ -71,7 +73,7 @@ class FirstStepProof(keras.callbacks.Callback):
             self.model.train_function = self._watched.inside
         self._watched = None
 
-    def _prove(self, batch):
+    def _prove(self, batch: Any):
         start = time.perf_counter()
         steps = []
         slots.make(self.model)
@@ -84,7 +86,7 @@ class FirstStepProof(keras.callbacks.Callback):
         self.comparison = compare(*steps)
         self._report(time.perf_counter() - start)
 
-    def _report(self, secs):
+    def _report(self, secs: float):
         found = self.comparison
         assert found is not None
         num_replicas = self.model.distribute_strategy.num_replicas_in_sync
@@ -100,12 +102,12 @@ class FirstStepProof(keras.callbacks.Callback):
         self._say(found.describe())
         self._say(f"Likely reason: {likely} {cost}")
 
-    def _say(self, text):
+    def _say(self, text: str):
         if peers.is_chief(self.model.distribute_strategy):
             print("\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines()), flush=True)
 
 
-def _step(model, logs) -> Step:
+def _step(model: keras.Model, logs: dict) -> Step:
     return Step(
         first=1,
         last=1,
@@ -119,7 +121,7 @@ def _step(model, logs) -> Step:
     )
 
 
-def _why_not(model, taken) -> str:
+def _why_not(model: keras.Model, taken: list | None) -> str:
     """Returns why the first step of a model cannot be compared; "" if it can."""
     strategy = model.distribute_strategy
     if traits.is_async(strategy):

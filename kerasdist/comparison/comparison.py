@@ -134,7 +134,9 @@ def _have_other_examples(truth: Step, ours: Step) -> bool:
     return not np.array_equal(np.sort(truth.examples), np.sort(ours.examples))
 
 
-def _compare_step(truth, ours, position) -> Iterator[Difference]:
+def _compare_step(
+    truth: Recording | OneStep, ours: Recording | OneStep, position: int
+) -> Iterator[Difference]:
     for kind in ("weight", "optimizer"):
         before, after = _variables(truth, position, kind)
         own_before, own_after = _variables(ours, position, kind)
@@ -155,7 +157,7 @@ def _compare_step(truth, ours, position) -> Iterator[Difference]:
         yield _compare_variable("log", name, (0, logs.get(name)), (0, own_logs.get(name)))
 
 
-def _variables(recording, position, kind) -> tuple[dict, dict]:
+def _variables(recording: Recording | OneStep, position: int, kind: str) -> tuple[dict, dict]:
     """Returns the variables before and after a step; before, nothing if they are unknown."""
     step = recording.step(position)
     for earlier in range(position - 1, -1, -1):
@@ -169,7 +171,7 @@ def _variables(recording, position, kind) -> tuple[dict, dict]:
     return (previous or recording.start(step.model)).weights, step.weights
 
 
-def _compare_variable(kind, name, truth, ours) -> Difference:
+def _compare_variable(kind: str, name: str, truth: tuple, ours: tuple) -> Difference:
     """Compares pairs of values: before and after a step."""
     if truth[1] is None or ours[1] is None or np.shape(truth[1]) != np.shape(ours[1]):
         return Difference(kind=kind, name=name, size=float("inf"), truth=None, ours=None)
@@ -191,7 +193,7 @@ def _compare_variable(kind, name, truth, ours) -> Difference:
     )
 
 
-def _factor(truth, ours) -> float | None:
+def _factor(truth: np.ndarray, ours: np.ndarray) -> float | None:
     norms = np.linalg.norm(truth) * np.linalg.norm(ours)
     if not np.isfinite(norms) or norms == 0:
         return None
@@ -199,6 +201,6 @@ def _factor(truth, ours) -> float | None:
     return float(product / np.dot(truth, truth)) if product / norms > _PARALLEL else None
 
 
-def _relative_change(truth, ours) -> float:
+def _relative_change(truth: np.ndarray, ours: np.ndarray) -> float:
     norm = np.linalg.norm(truth)
     return float(np.linalg.norm(ours - truth) / norm) if norm else float("inf")

@@ -3,6 +3,7 @@
 import statistics
 
 from kerasdist.comparison.comparison import Comparison
+from kerasdist.comparison.recording import Step
 from kerasdist.support.text import short_list
 
 _NEAR = 0.03  # Relative: a factor of 1.97 counts as 2.
@@ -37,7 +38,7 @@ def may_be_natural(found: Comparison) -> bool:
     return bool(_draws(found) or _statistics(found))
 
 
-def _missing_steps(found):
+def _missing_steps(found: Comparison) -> str:
     if found.differences:
         return ""
     return (
@@ -46,9 +47,9 @@ def _missing_steps(found):
     )
 
 
-def _data(found):
+def _data(found: Comparison) -> str:
     first = found.other_data_from
-    if first is None or first > found.step.last:
+    if first is None or first > _step_of(found).last:
         return ""
     return (
         f"The order of the data: step {first} read different examples. What chooses them is "
@@ -57,7 +58,7 @@ def _data(found):
     )
 
 
-def _reasons_in_the_program(found, num_replicas) -> list[str]:
+def _reasons_in_the_program(found: Comparison, num_replicas: int) -> list[str]:
     return [
         _missing_steps(found)
         or _data(found)
@@ -68,7 +69,7 @@ def _reasons_in_the_program(found, num_replicas) -> list[str]:
     ]
 
 
-def _factor(found, num_replicas):
+def _factor(found: Comparison, num_replicas: int) -> str:
     # Adam's velocities are squares, and any number is a multiple of any other.
     updates = [
         each
@@ -96,20 +97,20 @@ def _factor(found, num_replicas):
     )
 
 
-def _draws(found):
-    if not found.step.draws:
+def _draws(found: Comparison) -> str:
+    if not _step_of(found).draws:
         return ""
-    places = short_list(found.step.draws, _MOST_NAMES)
+    places = short_list(_step_of(found).draws, _MOST_NAMES)
     return (
         f"Random numbers, drawn in {places}: each replica draws for its own examples, so that "
         "training differs from one device as two runs with different seeds do."
     )
 
 
-def _statistics(found):
-    if not found.step.unsynchronized:
+def _statistics(found: Comparison) -> str:
+    if not _step_of(found).unsynchronized:
         return ""
-    layers = short_list(found.step.unsynchronized, _MOST_NAMES)
+    layers = short_list(_step_of(found).unsynchronized, _MOST_NAMES)
     return (
         f"Batch statistics of {layers}: each replica normalizes with "
         "those of its own examples. BatchNormalization(synchronized=True) takes those of the "
@@ -117,7 +118,7 @@ def _statistics(found):
     )
 
 
-def _logs(found, num_replicas):
+def _logs(found: Comparison, num_replicas: int) -> str:
     if any(each.kind != "log" for each in found.differences):
         return ""
     factors = [each.factor for each in found.differences if each.factor]
@@ -133,7 +134,7 @@ def _logs(found, num_replicas):
     )
 
 
-def _rounding(found):
+def _rounding(found: Comparison) -> str:
     updates = [each for each in found.differences if each.kind != "log"]
     if all(each.relative_change < _MOST_CHANGE for each in updates):
         return (
@@ -143,7 +144,7 @@ def _rounding(found):
             "(`keras.config.set_floatx('float64')`) they vanish, or are below 1e-7 where the "
             "replicas' shares of the batch, which are float32, differ."
         )
-    has_slots = len(found.step.slots) > _NUM_COUNTERS
+    has_slots = len(_step_of(found).slots) > _NUM_COUNTERS
     if has_slots and all(each.kind == "weight" for each in updates):
         return (
             "Rounding, amplified by the optimizer: the gradients are equal, and where they are "
@@ -153,13 +154,20 @@ def _rounding(found):
     return ""
 
 
-def _computation(found):
-    where = "train_step of its own" if found.step.has_own_step else "layer, loss or regularizer"
+def _computation(found: Comparison) -> str:
+    where = (
+        "train_step of its own" if _step_of(found).has_own_step else "layer, loss or regularizer"
+    )
     return (
         f"The computation: probably a {where} relates the examples of a batch to each other or to "
         "their number, and here sees those of one replica."
     )
 
 
-def _is_near(value, other) -> bool:
+def _step_of(found: Comparison) -> Step:
+    assert found.step is not None  # There are differences.
+    return found.step
+
+
+def _is_near(value: float, other: float) -> bool:
     return abs(value / other - 1) < _NEAR

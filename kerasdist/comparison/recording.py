@@ -116,10 +116,10 @@ class Recording:
             examples=_together([step.examples for step in steps]),
         )
 
-    def _exist(self, name) -> bool:
+    def _exist(self, name: str) -> bool:
         return bool(self._folders) and all((each / name).exists() for each in self._folders)
 
-    def _read(self, name) -> list[Any]:
+    def _read(self, name: str) -> list[Any]:
         return [pickle.loads((each / name).read_bytes()) for each in self._folders]
 
 
@@ -146,7 +146,7 @@ class OneStep:
         return self.after
 
 
-def write(folder: Path, name: str, record) -> None:
+def write(folder: Path, name: str, record: object) -> None:
     """Adds a record to those of this process."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(pickle.dumps(record))

@@ -10,6 +10,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> int:
     keras.utils.set_random_seed(_SEED)  # A seed of the program's own comes later, and wins.
     try:
         _run(program)
-    except Exception as error:
+    except Exception as error:  # Of the program.
         # Not raised again, so that the traceback begins with the program.
         frames = _frames_of_program(error)
         sys.excepthook(type(error), error.with_traceback(frames), frames)
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _run(program):
+def _run(program: list[str]) -> None:
     first, *arguments = program
     if first == "-m":
         sys.argv = arguments
@@ -49,14 +50,14 @@ def _run(program):
         runpy.run_path(first, run_name="__main__")
 
 
-def _frames_of_program(error):
-    frames = error.__traceback__
+def _frames_of_program(error: BaseException):
+    frames: Any = error.__traceback__
     while frames.tb_next and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     return frames
 
 
-def _is_ours(filename) -> bool:
+def _is_ours(filename: str) -> bool:
     return filename in (__file__, runpy.run_path.__code__.co_filename)
 
 

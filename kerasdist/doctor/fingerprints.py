@@ -2,12 +2,13 @@
 
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
-def fingerprints(batch) -> np.ndarray:
+def fingerprints(batch: Any) -> np.ndarray:
     """Returns a number for each example: uint32 [examples], the same for the same content.
 
     Args:
@@ -22,7 +23,7 @@ def fingerprints(batch) -> np.ndarray:
     return np.array(numbers, "uint32")
 
 
-def _rows(leaf) -> Iterable[bytes]:
+def _rows(leaf: Any) -> Iterable[bytes]:
     if isinstance(leaf, tf.RaggedTensor):
         return (repr(row).encode() for row in leaf.to_list())
     if isinstance(leaf, tf.SparseTensor):
@@ -37,7 +38,7 @@ def _rows(leaf) -> Iterable[bytes]:
     return (row.tobytes() for row in array)
 
 
-def _rows_of_sparse(leaf) -> Iterable[bytes]:
+def _rows_of_sparse(leaf: tf.SparseTensor) -> Iterable[bytes]:
     indices, values = leaf.indices.numpy(), leaf.values.numpy()
     for row in range(int(leaf.dense_shape[0])):
         is_in_row = indices[:, 0] == row

@@ -12,8 +12,11 @@ import os
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -72,18 +75,18 @@ class Probe:
         for owner, name, function in replacements:
             setattr(owner, name, function)
 
-    def _keeping(self, show):
+    def _keeping(self, show: Callable):
         """Returns what shows a warning, and keeps those of kerasdist."""
         numbers = itertools.count()
 
-        def keep_and_show(message, *where, **options):
+        def keep_and_show(message: Warning | str, *where: Any, **options: Any):
             if users_line.is_of_kerasdist(message):
                 recording.write(self._folder, f"warning-{next(numbers):03}", str(message))
             show(message, *where, **options)
 
         return keep_and_show
 
-    def watch(self, model, taken, run):
+    def watch(self, model: keras.Model, taken: list | None, run: Callable[[], tuple]):
         """Records a model before its first step and after every step; for `run` see `WatchedStep`.
 
         Raises:
@@ -101,7 +104,7 @@ class Probe:
             sys.exit(0)  # Through the `finally` of the program.
         return logs
 
-    def _record_start(self, model):
+    def _record_start(self, model: keras.Model):
         """Records a model before its first step, and gives it the weights of the truth."""
         position = self._models[model] = len(self._models)
         if self._settings.is_alike:
@@ -113,7 +116,9 @@ class Probe:
         start = Start(name=model.name, weights=weights, was_alike=was_alike)
         recording.write(self._folder, f"start-{position}", start)
 
-    def _record_step(self, model, logs, num_steps, examples):
+    def _record_step(
+        self, model: keras.Model, logs: Any, num_steps: int, examples: np.ndarray | None
+    ):
         self._num_steps += num_steps
         unsynchronized = differing_layers.unsynchronized(model)
         step = Step(
@@ -132,7 +137,13 @@ class Probe:
         recording.write(self._folder, f"step-{self._num_calls:06}", step)
         self._num_calls += 1
 
-    def _strategy(self, config=None, *, cluster=None, **arguments):
+    def _strategy(
+        self,
+        config: DeploymentConfig | None = None,
+        *,
+        cluster: Cluster | None = None,
+        **arguments: Any,
+    ):
         """Stands in for `make_strategy`, with its arguments."""
         settings = self._settings
         if settings.strategy == "deployment":
@@ -144,7 +155,7 @@ class Probe:
             return strategy
         return self._truth_strategy(config, cluster)
 
-    def _truth_strategy(self, config, cluster):
+    def _truth_strategy(self, config: DeploymentConfig | None, cluster: Cluster | None):
         config = _config(self._settings) or config
         cluster = Cluster.from_env() if cluster is None else cluster
         choice = choose(config, cluster, num_gpus=count_gpus())
@@ -161,7 +172,7 @@ class Probe:
         self._route()
         return _StandIn(strategy, choice.num_replicas)
 
-    def _end_without_strategy(self, _, what):
+    def _end_without_strategy(self, _: keras.Model, what: str):
         recording.write(self._folder, "needs_strategy", what)
         sys.exit(0)
 
@@ -172,10 +183,10 @@ class Probe:
         self._is_laid = True
         keras_routes.route({"make_train_function": self._make_train_function})
 
-    def _make_train_function(self, stock, model, force=False):
+    def _make_train_function(self, original: Callable, model: keras.Model, force: bool = False):
         if isinstance(model.train_function, WatchedStep):
             model.train_function = model.train_function.inside
-        stock(model, force)
+        original(model, force)
         model.train_function = WatchedStep(
             model.train_function,
             num_steps=model.steps_per_execution,
@@ -183,7 +194,7 @@ class Probe:
         )
         return model.train_function
 
-    def _take_weights(self, model, truth, position) -> bool:
+    def _take_weights(self, model: keras.Model, truth: Recording, position: int) -> bool:
         """Sets the weights that no earlier model has; returns whether they were equal before."""
         if not truth.has_start(position):
             return True
@@ -203,11 +214,11 @@ class _StandIn(tf.distribute.Strategy):
     Programs scale their batch size by its number of replicas: that must be the deployment's.
 
     Args:
-        strategy: The strategy that models belong to.
+        strategy: The strategy that models belong to; TensorFlow's default for none.
         num_replicas: That of the deployment.
     """
 
-    def __init__(self, strategy, num_replicas: int):
+    def __init__(self, strategy: Any, num_replicas: int):
         super().__init__(strategy.extended)
         self._strategy = strategy
         self._num_replicas = num_replicas
@@ -222,11 +233,11 @@ class _StandIn(tf.distribute.Strategy):
         return contextlib.nullcontext(self)  # No strategy at all.
 
 
-def _no_plan(*_, **__) -> Plan:
+def _no_plan(*_: Any, **__: Any) -> Plan:
     return Plan(strategy="none", devices=("CPU:0",))
 
 
-def _config(settings) -> DeploymentConfig | None:
+def _config(settings: Settings) -> DeploymentConfig | None:
     """Returns what the flags of the doctor ask for, in place of the program's own config."""
     if not settings.num_clones and not settings.num_workers:
         return None
@@ -238,7 +249,7 @@ def _config(settings) -> DeploymentConfig | None:
     )
 
 
-def _fingerprints(model, batch) -> np.ndarray:
+def _fingerprints(model: keras.Model, batch: Any) -> np.ndarray:
     if not divided_values.is_distributed(batch):
         return fingerprints(batch)
     parts = model.distribute_strategy.experimental_local_results(batch)

@@ -95,7 +95,7 @@ class _ProgramFailedError(Exception):
     """The user's program ended with an error; the message has its last lines."""
 
 
-def _examine(command, settings) -> int:
+def _examine(command: tuple[list[str], list[str]], settings: Settings) -> int:
     found, deployment, told = _look(command, settings)
     alike = None
     if not settings.is_alike and may_be_natural(found):
@@ -120,7 +120,9 @@ def _examine(command, settings) -> int:
     return 1
 
 
-def _look(command, settings) -> tuple[Comparison, Choice, list[str]]:
+def _look(
+    command: tuple[list[str], list[str]], settings: Settings
+) -> tuple[Comparison, Choice, list[str]]:
     """Runs the program on one device and on the deployment; returns the warnings of this, too."""
     truth, folder = _run_truth(command, settings)
     deployment = truth.deployment
@@ -133,7 +135,7 @@ def _look(command, settings) -> tuple[Comparison, Choice, list[str]]:
     return compare(truth, ours), deployment, ours.warnings
 
 
-def _run_truth(command, settings) -> tuple[Recording, str]:
+def _run_truth(command: tuple[list[str], list[str]], settings: Settings) -> tuple[Recording, str]:
     """Runs the program with plain Keras or, if it needs a strategy, on our one device.
 
     Raises:
@@ -163,7 +165,9 @@ def _run_truth(command, settings) -> tuple[Recording, str]:
     return truth, folder
 
 
-def _record(command, settings, deployment=None) -> tuple[Recording, str]:
+def _record(
+    command: tuple[list[str], list[str]], settings: Settings, deployment: Choice | None = None
+) -> tuple[Recording, str]:
     """Runs the program in one of these ways; returns what was recorded, and where.
 
     Raises:
@@ -174,7 +178,7 @@ def _record(command, settings, deployment=None) -> tuple[Recording, str]:
     python, program = command
     entry = [*python, "-m", "kerasdist.doctor.entry", json.dumps(dataclasses.asdict(settings))]
     start = time.monotonic()
-    if settings.is_launched:
+    if settings.is_launched and deployment:
         failed_log = _launch([*entry, *program], deployment, logs)
     else:
         failed_log = _start([*entry, *program], logs / "log")
@@ -188,7 +192,7 @@ def _record(command, settings, deployment=None) -> tuple[Recording, str]:
     return recording, str(folder)
 
 
-def _start(command, log: Path) -> Path | None:
+def _start(command: list[str], log: Path) -> Path | None:
     """Runs a command, and returns its log if it failed."""
     with log.open("wb") as file:
         code = subprocess.run(
@@ -200,7 +204,7 @@ def _start(command, log: Path) -> Path | None:
     return log if code else None
 
 
-def _launch(command, deployment, logs: Path) -> Path | None:
+def _launch(command: list[str], deployment: Choice, logs: Path) -> Path | None:
     """Runs a command as all workers of a deployment, and returns the log of the one that failed."""
     with contextlib.redirect_stdout(io.StringIO()):  # The launch prints a lot about itself.
         result = launcher.launch(
@@ -212,7 +216,7 @@ def _launch(command, deployment, logs: Path) -> Path | None:
     return result.root_cause.log if result.root_cause else None
 
 
-def _split(program) -> tuple[list[str], list[str]]:
+def _split(program: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns Python with its options, and what it runs.
 
     Raises:
@@ -233,11 +237,11 @@ def _split(program) -> tuple[list[str], list[str]]:
     return python, arguments
 
 
-def _row(title, text) -> str:
+def _row(title: str, text: object) -> str:
     return f"  {title:<10}  {text}"
 
 
-def _describe_failure(log, strategy, deployment) -> str:
+def _describe_failure(log: Path, strategy: str, deployment: Choice | None) -> str:
     _, mark, traceback = log.read_text(errors="replace").rpartition(tracebacks.BEGIN)
     last = mark + traceback if mark else "\n".join(task_log.last_lines(log))
     where = f"on the deployment, {deployment}" if deployment else _TRUTHS[strategy]
@@ -246,7 +250,7 @@ def _describe_failure(log, strategy, deployment) -> str:
     return f"\nThe program failed {where}:\n\n{last.rstrip()}"
 
 
-def _describe_data(found) -> str:
+def _describe_data(found: Comparison) -> str:
     if found.step is None:
         return "none was trained on by both"
     if found.step.examples is None:
@@ -256,7 +260,7 @@ def _describe_data(found) -> str:
     return f"different examples from step {found.other_data_from} on"
 
 
-def _describe_alike(alike) -> str:
+def _describe_alike(alike: Comparison) -> str:
     if alike.is_equal:
         return (
             "With random draws and batch statistics made alike, nothing else differs: equal in "

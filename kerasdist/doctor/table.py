@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -116,7 +117,7 @@ def _strategies():
     return ours, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"] if on_cpu else None)
 
 
-def _row(case: parity.Case, ours, stock) -> Row:
+def _row(case: parity.Case, ours: tf.distribute.Strategy, stock: tf.distribute.Strategy) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         truth = parity.train(case, is_reference=True, num_examples=EVEN)
@@ -128,11 +129,12 @@ def _row(case: parity.Case, ours, stock) -> Row:
         )
 
 
-def _difference(case, strategy, truth) -> float | str:
-    # Whatever stock Keras raises is a finding.
+def _difference(
+    case: parity.Case, strategy: tf.distribute.Strategy, truth: parity.Outcome
+) -> float | str:
     try:
         outcome = parity.train(case, strategy, num_examples=EVEN)
-    except Exception as error:
+    except Exception as error:  # Whatever stock Keras raises is a finding.
         return f"fails: {type(error).__name__}"
     if not parity.has_same_steps(outcome, truth):
         return "DIFFERS: lost or extra steps"
@@ -143,18 +145,18 @@ def _cells(row: Row) -> tuple[str, str]:
     return _cell(row.stock, row.tolerance), _cell(row.ours, row.tolerance)
 
 
-def _cell(value, tolerance) -> str:
+def _cell(value: float | str, tolerance: float) -> str:
     if isinstance(value, str):
         return value
     text = "NaN or infinite" if math.isinf(value) else f"{value:.0e}"
     return text if _is_within(value, tolerance) else f"DIFFERS: {text}"
 
 
-def _is_within(value, tolerance) -> bool:
+def _is_within(value: float | str, tolerance: float) -> bool:
     return not isinstance(value, str) and is_rounding(value, tolerance)
 
 
-def _line(*cells) -> str:
+def _line(*cells: Any) -> str:
     return f"{cells[0]:<42}{cells[1]:<34}{cells[2]}".rstrip()
 
 

@@ -7,6 +7,7 @@ shows after a few steps as well as after many.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -48,12 +49,12 @@ def _in_order(data: Data) -> dict:
     return data.arrays(shuffle=False)
 
 
-def _train_on_batches(model, data, arguments):
+def _train_on_batches(model: keras.Model, data: Data, arguments: dict):
     logs = [model.train_on_batch(x, y, return_dict=True) for x, y in data.ragged_batches()]
     return {name: [log[name] for log in logs] for name in logs[0]}
 
 
-def _fit_evaluate_predict(model, data, arguments):
+def _fit_evaluate_predict(model: keras.Model, data: Data, arguments: dict):
     history = model.fit(**arguments).history
     x, y = arguments["x"], arguments["y"]
     metrics = model.evaluate(x, y, batch_size=data.batch_size, return_dict=True)
@@ -61,27 +62,27 @@ def _fit_evaluate_predict(model, data, arguments):
     return {**history, **{f"test_{k}": [v] for k, v in metrics.items()}, "outputs": [outputs]}
 
 
-def _optimizer(name, **kwargs):
+def _optimizer(name: str, **kwargs: Any):
     return lambda: models.regression(optimizer=getattr(keras.optimizers, name)(**kwargs))
 
 
-def _sgd(**kwargs):
+def _sgd(**kwargs: Any):
     return _optimizer("SGD", learning_rate=0.1, momentum=0.9, **kwargs)
 
 
-def _own_step(model_class):
+def _own_step(model_class: type[keras.Model]):
     return lambda: models.with_own_train_step(model_class)
 
 
-def _arrays(**kwargs):
+def _arrays(**kwargs: Any):
     return lambda data: data.arrays(**kwargs)
 
 
-def _first(num_examples, **kwargs):
+def _first(num_examples: int, **kwargs: Any):
     return lambda data: data.of(num_examples).arrays(**kwargs)
 
 
-def _with_weights_and_validation(data):
+def _with_weights_and_validation(data: Data):
     weights, validation = data.of(97).weights(), data.of(37).examples()
     return data.of(97).arrays(sample_weight=weights, validation_data=validation)
 

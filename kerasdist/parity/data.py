@@ -55,12 +55,12 @@ class Data:
         weights = np.where(np.arange(ODD) % 3 == 0, 0, weights) if with_zeros else weights
         return weights[: self.num_examples]
 
-    def arrays(self, **kwargs) -> dict:
+    def arrays(self, **kwargs: Any) -> dict:
         """Returns the arguments of `fit` for numpy arrays."""
         x, y = self.examples()
         return {"x": x, "y": y, "batch_size": self.batch_size, "epochs": 2} | kwargs
 
-    def dataset(self, **kwargs) -> dict:
+    def dataset(self, **kwargs: Any) -> dict:
         """Returns the arguments of `fit` for a dataset of batches."""
         return {"x": self.batches(), "epochs": 2} | kwargs
 
@@ -100,7 +100,7 @@ class Data:
         """Returns Keras' own kind of dataset."""
         return _Batches(list(self.generator()))
 
-    def distributed(self, dataset: tf.data.Dataset | None = None, **kwargs) -> dict:
+    def distributed(self, dataset: tf.data.Dataset | None = None, **kwargs: Any) -> dict:
         """Returns the arguments of `fit` for a dataset that the strategy has distributed."""
         batches = self.batches() if dataset is None else dataset
         return {"x": self.strategy.experimental_distribute_dataset(batches), "epochs": 2} | kwargs
@@ -108,7 +108,7 @@ class Data:
     def distributed_from_function(self) -> dict:
         """As `distributed`, but each replica reads its own batches: 96 examples."""
 
-        def dataset(context):
+        def dataset(context: tf.distribute.InputContext):
             number = context.num_replicas_in_sync
             sizes = [len(part) for part in np.array_split(range(self.batch_size), number)]
             whole = tf.data.Dataset.from_tensor_slices(examples(EVEN)).batch(self.batch_size)
@@ -129,12 +129,12 @@ def examples(num_examples: int = ODD):
 
 
 class _Batches(keras.utils.PyDataset):
-    def __init__(self, batches):
+    def __init__(self, batches: list):
         super().__init__()
         self._batches = batches
 
     def __len__(self):
         return len(self._batches)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int):
         return self._batches[index]

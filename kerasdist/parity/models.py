@@ -1,11 +1,13 @@
 """The small models of the parity cases. Each function returns a compiled model."""
 
+from typing import Any
+
 import keras
 
 from kerasdist.parity import own_parts
 
 
-def regression(optimizer=None, **compile_arguments):
+def regression(optimizer: Any = None, **compile_arguments: Any):
     """Returns a network of two layers, float32 [batch, 6] -> [batch, 1]."""
     model = _network()
     model.compile(
@@ -97,7 +99,7 @@ def sum_and_mean():
     return model
 
 
-def reduced(reduction):
+def reduced(reduction: str):
     """Returns a network whose loss is reduced in another way than to the mean over examples."""
     model = _network()
     loss = keras.losses.MeanSquaredError(reduction=reduction)
@@ -124,7 +126,7 @@ def contrasted():
     """Returns a network whose own loss compares the examples of the batch."""
     model = _network(outputs=3)
 
-    def loss(y, prediction):
+    def loss(y: Any, prediction: Any):
         similarities = keras.ops.matmul(prediction, keras.ops.transpose(prediction * y))
         return -keras.ops.diagonal(keras.ops.log_softmax(similarities))
 
@@ -155,8 +157,8 @@ def looping():
     head = keras.layers.Dense(1)
     model = keras.Sequential([keras.Input((6,)), own_parts.Iterates(), head])
 
-    def loss(y, prediction):
-        def add(_, total):
+    def loss(y: Any, prediction: Any):
+        def add(_: Any, total: Any):
             return total + keras.ops.sum(keras.ops.square(head.kernel))
 
         penalty = keras.ops.fori_loop(0, 3, add, 0.0)
@@ -194,7 +196,7 @@ def embedding():
     return model
 
 
-def mixed(policy):
+def mixed(policy: str):
     """Returns a network that computes in 16 bits."""
     model = _network(dtype=policy, input_dtype="float32")
     model.compile(keras.optimizers.SGD(0.05), loss="mse")
@@ -239,7 +241,7 @@ def subclassed():
     return model
 
 
-def with_own_train_step(model_class=own_parts.HasTrainStep):
+def with_own_train_step(model_class: type[keras.Model] = own_parts.HasTrainStep):
     """Returns a model whose train_step is written by hand, without a Keras loss."""
     inputs = keras.Input((6,))
     model = model_class(inputs, _layers()(inputs))
@@ -272,7 +274,9 @@ def _cross_entropy():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def _network(outputs=1, input_dtype=None, last_activation=None, **dense_arguments):
+def _network(
+    outputs: Any = 1, input_dtype: Any = None, last_activation: Any = None, **dense_arguments: Any
+):
     dtype = dense_arguments.get("dtype")
     return keras.Sequential(
         [

@@ -29,7 +29,11 @@ class Outcome:
 
 
 def train(
-    case: Case, strategy=None, *, is_reference: bool = False, num_examples: int = ODD
+    case: Case,
+    strategy: tf.distribute.Strategy | None = None,
+    *,
+    is_reference: bool = False,
+    num_examples: int = ODD,
 ) -> Outcome:
     """Trains `case` from its fixed seed, in the scope of `strategy` or (None) without any.
 
@@ -55,7 +59,7 @@ def train(
     )
 
 
-def _history(case, model, data, arguments):
+def _history(case: Case, model: keras.Model, data: Data, arguments: dict):
     # Keras' progress bars would appear between the lines of the table.
     with contextlib.redirect_stdout(io.StringIO()):
         if case.train:

@@ -126,7 +126,7 @@ def _make_train_function(original, model, force=False):
             weighs_loss=custom_parts.is_original_step(model.train_step),
             callbacks=callbacks,
             before_first=functools.partial(slots.make, model),
-            rehearse=fit.warn_of_differences if fit.is_due(model) else None,
+            rehearse=fit.TrialOfFit.warn_of_differences if fit.is_due(model) else None,
         )
     model.train_function.restart()
     own_functions.note_ours(model.train_function)
@@ -172,7 +172,7 @@ def _make_test_function(original, model, force=False):
             returns_metrics=custom_parts.returns_original_metrics(model, "test_step"),
             weighs_loss=False,
             trains=False,
-            rehearse=evaluate.warn_of_differences if is_tried else None,
+            rehearse=evaluate.TrialOfEvaluate.warn_of_differences if is_tried else None,
         )
     model.test_function.restart()
     own_functions.note_ours(model.test_function)

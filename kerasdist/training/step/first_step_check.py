@@ -35,7 +35,7 @@ class FirstStepCheck:
     Args:
         model: A compiled model of one of our strategies.
         step: Its `ModelStep`.
-        rehearse: Checks a batch, as `trial.fit.warn_of_differences` does; None for no check.
+        rehearse: Checks a batch, as `Trial.warn_of_differences` does; None for no check.
         before: Is called before it does, which takes longer than a step.
 
     Attributes:

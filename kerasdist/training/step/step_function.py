@@ -35,7 +35,7 @@ class StepFunction(TrainFunction):
         model: A compiled model of one of our strategies.
         step: The model's bound train_step or test_step.
         rehearse: Looks at the first step before it runs, and at later ones that may show more; says
-            whether every replica is to have the whole batch, as `trial.fit.warn_of_differences`
+            whether every replica is to have the whole batch, as `Trial.warn_of_differences`
             does; or None.
         **arguments: Further ones of `ModelStep`.
     """

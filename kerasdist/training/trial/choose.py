@@ -92,6 +92,7 @@ class Trial(abc.ABC):
         how_many: How many examples of the batch.
 
     Attributes:
+        promise: What several replicas are to do, in words.
         modes: Those that are tried, in this order.
         further_sizes: The numbers of examples that are tried where a few show nothing.
         tried: The step and the examples.
@@ -99,6 +100,7 @@ class Trial(abc.ABC):
         tolerance: How much of a result may be rounding.
     """
 
+    promise: str
     modes: tuple[Mode, ...] = tuple(Mode)
     further_sizes: tuple[HowMany, ...] = ("one", "most")
     tried: Tried
@@ -109,6 +111,52 @@ class Trial(abc.ABC):
         self.question, self.how_many = question, how_many
         self.model, self.strategy = question.model, question.model.distribute_strategy
         self.num_replicas = self.num_replicas_of(self.strategy)
+
+    @classmethod
+    def warn_of_differences(
+        cls,
+        model: keras.Model,
+        step: Callable,
+        batch: Any,
+        *,
+        note_unchecked: Callable[[str], None],
+        may_repeat: bool = False,
+        differing: str | None = None,
+        is_said: bool = False,
+    ) -> bool:
+        """Tries a step and warns where it does not give what one device gives.
+
+        Args:
+            model: See `Question`.
+            step: See `Question`.
+            batch: See `Question`.
+            note_unchecked: Called with words about a trial that fails.
+            may_repeat: Whether every replica can have the whole batch.
+            differing: See `Question`.
+            is_said: Whether a warning has told of the same parts, so that none is given.
+
+        Returns:
+            Whether every replica is to have the whole batch, because only then the step does what
+            it does on one device.
+        """
+        strategy = model.distribute_strategy
+        question = Question(
+            model=model, step=step, batch=batch, may_be_whole=may_repeat, differing=differing
+        )
+        try:
+            choice = choose(cls, question)
+        except Exception as error:
+            # The program may mean no other batch than its own.
+            if not is_said:
+                what = f"{strategy.num_replicas_in_sync} replicas {cls.promise}"
+                note_unchecked(graph_errors.describe_unchecked(what, error))
+            return False
+        texts, is_whole = choice.texts, choice.mode is Mode.WHOLE
+        if is_whole:
+            texts = replica_run.with_repeated(texts, strategy)
+        for text in () if is_said else texts:
+            warn(text)
+        return is_whole
 
     @staticmethod
     def num_replicas_of(strategy: Any) -> int:
@@ -145,42 +193,6 @@ class Trial(abc.ABC):
         """Returns in words what was found where the batch is divided, and `mode` is chosen."""
 
 
-def warn_of_differences(
-    make: type[Trial],
-    question: Question,
-    what: str,
-    *,
-    note_unchecked: Callable[[str], None],
-    is_said: bool = False,
-) -> bool:
-    """Tries a step and warns where it does not give what one device gives.
-
-    Args:
-        make: The trial.
-        question: What is asked.
-        what: What it is to give, in words.
-        note_unchecked: Called with words about a trial that fails.
-        is_said: Whether a warning has told of the same parts, so that none is given.
-
-    Returns:
-        Whether every replica is to have the whole batch, because only then the step does what it
-        does on one device.
-    """
-    try:
-        choice = choose(make, question)
-    except Exception as error:
-        if not is_said:
-            note_unchecked(graph_errors.describe_unchecked(what, error))
-        return False
-    is_whole = choice.mode is Mode.WHOLE
-    texts = choice.texts
-    if is_whole:
-        texts = replica_run.with_repeated(texts, question.model.distribute_strategy)
-    for text in () if is_said else texts:
-        warn(text)
-    return is_whole
-
-
 def choose(make: type[Trial], question: Question) -> Choice:
     """Returns how the replicas are to compute a step; all workers that ask together call it.
 
@@ -208,7 +220,7 @@ def _with_enough_examples(make: type[Trial], question: Question) -> Choice:
     try:
         with sizes.counted(model):
             choice = _of_size(make, question, "few")
-    except Exception:
+    except Exception:  # The program may raise anything with so few examples.
         return _of_size(make, question, "all")
     number = make.num_replicas_of(strategy)
     are_possible = {
@@ -232,7 +244,7 @@ def _of_size(make: type[Trial], question: Question, how_many: HowMany) -> Choice
         try:
             trial.try_parts()
             mode, found = _divided(trial)
-        except Exception as error:
+        except Exception as error:  # The program may raise anything with a part of its batch.
             is_hopeless = how_many in examples.TOO_FEW or not may_be_whole
             if is_hopeless or not finds_nothing(trial, Mode.WHOLE):
                 raise
@@ -279,5 +291,5 @@ def _tried(trial: Trial, mode: Mode) -> Found | None:
     """Returns what is found in a mode; None where it fails."""
     try:
         return trial.compare(mode)
-    except Exception:
+    except Exception:  # Of the program; what was found before is said.
         return None

@@ -28,46 +28,27 @@ def is_due(model: keras.Model) -> bool:
     return not custom_parts.evaluates_each_example_alone(model)
 
 
-def warn_of_differences(
-    model: keras.Model,
-    step: Callable,
-    batch: Any,
-    *,
-    note_unchecked: Callable[[str], None],
-    may_repeat: bool = False,
-    differing: str | None = None,
-) -> bool:
-    """Tries a step and warns where it does not give what one device gives.
-
-    Validation in `fit` is not looked at where the step that trains has been, and is made of the
-    same parts.
-
-    Args: those of `fit.warn_of_differences`.
-
-    Returns:
-        Whether every replica is to have the whole batch, because only then the step gives what one
-        device gives.
-    """
-    training = model.train_function
-    was_checked = isinstance(training, TrainFunction) and training.was_checked
-    is_said = was_checked and custom_parts.returns_original_metrics(model, "test_step")
-    if is_said and not training.is_repeated:
-        return False
-    number = model.distribute_strategy.num_replicas_in_sync
-    return choose.warn_of_differences(
-        TrialOfEvaluate,
-        Question(model=model, step=step, batch=batch, may_be_whole=may_repeat, differing=differing),
-        f"{number} replicas evaluate as one device does",
-        note_unchecked=note_unchecked,
-        is_said=is_said,
-    )
-
-
 class TrialOfEvaluate(choose.Trial):
     """A test_step: what it returns, the losses that Keras adds up meanwhile, and what it counts.
 
     Args: those of `Trial`.
     """
+
+    promise = "evaluate as one device does"
+
+    @classmethod
+    def warn_of_differences(cls, model: keras.Model, *args: Any, **kwargs: Any) -> bool:
+        """Does what `Trial.warn_of_differences` does, with less to say within `fit`.
+
+        Validation is not looked at where the step that trains has been, and is made of the same
+        parts.
+        """
+        training = model.train_function
+        was_checked = isinstance(training, TrainFunction) and training.was_checked
+        is_said = was_checked and custom_parts.returns_original_metrics(model, "test_step")
+        if is_said and not training.is_repeated:
+            return False
+        return super().warn_of_differences(model, *args, is_said=is_said, **kwargs)
 
     def __init__(self, question: Question, how_many: HowMany):
         super().__init__(question, how_many)

@@ -57,38 +57,6 @@ def is_due(model: keras.Model) -> bool:
     )
 
 
-def warn_of_differences(
-    model: keras.Model,
-    step: Callable,
-    batch: Any,
-    *,
-    note_unchecked: Callable[[str], None],
-    may_repeat: bool = False,
-    differing: str | None = None,
-) -> bool:
-    """Tries a step and warns where its gradient is not that of the whole batch.
-
-    Args:
-        model: See `Question`.
-        step: See `Question`.
-        batch: See `Question`.
-        note_unchecked: See `choose.warn_of_differences`.
-        may_repeat: Whether every replica can have the whole batch.
-        differing: See `Question`.
-
-    Returns:
-        Whether every replica is to have it, because only then the step does what it does on one
-        device.
-    """
-    number = model.distribute_strategy.num_replicas_in_sync
-    return choose.warn_of_differences(
-        TrialOfFit,
-        Question(model=model, step=step, batch=batch, may_be_whole=may_repeat, differing=differing),
-        f"{number} replicas give the gradient of one device",
-        note_unchecked=note_unchecked,
-    )
-
-
 class TrialOfFit(choose.Trial):
     """A train_step: its gradients, its logs, and what it assigns.
 
@@ -98,6 +66,8 @@ class TrialOfFit(choose.Trial):
         FloatingPointError: A few examples are too few: on one device their gradients are NaN as
             well, or zero.
     """
+
+    promise = "give the gradient of one device"
 
     def __init__(self, question: Question, how_many: HowMany):
         super().__init__(question, how_many)

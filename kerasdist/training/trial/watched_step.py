@@ -2,7 +2,8 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,7 +30,7 @@ class WatchedStep(EnclosingFunction):
         self._num_steps = num_steps
         self._watch = watch
 
-    def __call__(self, data):
+    def __call__(self, data: Any):
         if isinstance(data, GlobalBatches) and data.next_size is not None:
             return self._watch(None, lambda: (self.inside(data), data.num_taken))
         taken = _take(data, self._num_steps)
@@ -41,7 +42,7 @@ class WatchedStep(EnclosingFunction):
         return self._watch(taken, run)
 
 
-def named_values(model, variables) -> dict[str, np.ndarray]:
+def named_values(model: keras.Model, variables: Iterable[keras.Variable]) -> dict[str, np.ndarray]:
     """Returns the values of Keras variables by their paths.
 
     Each is the mean over the copies of this process: where these differ, none is right.
@@ -50,24 +51,24 @@ def named_values(model, variables) -> dict[str, np.ndarray]:
     return {name: value_of(model, variable) for name, variable in named.items()}
 
 
-def value_of(model, variable) -> np.ndarray:
+def value_of(model: keras.Model, variable: keras.Variable) -> np.ndarray:
     """Returns the value of a Keras variable: the mean over the copies of this process."""
     arrays = [np.asarray(copy) for copy in copies_of(model, variable)]
     return arrays[0] if len(arrays) == 1 else np.mean(arrays, axis=0, dtype="float64")
 
 
-def copies_of(model, variable) -> tuple:
+def copies_of(model: keras.Model, variable: keras.Variable) -> tuple:
     """Returns TensorFlow's variables of this process that a Keras variable consists of."""
     return model.distribute_strategy.experimental_local_results(variable.value)
 
 
-def slots_of(model) -> list[keras.Variable]:
+def slots_of(model: keras.Model) -> list[keras.Variable]:
     """Returns the variables of a model's optimizers: its own, and those it keeps as a GAN does."""
     optimizers = keras_optimizers.optimizers_of(model)
     return [variable for optimizer in optimizers for variable in optimizer.variables]
 
 
-def _take(data, num_steps: int) -> list:
+def _take(data: Any, num_steps: int) -> list:
     """Takes the batches of a call from what `fit` hands to a train function.
 
     Raises:
@@ -83,7 +84,7 @@ def _take(data, num_steps: int) -> list:
 
 
 @contextlib.contextmanager
-def _instead(data, batches: list):
+def _instead(data: Any, batches: list):
     """Gives what a train function takes, with these batches in it."""
     if not isinstance(data, GlobalBatches):
         yield iter(batches)

@@ -10,7 +10,7 @@ from keras import layers
 
 from kerasdist.training.hooks import step_variables
 from kerasdist.training.step.read_scalars import ReadScalars
-from kerasdist.training.trial import fit
+from kerasdist.training.trial.fit import TrialOfFit
 from tests import strategies
 from tests.cases import marked
 from tests.plain import check_as_plain, check_workers
@@ -292,13 +292,13 @@ def test_workers_check_it_together(workers):
 def checks(monkeypatch):
     """The weights of the annealed term with which steps were checked."""
     weights = []
-    stock = fit.warn_of_differences
+    original = TrialOfFit.warn_of_differences
 
     def warn_of_differences(model, *args, **kwargs):
         weights.append(float(model.weight))
-        return stock(model, *args, **kwargs)
+        return original(model, *args, **kwargs)
 
-    monkeypatch.setattr(fit, "warn_of_differences", warn_of_differences)
+    monkeypatch.setattr(TrialOfFit, "warn_of_differences", warn_of_differences)
     return weights
 
 
