@@ -115,7 +115,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
 def _check_schedule(schedule):
     if is_number(schedule):
-        if not 0 <= schedule < math.inf:  # Also refuses nan.
+        if not 0 <= schedule < math.inf:  # It refuses nan, too.
             raise ValueError(
                 "`schedule` must be a schedule, or a finite number of at least 0. "
                 f"Received: schedule={schedule}."
@@ -135,6 +135,6 @@ def _takes_step(schedule) -> bool:
         inspect.signature(schedule).bind(0)
     except TypeError:
         return False
-    except ValueError:  # Of a function in C, which does not say what it takes.
+    except ValueError:  # A function in C does not say what it takes.
         pass
     return True

@@ -11,7 +11,7 @@ from kerasdist.launcher.guard import ISOLATED, Guard
 def network() -> str:
     """Returns "isolated", or why the tasks share the network of the machine."""
     with Guard(isolate=True) as guard:
-        return guard.network()
+        return guard.network
 
 
 isolated_only = pytest.mark.skipif(network() != ISOLATED, reason=network())

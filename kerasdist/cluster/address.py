@@ -1,4 +1,4 @@
-"""Addresses "host:port" of the tasks, and a message for every mistake in one."""
+"""Checks addresses "host:port" of the tasks, with a message for every mistake in one."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The jobs of a cluster, checked: if some of them are wrong, TensorFlow waits forever."""
+"""Checks the jobs of a cluster: if some of them are wrong, TensorFlow waits forever."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from kerasdist.cluster.task import Task
 from kerasdist.support.checks import check_text
 from kerasdist.support.text import did_you_mean
 
-# What TensorFlow's strategies accept in a cluster. An evaluator is a task outside the cluster.
+# TensorFlow's strategies accept these in a cluster. An evaluator is a task outside the cluster.
 _JOBS = ("chief", "worker", "ps")
 _POOLS_OF_VERTEX = (
     "The pools are the names of CLUSTER_SPEC, which Vertex AI sets beside TF_CONFIG: in TF_CONFIG, "
@@ -89,7 +89,7 @@ def _check_no_address_twice(jobs: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_task_in_jobs(task: Task, jobs: Mapping[str, Sequence[str]]) -> None:
-    # As in TensorFlow, any cluster may have one evaluator in addition.
+    # TensorFlow, too, lets any cluster have one evaluator in addition.
     counts = {job: len(addresses) for job, addresses in jobs.items()} | {"evaluator": 1}
     if task.job not in counts:
         raise ValueError(f'Task "{task}" is not in the cluster. {_known_jobs(task.job, counts)}')
@@ -108,5 +108,5 @@ def _check_not_master(job: str) -> None:
 def _known_jobs(job: str, known: Iterable[str]) -> str:
     if job.startswith("workerpool"):  # Near to "worker", which the first and the third are not.
         return _POOLS_OF_VERTEX
-    # As TF-Slim's flags are called: "ps_hosts".
+    # TF-Slim's flags are called so: "ps_hosts".
     return f"Jobs: {', '.join(known)}.{did_you_mean(job.removesuffix('_hosts'), known)}"

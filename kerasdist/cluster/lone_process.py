@@ -1,4 +1,4 @@
-"""A process that finds no cluster, although it was started as one of several.
+"""Warns of a process that finds no cluster, although it was started as one of several.
 
 Each of them would train by itself, as a chief, and write the same files. Nothing fails then, so it
 must be said.

@@ -1,4 +1,4 @@
-"""Proxies are for the way to the internet: the tasks of a cluster reach each other without one."""
+"""Lets the tasks of a cluster reach each other without a proxy, which is for the internet."""
 
 import os
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ def bypass(addresses: Iterable[str]) -> None:
     """
     if not any(os.environ.get(name) for name in _OF_GRPC):
         return
-    # As gRPC does, which reads the second where there is no first.
+    # gRPC, too, reads the second where there is no first.
     known = os.environ.get(NO_PROXY) or os.environ.get("no_proxy") or ""
     hosts = {split_address(address)[0] for address in addresses}
     os.environ[NO_PROXY] = ",".join(filter(None, [known, *sorted(hosts)]))

@@ -1,4 +1,4 @@
-"""Which processes `srun` has started, read from the variables of its step.
+"""Reads which processes `srun` has started from the variables of its step.
 
 In its own file, so that `Cluster` need not know how Slurm writes lists of hosts.
 

@@ -1,4 +1,4 @@
-"""TF_CONFIG: the variable that says which processes there are, and which of them this one is."""
+"""Reads TF_CONFIG, which says which processes there are, and which of them this one is."""
 
 import json
 from collections.abc import Mapping

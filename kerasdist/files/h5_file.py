@@ -1,4 +1,4 @@
-"""HDF5 files of others: one file may name others of the machine, whose content it then has."""
+"""Opens HDF5 files of others, and refuses one that names other files of the machine."""
 
 from collections.abc import Iterator
 from typing import Any

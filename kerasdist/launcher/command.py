@@ -1,4 +1,4 @@
-"""The command that a launch runs, checked before a cluster is started in vain; and its parts."""
+"""Checks the command that a launch runs, before a cluster is started in vain; and splits it."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PYTHON = re.compile(r"python[\d.]*(t?d?|-dbg)")
-# Of Python's own options: flags in one word, the first that takes a value, and the value.
+# An option of Python itself: flags in one word, the first that takes a value, and the value.
 _WITH_VALUE = re.compile(r"-([^-cmWX]*)([cmWX])(.*)", re.DOTALL)
 _PRINTS = re.compile("-[Vh?]|--version|--help")  # Options after which Python ends.
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
@@ -22,17 +22,7 @@ def checked(program: object) -> list[str]:
         ValueError: It is empty or Python alone, begins with an option, reads its script from
             standard input, or there is no such program or script.
     """
-    if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
-        raise TypeError(
-            "`program` must be a list of strings, such as ['python', 'train.py'], or a function. "
-            f"Received: program={program!r}."
-        )
-    if not program:
-        raise ValueError(
-            "`program` must not be empty. Received: program=[]. In a terminal, it follows --: "
-            "`python -m kerasdist launch --workers 2 -- python train.py`."
-        )
-    command = list(program)
+    given = command = _as_list(program)
     check_is_no_notebook("program", command)
     if command[0].endswith(".py") and not shutil.which(command[0]):
         command = [sys.executable, *command]
@@ -46,24 +36,44 @@ def checked(program: object) -> list[str]:
             f"`program` is not found, or not executable. Received: {command[0]!r}. "
             "Give its path, or start a script with `python`."
         )
+    _check_script(command, given)
+    return command
+
+
+def _as_list(program: object) -> list[str]:
+    if not isinstance(program, list | tuple) or not all(isinstance(x, str) for x in program):
+        raise TypeError(
+            "`program` must be a list of strings, such as ['python', 'train.py'], or a function. "
+            f"Received: program={program!r}."
+        )
+    if not program:
+        raise ValueError(
+            "`program` must not be empty. Received: program=[]. In a terminal, it follows --: "
+            "`python -m kerasdist launch --workers 2 -- python train.py`."
+        )
+    return list(program)
+
+
+def _check_script(command: list[str], given: list[str]) -> None:
+    """Checks that Python, if a command runs it, gets a script that is there."""
     python, what = split_python(command)
     if python and not what and not any(_PRINTS.match(option) for option in python[1:]):
         raise ValueError(
-            f"`program` is Python without a script. Received: program={list(program)!r}. Add a "
+            f"`program` is Python without a script. Received: program={given!r}. Add a "
             "script, or -m and a module: `python -m kerasdist launch -- python train.py`."
         )
     if what[:1] in (["-"], ["/dev/stdin"]):
         raise ValueError(
             "`program` reads its script from standard input, which is not passed on to the tasks: "
-            f"theirs is empty. Received: program={list(program)!r}. Write the script to a file."
+            f"theirs is empty. Received: program={given!r}. Write the script to a file."
         )
-    script = _script_of(command)
-    if script and not Path(script).exists():
+    # A script that is a program of its own has been found.
+    script = "" if command[0].endswith(".py") else next(iter(what), "")
+    if script and not script.startswith("-") and not Path(script).exists():
         raise ValueError(
             f"`program` names a script that does not exist. Received: {script!r}, looked for in "
             f"{Path.cwd()}."
         )
-    return command
 
 
 def check_is_no_notebook(name: str, command: Sequence[str]) -> None:
@@ -109,11 +119,3 @@ def split_python(command: Sequence[str]) -> tuple[list[str], list[str]]:
         options += [option, *rest[:num_taken]]
         rest = rest[num_taken:]
     return options, rest
-
-
-def _script_of(command: Sequence[str]) -> str:
-    """Returns the script that Python is told to run; "" if it is something else."""
-    if command[0].endswith(".py"):  # A program of its own, which `checked` has found.
-        return ""
-    _, program = split_python(command)
-    return program[0] if program and not program[0].startswith("-") else ""

@@ -13,7 +13,7 @@ from kerasdist.launcher.tracebacks import Tracebacks
 _CLEAR_ROW = "\r\x1b[K"
 # A bar that is longer than the row must be cut: it could not be drawn over otherwise.
 _WITHOUT_WRAPPING = "\x1b[?7l{}\x1b[0m\x1b[?7h"
-_NUM_COLORS = 6  # From 31, red, to 36, cyan.
+_NUM_COLORS = 6  # They are 31, red, to 36, cyan.
 
 
 class Console:

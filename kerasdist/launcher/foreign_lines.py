@@ -1,4 +1,4 @@
-"""Which lines of a task are TensorFlow's own: they stay in its log alone.
+"""Tells which lines of a task are TensorFlow's own: they stay in its log alone.
 
 TensorFlow writes some fifteen of them before the first step of every task, and pages of them if a
 peer is lost. What a person must know comes as a Python error, or a task says it in a sentence.
@@ -6,14 +6,14 @@ peer is lost. What a person must know comes as a Python error, or a task says it
 
 import re
 
-# As in: I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
+# An example: I0000 00:00:1795350172.295946    5628 port.cc:153] oneDNN custom operations are on.
 _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (([\w.]+)\.(?:cc|h|cu|cpp):\d+)\] ")
 # No driver if there is no GPU; an optimization of a graph that is left out, as in a GAN; and the
 # connections between tasks, which the tasks report better.
 _SAID_BETTER = re.compile(
     r"cuda_platform|meta_optimizer|local_rendezvous|\w*collective\w*|ring_alg|coordination_\w+|grpc_\w+"
 )
-# What its strategies note in Python, where the program lets absl show it: by the file,
+# Its strategies note these in Python, where the program lets absl show it: by the file,
 # as in I1128 12:56:48.810051 140353533959040 mirrored_strategy.py:423] Using ..., or by the text.
 _PYTHON_NOTE = re.compile(
     r"I\d{4} \d\d:\d\d:[\d.]+ +\d+ (collective_all_reduce_strategy|mirrored_strategy"

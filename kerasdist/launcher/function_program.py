@@ -1,4 +1,4 @@
-"""A Python function as the program of a cluster: sent to fresh processes, and its values back.
+"""Runs a Python function as the program of a cluster: sent to fresh processes, its values back.
 
 A function that cannot be imported, as in a notebook, is sent by value, in files of a private
 folder. This file is the script that calls it, as well as the module that packs it.

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ISOLATED = "isolated"
-# As in kerasdist/support/environment.py, which a script cannot import.
+# The same names are in kerasdist/support/environment.py, which a script cannot import.
 RUN_ID = "KERASDIST_RUN_ID"
 LAUNCH_FOLDER = "KERASDIST_LAUNCH_FOLDER"
 
@@ -26,9 +26,9 @@ KILL_SECS = 5.0  # A process that survives SIGKILL for so long hangs in the kern
 _START_SECS = 60.0  # It takes a tenth of a second, unless it is halted.
 _END_SECS = 2 * KILL_SECS
 
-_CLONE_NEWUSER = 0x10000000  # From linux/sched.h; os.unshare and its flags came with Python 3.12.
+_CLONE_NEWUSER = 0x10000000  # linux/sched.h has it; os.unshare and its flags came with Python 3.12.
 _CLONE_NEWNET = 0x40000000
-_SIOCGIFFLAGS = 0x8913  # From linux/sockios.h.
+_SIOCGIFFLAGS = 0x8913  # linux/sockios.h has both.
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
 
@@ -43,6 +43,7 @@ class Guard:
         run_id: Value of KERASDIST_RUN_ID in every task: start time and a random part. All
             processes that have it are killed at the end.
         pid: Process whose network the tasks join.
+        network: "isolated", or the reason why the tasks share the network of the machine.
         folder: A private directory (mode 0700) that is gone after the launch.
 
     Raises:
@@ -62,7 +63,7 @@ class Guard:
             text=True,
         )
         self.pid = self._process.pid
-        folder, self._network = self._answer()
+        folder, self.network = self._answer()
         self.folder = Path(folder)
 
     def _answer(self) -> list[str]:
@@ -91,10 +92,6 @@ class Guard:
             line = "The guard of this launch was halted or killed: the launcher cleans up instead."
             print(line, file=sys.stderr)
             _clean_up(self.run_id, self.folder)
-
-    def network(self) -> str:
-        """Returns "isolated", or the reason why the tasks share the network of the machine."""
-        return self._network
 
 
 def kill_all(run_id: str) -> None:
@@ -148,7 +145,7 @@ def _isolate() -> str:
 
 def _enter_new_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
-    if uid == 0:  # In a user namespace root would lose its rights over the files of others.
+    if uid == 0:  # In a namespace of users, root would lose its rights over the files of others.
         _unshare(_CLONE_NEWNET)
         return
     _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)

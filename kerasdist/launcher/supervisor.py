@@ -91,7 +91,7 @@ class Supervisor:
             return self._run()
 
     def _run(self) -> LaunchResult:
-        network = self._guard.network()
+        network = self._guard.network
         addresses = addresses_of(self._tasks)
         self._console.say(self._plan(addresses, network))
         if network != ISOLATED and self._settings.network == ISOLATED:
@@ -141,10 +141,10 @@ class Supervisor:
                 guard_pid=guard_pid,
             )
             in_time = group.wait(self._deadline(), for_all=self._for_all)
-            has_failed = in_time and group.has_failed  # What happens while stopping is no failure.
+            has_failed = in_time and group.has_failed  # Later ones were stopped.
             unfinished = [process.task for process in group.processes if process.is_running]
         except BaseException:
-            # Not in a `finally`: a second interrupt must end the wait, the guard then kills.
+            # It is in no `finally`: a second interrupt must end the wait, the guard then kills.
             self._console.say("Stopping all tasks. Interrupt again to kill them at once.")
             group.stop()
             self._console.say(f"All tasks stopped after {self._secs()}.")
@@ -215,7 +215,7 @@ class Supervisor:
         cause = result.root_cause
         if not cause:
             return result.reason
-        # What a signal or a lost peer ended has said nothing of its own.
+        # A task that a signal or a lost peer ended has said nothing of its own.
         said = _last_words(cause.log) if cause.exit_code < SIGNALED else ""
         lines = [said, self._hint_for(said), f"Full output of {cause.task}: {cause.log}"]
         if task_log.is_full(cause.log.parent):
@@ -230,7 +230,7 @@ class Supervisor:
 
 def _last_words(log: Path) -> str:
     text = exception_of(log)
-    # What `sys.exit(3)` leaves above it says where the program was, and may be no error.
+    # The lines above a `sys.exit(3)` say where the program was, and may be no error.
     if not text and (line := error_of(log)):
         text = f"It wrote last: {line}"
     return textwrap.shorten(text, _LONGEST_ERROR)

@@ -1,4 +1,4 @@
-"""What a task runs first: join the cluster's network, die with the launcher, become the program.
+"""Begins a task: joins the cluster's network, dies with the launcher, becomes the program.
 
 A script, started as `python -I -S task_entry.py <launcher pid> <guard pid or 0> <program ...>`.
 Doing this between fork and exec in the launcher would run Python code in a copy of a process with
@@ -14,7 +14,7 @@ import signal
 import sys
 
 _MOST_FILES = 1 << 16
-_PR_SET_PDEATHSIG = 1  # From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h has it.
 
 
 def _main() -> None:
@@ -65,7 +65,7 @@ def _die_with(launcher: int) -> None:
 
 def _complain(program: str, error: OSError) -> int:
     print(f"error: Cannot run {program!r}: {_reason(program, error)}.", file=sys.stderr)
-    return 127 if isinstance(error, FileNotFoundError) else 126  # As shells have it.
+    return 127 if isinstance(error, FileNotFoundError) else 126  # Shells do the same.
 
 
 def _reason(program: str, error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""Which tasks a cluster has, their addresses, and what each finds in its environment."""
+"""Gives the tasks of a launch their addresses, and the variables of their environment."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The tasks of one attempt: started together, watched, stopped together."""
+"""Starts the tasks of one attempt together, watches them, and stops them together."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from kerasdist.support.exit_codes import PEER_FAILED, USAGE
 _POLL_SECS = 0.05
 _FROZEN_POLL_SECS = 0.25
 _NAMED_HALT_SECS = 1.0
-_LEAVE_SECS = 5.0  # For tasks that the chief has told to end.
+_LEAVE_SECS = 5.0  # Tasks that the chief has told to end have so long.
 _PROGRAM_ERRORS = (1, USAGE)
 
 
@@ -35,7 +35,7 @@ class TaskGroup:
         self._console = console
         self._processes: list[TaskProcess] = []
         self._readers: dict[Task, LogReader] = {}
-        self._failures: list[TaskProcess] = []  # In order of time.
+        self._failures: list[TaskProcess] = []  # The earliest is the first.
         self._lost: list[TaskProcess] = []  # Workers without which the job goes on.
         self._num_restarts: dict[Task, int] = {}
         self._start: Callable[[Task], TaskProcess]
@@ -213,7 +213,7 @@ class TaskGroup:
         ]
         if new and not self._failures:
             self._failed_at = time.monotonic()
-        # Of those that failed since the last look, the order is not known.
+        # Nobody knows the order of those that failed since the last look.
         self._failures += sorted(
             new, key=lambda each: (each.exit_code == PEER_FAILED, each not in self._lost)
         )

@@ -19,9 +19,9 @@ from pathlib import Path
 from kerasdist.launcher import tracebacks
 from kerasdist.launcher.foreign_lines import is_foreign
 
-# What absl.app says after the error, of a flag that it does not know.
+# absl.app says it after the error, where it does not know a flag.
 _HINT_OF_ABSL = "Pass --helpshort or --helpfull to see help on flags."
-# What kerasdist says in words, such as of a late worker. Programs begin lines with "error: ", too.
+# kerasdist says so of a late worker, for example. Programs begin lines with "error: ", too.
 _OURS = re.compile("error: .+ ends because ")
 # How an error of TensorFlow begins that came of a graph, and what it says before the reason.
 _OF_GRAPH, _PLACE_IN_GRAPH = "Graph execution error:", "Detected at node "
@@ -66,7 +66,7 @@ def _locked(log_dir: Path) -> contextlib.ExitStack:
     except BlockingIOError as error:
         lock.close()
         raise OSError(error.errno, "another launch that is running writes there") from error
-    except OSError:  # Of a file system without locks.
+    except OSError:  # The file system has no locks.
         pass
     return lock
 

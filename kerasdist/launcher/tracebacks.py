@@ -1,11 +1,11 @@
-"""A mistake in the program fails all tasks alike: its traceback is shown for one of them."""
+"""Shows a traceback for one task alone, as a mistake in the program fails all of them alike."""
 
 from kerasdist.cluster import Task
 
 BEGIN = "Traceback (most recent call last):"
 
 _MOST_LINES = 1000  # A program may print the first line for reasons of its own.
-_MOST_KNOWN = 1000  # Of a program that goes on, each may differ, by a number in its message.
+_MOST_KNOWN = 1000  # Each may differ by a number in its message.
 
 
 def text_before(line: str) -> str | None:

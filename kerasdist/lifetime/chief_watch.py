@@ -41,7 +41,7 @@ class ChiefWatch(StepWatch):
     def _judge(self, progress: Mapping[Task, Progress]) -> tuple[set[Task], str]:
         task = self._cluster.task
         doing = BETWEEN if progress[task].is_between else DATA
-        if worker := self._awaited():  # Also between two steps, where results are read.
+        if worker := self._awaited():  # It may wait between two steps, too, for results.
             task, doing = worker, _WAITS[self._waits_for_data(worker)]
         return {task}, f"{self._cluster.describe(task)} is late: {doing}."
 

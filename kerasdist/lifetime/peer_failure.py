@@ -62,7 +62,7 @@ def handle(cluster: Cluster, *, tell: Callable[[str], object] | None = None) -> 
     for module, hook in ((sys, _hook), (threading, _hook_of_thread)):
         previous = module.excepthook
         if isinstance(previous, functools.partial) and previous.func is hook:
-            previous = previous.keywords["previous"]  # Of an earlier strategy: one is enough.
+            previous = previous.keywords["previous"]  # An earlier strategy has put it there.
         module.excepthook = functools.partial(hook, previous=previous, **known)
 
 
@@ -78,7 +78,7 @@ def _hook_of_thread(
         return
     raised = type(error), error, arguments.exc_traceback
     _hook(*raised, previous=lambda *_: previous(arguments), process_id=process_id, **known)
-    end_process(FAILED)  # As Python does after the same error of its main thread.
+    end_process(FAILED)  # The main thread would end it so.
 
 
 def _hook(
@@ -136,7 +136,7 @@ def _end_because_of(
     tell: Callable[[str], object],
 ) -> NoReturn:
     if cause_of(of_peer, cluster).startswith(_has_failed(cluster)):
-        end_process(FAILED)  # What another thread has said and told, before this one.
+        end_process(FAILED)  # Another thread has said and told it.
     lost_tasks = _lost_tasks(str(of_peer), cluster) - {cluster.chief}
     if ended := exit_notice.given_by(lost_tasks, cluster):
         end_by_itself(exit_notice.describe(ended, trace), cluster, tell)
@@ -199,7 +199,7 @@ def cause_of(error: BaseException, cluster: Cluster) -> str:
         return _first_line(text.partition(_TOLD)[2])
     if _SILENT in text:
         return _describe_silent(_lost_tasks(text, cluster), cluster)
-    if _LEADER_IS_LOST.search(text):  # Of TensorFlow's own service, which the chief hosts.
+    if _LEADER_IS_LOST.search(text):  # TensorFlow's own service is on the chief.
         who = cluster.describe(cluster.chief)
         return f"{who} does not answer: it has ended, or is halted or cut off."
     named = _lost_tasks(text, cluster)

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
-from kerasdist.lifetime.sessions import session
+from kerasdist.lifetime.tensorflow_cluster import queues, session
 from kerasdist.preflight.tensorflow_server import find_problem
 from kerasdist.trace.recorder import Recorder
 
@@ -74,7 +74,7 @@ class RemoteRecordings:
 def _ask(address: str, task: Task, verb: str, number: int, timeout_secs: float) -> bytes:
     if problem := find_problem(address):
         raise RuntimeError(problem)
-    graph, requests, answers = _queues()
+    graph, [requests, answers] = queues(_REQUESTS, _ANSWERS)
     with graph.as_default():
         enqueue, dequeue = requests.enqueue([f"{verb} {number}"]), answers.dequeue()
     with session(f"grpc://{address}", task, graph, timeout_secs=timeout_secs) as connected:
@@ -96,7 +96,7 @@ def answer_requests(target: str, task: Task) -> None:
         task: This task.
     """
     recorder = Recorder()
-    graph, requests, answers = _queues()
+    graph, [requests, answers] = queues(_REQUESTS, _ANSWERS)
     with graph.as_default():
         dequeue, answer = requests.dequeue(), tf.compat.v1.placeholder(tf.string, ())
         enqueue = answers.enqueue([answer])
@@ -121,12 +121,3 @@ def _obey(recorder: Recorder, verb: str) -> tuple[bytes, bytes]:
 def _start_anew(recorder: Recorder) -> None:
     recorder.cancel()  # A chief that is gone may have begun one.
     recorder.start()
-
-
-def _queues() -> tuple[tf.Graph, tf.queue.FIFOQueue, tf.queue.FIFOQueue]:
-    with tf.Graph().as_default() as graph, tf.device("CPU:0"):
-        requests, answers = (
-            tf.queue.FIFOQueue(8, [tf.string], shapes=[()], shared_name=name)
-            for name in (_REQUESTS, _ANSWERS)
-        )
-        return graph, requests, answers

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.lifetime import process_end
-from kerasdist.lifetime.sessions import session
+from kerasdist.lifetime.tensorflow_cluster import queues, session
 from kerasdist.preflight.tensorflow_server import find_problem
 
 # A task that is halted or cut off must not delay the end of the chief.
@@ -73,7 +73,7 @@ class ShutdownMessage:
 
 
 def _tell(target: str, task: Task, cause: str) -> None:
-    graph, queue = _queue()
+    graph, [queue] = queues(_QUEUE)
     with graph.as_default():
         enqueue = queue.enqueue([cause])
     with session(target, task, graph, timeout_secs=_TELL_SECS) as connected:
@@ -90,13 +90,8 @@ def receive(target: str, task: Task) -> str:
     Returns:
         What failed, in a sentence; "" if the job is done.
     """
-    graph, queue = _queue()
+    graph, [queue] = queues(_QUEUE)
     with graph.as_default():
         dequeue = queue.dequeue()
     with session(target, task, graph) as connected:
         return connected.run(dequeue).decode()
-
-
-def _queue() -> tuple[tf.Graph, tf.queue.FIFOQueue]:
-    with tf.Graph().as_default() as graph, tf.device("CPU:0"):
-        return graph, tf.queue.FIFOQueue(8, [tf.string], shapes=[()], shared_name=_QUEUE)

@@ -115,7 +115,7 @@ class StepWatch:
         """Watches while what is inside runs: `fit` or `evaluate`, also one inside the other."""
         self._changed_at = self._clock()
         if not self._num_active:
-            self._has_ended = self._has_failed = False  # Those of a `fit` that has failed.
+            self._has_ended = self._has_failed = False  # A `fit` that failed has left them.
         self._num_active += 1
         launch_note.add(launch_note.BEGUN)
         if self._thread is None:
@@ -191,7 +191,7 @@ class StepWatch:
         self._changed_at = now
 
     def _forget_if_idle(self) -> None:
-        if not self._num_active:  # As after a `train_on_batch`, which is not part of `fit`.
+        if not self._num_active:  # A `train_on_batch` is not part of `fit`.
             self._count_batches = int  # The other function would keep a model alive.
 
     def _look_on(self) -> None:
@@ -201,10 +201,10 @@ class StepWatch:
 
     def look(self) -> None:
         """Says who is late when it is time to; ends the process after the limit."""
-        if self._has_failed:  # What it has noted is for the others to read.
+        if self._has_failed:  # The others are to read what it has noted.
             return
         num_batches = self._count_batches()
-        if num_batches != self._num_batches:  # In a call of several steps.
+        if num_batches != self._num_batches:  # A call may have several steps.
             self._num_batches = num_batches
             self._changed_at = self._clock()
         secs = self._clock() - self._changed_at

@@ -1,4 +1,4 @@
-"""TERM, noted and answered later, when it can be answered well.
+"""Notes TERM, which is answered later, when it can be answered well.
 
 Python calls a handler between two of its own instructions: never, in a step that TensorFlow does
 not come back from, such as one that waits for data. A second TERM therefore ends the process from
@@ -76,7 +76,7 @@ class Termination:
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        if before != -1:  # Of an event loop, as notebooks have: a kernel is ended in other ways.
+        if before != -1:  # An event loop, as in notebooks, has it: a kernel ends in other ways.
             signal.set_wakeup_fd(before)
             os.close(read_end)
             os.close(write_end)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import psutil
-import tensorflow as tf
 
 from kerasdist.cluster import Cluster, Task
 from kerasdist.cluster.address import split_address
@@ -22,7 +21,7 @@ from kerasdist.private import coordinator_adapter
 from kerasdist.support.terminal import say
 
 _PROBE_SECS = 2.0
-_FRESH_SECS = 0.5  # For so long an answer counts where many new functions come together.
+_FRESH_SECS = 0.5  # An answer counts so long where many functions are new.
 _REPORT_SECS = 10.0
 
 
@@ -44,7 +43,7 @@ class WorkerWatch:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        coordinator: coordinator_adapter.ClusterCoordinator,
         *,
         silent_secs: float,
         no_worker_secs: float,
@@ -59,7 +58,7 @@ class WorkerWatch:
         self._sleep = sleep
         self._workers = self._heartbeats_of("worker")
         self._given_up: set[Task] = set()
-        self._lost: set[Task] = set()  # As TensorFlow has noticed.
+        self._lost: set[Task] = set()  # TensorFlow has noticed it.
         self.has_lost = False
         self._awaited: Task | None = None
         self._probed_at = 0.0

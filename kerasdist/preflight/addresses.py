@@ -1,4 +1,4 @@
-"""From "host:port" to sockets: this task's port, and calls to the other tasks."""
+"""Opens this task's port, and calls the other tasks, by "host:port"."""
 
 import errno
 import multiprocessing

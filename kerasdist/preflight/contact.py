@@ -1,4 +1,4 @@
-"""A task that this one has to reach."""
+"""Calls a task until it answers."""
 
 import socket
 from collections.abc import Callable

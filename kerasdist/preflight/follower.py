@@ -22,7 +22,7 @@ def follow(rendezvous: Rendezvous, *, may_be_late: bool) -> None:
         for _, message in rendezvous.round():
             if message["kerasdist"] == "go":
                 return
-            # What the leader waits for is worth knowing, unless the way to it is the problem.
+            # It is worth knowing what the leader waits for, unless the way to it is the problem.
             if message["kerasdist"] == "waiting" and leader.is_answered:
                 leader.status = f"it waits for {message.get('names')}"
         if may_be_late and leader.runs_tensorflow:

@@ -26,7 +26,7 @@ def lead(rendezvous: Rendezvous) -> None:
     except ClusterStartError as error:
         rendezvous.tell_all("stop", reason=str(error))
         raise
-    # Not to whoever called: that may be a second process that believes to be this task.
+    # Whoever called is not told: that may be a second process that believes to be this task.
     for contact in rendezvous.contacts.values():
         if contact.connection:
             contact.connection.send({"kerasdist": "go"})

@@ -1,4 +1,4 @@
-"""The private functions of TensorFlow by which a step draws numbers and reads from iterators.
+"""Hands on the calls by which a step draws numbers and reads from iterators.
 
 On one device a step makes each of these calls once; `gradients/shared_calls.py` says which of
 them the replicas make once for all. Importing this file changes nothing.
@@ -25,7 +25,7 @@ from tensorflow.python.ops import (
 
 from kerasdist.private import names
 
-# Of tf.data's policies about seeds that lie outside of an iterator: they stay as they are.
+# tf.data's policy by which seeds that lie outside of an iterator stay as they are.
 _IGNORE = 1
 # Behind `next(iterator)`, in graphs and eagerly: there is no public hook.
 NEXT = ("iterator_get_next", "iterator_get_next_as_optional")
@@ -95,8 +95,8 @@ def operations_told(tell: Callable) -> Generator[None]:
         op_name: Any = None,
         graph: Any = None,
     ):
-        if graph is None:  # Else it is traced.
-            tell(tf.compat.as_str(kind), inputs, outputs)  # Those of functions are bytes.
+        if graph is None:  # With a graph, it is traced.
+            tell(tf.compat.as_str(kind), inputs, outputs)  # The kind of a function is bytes.
 
     op_callbacks.add_op_callback(look)
     try:

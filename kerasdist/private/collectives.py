@@ -22,7 +22,7 @@ def sum_over_replicas(tensors: list) -> list:
     that a gradient might need.
     """
     extended = tf.distribute.get_strategy().extended
-    # Those that the user gave to the strategy of several workers.
+    # The user may have given some to the strategy of several workers.
     options = getattr(extended, "_communication_options", None)
     with record.stop_recording():
         return extended._replica_ctx_all_reduce(tf.distribute.ReduceOp.SUM, tensors, options)

@@ -1,4 +1,4 @@
-"""The private names of TensorFlow's cluster coordinator.
+"""TensorFlow's cluster coordinator: results, lost workers, and calls that run once.
 
 It sends the chief's functions to the workers of parameter servers.
 
@@ -22,9 +22,10 @@ from tensorflow.python.framework import func_graph
 
 from kerasdist.private import dataset_adapter, names, variable_adapter
 
+ClusterCoordinator = cluster_coordinator.ClusterCoordinator
 # How the names of the coordinator's threads begin, one for each worker.
 COORDINATOR_THREADS = "WorkerClosureProcessingLoop"
-# What a call fails with whose data could not be made on its worker, or which another one ended.
+# A call fails with these if its data could not be made on its worker, or another one ended it.
 INPUT_ERRORS = (cluster_coordinator.ClosureInputError, cluster_coordinator.ClosureAbortedError)
 # How TensorFlow's coordinator begins what it logs of lost workers.
 LOST_WORKER_MESSAGES = (
@@ -35,11 +36,11 @@ LOST_WORKER_MESSAGES = (
     "Start cancelling closures due to error",
 )
 
-# What gRPC's server says of a request that it cannot read.
+# gRPC's server says so of a request that it cannot read.
 GARBLED_REQUEST = "Unable to parse request"
 
 
-def copy_results_first(coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
+def copy_results_first(coordinator: ClusterCoordinator) -> None:
     """Lets a coordinator announce a result when the chief has it.
 
     TensorFlow announces it before it has copied it from the worker: to fetch it from one that has
@@ -204,9 +205,7 @@ def let_control_flow_ask_at_call_time() -> None:
     graph_class.capture_call_time_value = capture
 
 
-def concrete_function(
-    coordinator: tf.distribute.coordinator.ClusterCoordinator, function: Callable, args: tuple
-):
+def concrete_function(coordinator: ClusterCoordinator, function: Callable, args: tuple):
     """Returns a function traced for arguments of `schedule`, which spares the chief a search."""
     queue = coordinator._cluster.closure_queue
     with coordinator.strategy.scope(), traced_for_workers(coordinator.strategy):
@@ -225,7 +224,7 @@ def traced_for_workers(strategy: tf.distribute.Strategy) -> Generator[None]:
 
 
 def schedule_once(
-    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    coordinator: ClusterCoordinator,
     function: Callable,
     args: tuple,
     attempt: Attempt,
@@ -261,7 +260,7 @@ def wait_for(result: Any, secs: float) -> bool:
 
 
 def report_lost_workers(
-    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    coordinator: ClusterCoordinator,
     *,
     on_lost: Callable,
     on_back: Callable,
@@ -298,7 +297,7 @@ def _report_lost_worker(
     worker._on_worker_recovery = after(worker._on_worker_recovery, on_back, if_lost=True)
 
 
-def stop(coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
+def stop(coordinator: ClusterCoordinator) -> None:
     """Ends the threads of a coordinator before Python does: one that still runs aborts the process.
 
     Not TensorFlow's own way, which waits for every lost worker to come back.
@@ -322,9 +321,7 @@ def stop(coordinator: tf.distribute.coordinator.ClusterCoordinator) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def datasets_of_workers(
-    coordinator: tf.distribute.coordinator.ClusterCoordinator, makers: list[Callable]
-):
+def datasets_of_workers(coordinator: ClusterCoordinator, makers: list[Callable]):
     """Returns a dataset on each worker, for `iterators_of_workers`.
 
     TensorFlow's `create_per_worker_dataset` makes the same dataset on all of them. A worker that is
@@ -351,7 +348,7 @@ def _call(function: Callable):
 
 
 def iterators_of_workers(
-    coordinator: tf.distribute.coordinator.ClusterCoordinator,
+    coordinator: ClusterCoordinator,
     datasets: Any,
     state: tf.Tensor | None,
     *,
@@ -370,7 +367,7 @@ def iterators_of_workers(
     """
 
     def make(dataset: tf.data.Dataset):
-        with tf.device("/device:CPU:0"):  # Where the steps look for it, also of a worker with GPUs.
+        with tf.device("/device:CPU:0"):  # The steps look for it there, also on GPUs.
             last, position = tf.unstack(variable_adapter.worker_numbers(progress, 2))
             position = tf.where(tf.equal(last, generation), tf.zeros_like(position), position)
             variable_adapter.note_worker_numbers(progress, tf.stack([last, position]))

@@ -29,9 +29,9 @@ _OF_SEVERAL_EXAMPLES = (
     (keras.losses.categorical_focal_crossentropy, -1),
     (keras.losses.sparse_categorical_crossentropy, -1),
 )
-# What Keras makes of a function that is given to `compile`.
+# Keras makes one of a function that is given to `compile`.
 _LossFunctionWrapper = losses_module.LossFunctionWrapper
-# Those of a callback that `fit` calls around each batch; by default the first two call the others.
+# `fit` calls these of a callback around each batch; by default the first two call the others.
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # Attributes of layers that may hold a function of the user's, of all examples.
 _FUNCTIONS = ("function", "activation", "recurrent_activation", "activity_regularizer")

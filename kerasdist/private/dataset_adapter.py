@@ -1,4 +1,4 @@
-"""The private names of TensorFlow's datasets and iterators, each with its reason.
+"""Datasets and iterators of TensorFlow: how they were made, and where they are.
 
 A dataset says what its elements are, and not how it makes them; an iterator goes on elsewhere by
 way of a file alone.
@@ -74,9 +74,9 @@ def _operations_of(dataset: Any):
     """Yields the operations of the functions of a dataset, and of those that these call."""
     functions = [wrapper.function for each in _chain(dataset) for wrapper in each._functions()]
     left, seen = [getattr(function, "graph", None) for function in functions], set()
-    while left:  # Not by its GraphDef, which has copies of all constants.
+    while left:  # Its GraphDef would have copies of all constants.
         graph = left.pop()
-        if graph is None:  # Of a function that was loaded, as of a SavedModel.
+        if graph is None:  # A function of a SavedModel has none.
             continue
         yield from graph.get_operations()
         for name, function in graph._functions.items():
@@ -150,7 +150,7 @@ def batch_spec(element_spec: Any):
         shape = getattr(spec, "shape", None)
         if shape is None:
             return None
-        if shape.rank is None:  # Of a `py_function`: a KerasTensor must know it.
+        if shape.rank is None:  # A `py_function` gives such, and a KerasTensor must know it.
             return tf.TensorSpec(None, spec.dtype)
         if shape.rank:
             shape = [None, *shape[1:]]

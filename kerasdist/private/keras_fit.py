@@ -24,9 +24,9 @@ from keras.src.trainers.data_adapters import (
 
 from kerasdist.private import names
 
-# Where SwapEMAWeights keeps whether the model has the averages, and the optimizer the weights.
+# SwapEMAWeights keeps here whether the model has the averages, and the optimizer the weights.
 ARE_AVERAGES_SWAPPED_IN = "_ema_weights_in_model"
-# Where ModelCheckpoint counts the steps to the next of its `save_freq`.
+# ModelCheckpoint counts here the steps to the next of its `save_freq`.
 STEPS_OF_MODEL_CHECKPOINT = ("_batches_seen_since_last_saving", "_last_batch_seen")
 
 
@@ -83,7 +83,8 @@ def num_bytes(adapter: Any) -> int:
 
 def batch_size_of(adapter: Any) -> int | None:
     """Returns the examples of a batch; None where Keras' reader does not know them."""
-    with contextlib.suppress(AttributeError, IndexError, TypeError, ValueError):  # Of no batches.
+    # There may be no batches.
+    with contextlib.suppress(AttributeError, IndexError, TypeError, ValueError):
         return adapter.batch_size
     return None
 
@@ -158,7 +159,7 @@ class QuietCheckpoint(keras.callbacks.ModelCheckpoint):
         if batch is not None:
             return
         kept = self.filepath, self.verbose
-        # Of a path without a folder, Keras makes none.
+        # Keras makes no folder where the path has none.
         self.filepath, self.verbose = os.path.basename(self.filepath), 0
         try:
             super()._save_model(epoch, batch, logs)

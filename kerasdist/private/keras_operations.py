@@ -1,4 +1,4 @@
-"""Which of Keras' own layers and operations may look at several examples of a batch.
+"""Tells which of Keras' own layers and operations may look at several examples of a batch.
 
 A net of Keras' parts alone treats each example by itself, but for what is told to work along the
 first axis, as `Softmax(axis=0)`, or to mix it with others, as a `reshape`. Static shapes and axes
@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-# Where layers and operations keep the axes that they work along.
+# Layers and operations keep here the axes that they work along.
 _AXES = ("axis", "axes", "_attention_axes")
 # With two axes, [examples, features], they attend to the other examples.
 _ATTENTION = (keras.layers.Attention, keras.layers.AdditiveAttention)

@@ -1,4 +1,4 @@
-"""The private names of Keras' optimizers, each with its reason.
+"""Optimizers of Keras: those that a model holds, how they are built, and their averages.
 
 tests/private/test_keras_optimizers.py fails when one of these names moves. Written against Keras
 3.12 to 3.15.
@@ -162,7 +162,7 @@ def average_each(
             continue
         shape = average._shape
         object.__setattr__(optimizer, "_model_variables_moving_average", [average])
-        average._shape = tuple(average.value.shape)  # What is assigned has it.
+        average._shape = tuple(average.value.shape)  # The assigned value has it.
         try:
             original(optimizer, [variable])
         finally:

@@ -58,7 +58,7 @@ class Route:
     parameters: str
 
 
-# What can be routed, each with the reason why Keras' own does not do.
+# These can be routed, each with the reason why Keras' own does not do.
 ROUTABLE = {
     # One compiled call per step, logs on demand, several steps per call on several replicas.
     "make_train_function": Route(TensorFlowTrainer, "make_train_function", "self force"),
@@ -70,7 +70,7 @@ ROUTABLE = {
         "self optimizer loss loss_weights metrics weighted_metrics run_eagerly "
         "steps_per_execution jit_compile auto_scale_loss",
     ),
-    # What its callbacks do to the update ends with it, also after an error.
+    # Its callbacks' changes of the update end with it, also after an error.
     "fit": Route(
         TensorFlowTrainer,
         "fit",
@@ -80,7 +80,7 @@ ROUTABLE = {
     ),
     # Every worker predicts all data.
     "predict": Route(TensorFlowTrainer, "predict", "self x batch_size verbose steps callbacks"),
-    # What these make inside of a scope becomes a variable of the strategy.
+    # They make variables, which inside of a scope become those of the strategy.
     "train_on_batch": Route(
         TensorFlowTrainer, "train_on_batch", "self x y sample_weight class_weight return_dict"
     ),
@@ -100,7 +100,7 @@ ROUTABLE = {
     "save": Route(keras.Model, "save", "self filepath overwrite zipped kwargs"),
     "save_weights": Route(keras.Model, "save_weights", "self filepath overwrite max_shard_size"),
     "export": Route(keras.Model, "export", "self filepath format verbose input_signature kwargs"),
-    # What `keras.saving.save_model` and `save_weights` call, wherever a program has them from.
+    # `keras.saving.save_model` and `save_weights` call them, wherever a program has those from.
     "save_file": Route(saving_lib, "save_model", "model filepath weights_format zipped"),
     "save_weights_file": Route(
         saving_lib, "save_weights_only", "model filepath max_shard_size objects_to_skip"
@@ -139,7 +139,7 @@ ROUTABLE = {
     # The place in Keras' train_step between the loss and the backward pass.
     "scale_loss": Route(base_optimizer.BaseOptimizer, "scale_loss", "self loss"),
     "scale_scaled_loss": Route(keras.optimizers.LossScaleOptimizer, "scale_loss", "self loss"),
-    # What is given to `compile` is a loss of the global batch; see global_loss.
+    # A loss that is given to `compile` is one of the global batch; see global_loss.
     "compiled_loss": Route(compile_utils.CompileLoss, "call", "self y_true y_pred sample_weight"),
     # Its call takes the losses from where this puts them.
     "build_losses": Route(compile_utils.CompileLoss, "build", "self y_true y_pred"),
@@ -178,7 +178,7 @@ ROUTABLE = {
         "add_variable_from_reference",
         "self reference_variable name initializer",
     ),
-    # Where replicas assign a mean together, it is one of theirs, and not of the examples.
+    # Replicas that assign a mean together take that of theirs, and not of the examples.
     "assign": Route(keras.Variable, "assign", "self value"),
     # Reads, adds and writes: workers that share a variable overwrite what others have added.
     "assign_add": Route(keras.Variable, "assign_add", "self value"),

@@ -10,9 +10,9 @@ from keras.src.random import seed_generator
 
 from kerasdist.private import names
 
-# What Keras calls it in the state of a thread; there is no constant in 3.12.
+# Keras calls it so in the state of a thread; there is no constant in 3.12.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
-# Where the state of a thread has what the thread has replaced, see `names.of_thread`.
+# The state of a thread has here what the thread has replaced, see `names.of_thread`.
 _REPLACED = "kerasdist_replaced"
 
 

@@ -1,4 +1,4 @@
-"""How a private name of Keras or TensorFlow is replaced, and missed.
+"""Finds and replaces private names of Keras and TensorFlow.
 
 Each may move with any release. The error then says which name, which version, and what to install.
 """
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kerasdist.support import memory
 
-# As in pyproject.toml.
+# pyproject.toml has the same ones.
 REQUIREMENTS = {"Keras": "keras>=3.12,<3.16", "TensorFlow": "tensorflow>=2.20,<2.22"}
 # (major, minor) of the installed one, for what differs between those.
 KERAS = tuple(int(number) for number in keras.__version__.split(".")[:2])

@@ -43,7 +43,7 @@ def check_not_forked() -> None:
     known = memory.PROCESS.processes_with_tensorflow
     if not context.context()._initialized or os.getpid() in known:
         return
-    # Of a parent that nobody has asked, the copy has one thread, where TensorFlow starts several.
+    # The copy of a parent that was not asked has one thread, where TensorFlow starts several.
     if known or psutil.Process().num_threads() == 1:
         raise RuntimeError(
             "This process was forked from one in which TensorFlow had started, and has none of its "

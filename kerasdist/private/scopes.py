@@ -159,7 +159,7 @@ def reset_graph(reset: Callable) -> None:
 def around_initializers(context: Callable[[], Any]) -> Generator[None]:
     """Enters `context()` wherever Keras computes the first value of a variable."""
 
-    # Of TensorFlow's backend, which all variables of layers go through.
+    # All variables of layers go through this one of TensorFlow's backend.
     def initialize(original: Callable, variable: Any, initializer: Callable):
         def within(*args: Any, **kwargs: Any):
             with context():

@@ -66,7 +66,7 @@ def _route_run(strategy: tf.distribute.Strategy, run: Callable) -> None:
     def on_replicas(function: Callable, args: tuple, kwargs: dict):
         return original(tf.autograph.experimental.do_not_convert(function), args, kwargs)
 
-    @functools.wraps(original)  # As one of TensorFlow's, AutoGraph leaves it alone.
+    @functools.wraps(original)  # AutoGraph leaves TensorFlow's own alone.
     def routed(fn: Any, args: tuple = (), kwargs: dict | None = None, options: Any = None):
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             # Replicas meet outside of it, as TensorFlow has it, too.

@@ -1,4 +1,4 @@
-"""The private names of TensorFlow behind a trial of a step, each with its reason.
+"""Runs a step as a trial: eagerly, with draws that are alike, and undone.
 
 A trial runs a step eagerly, with random numbers that are alike everywhere, and leaves nothing
 behind (`kerasdist.training.trial.choose`). Importing this file changes nothing.
@@ -119,7 +119,7 @@ def _numbers(function: str, fractions: np.ndarray, dtype: tf.DType, given: Mappi
     """
     if "normal" in function:
         return 1.4 * np.sin(2 * np.pi * fractions)
-    if "gamma" in function:  # Of which there is a gradient.
+    if "gamma" in function:  # It has a gradient.
         return tf.cast(2 * fractions, dtype) * given["alpha"]
     if "multinomial" in function:
         return np.floor(fractions * np.shape(given["logits"])[-1])

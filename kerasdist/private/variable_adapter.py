@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import sharded_variable, values
 from tensorflow.python.ops import resource_variable_ops
 
-# What TensorFlow's ParameterServerStrategy makes of a variable that its partitioner divides.
+# TensorFlow's ParameterServerStrategy makes one of a variable that its partitioner divides.
 ShardedVariable = sharded_variable.ShardedVariable
 
 

@@ -4,10 +4,10 @@ import tensorflow as tf
 
 from kerasdist.cluster import Cluster
 from kerasdist.lifetime import peer_failure
-from kerasdist.lifetime.cluster_resolver import make_resolver
 from kerasdist.lifetime.exit_notice import ExitNotice
 from kerasdist.lifetime.start_limit import StartLimit
 from kerasdist.lifetime.step_watch import StepWatch
+from kerasdist.lifetime.tensorflow_cluster import make_resolver
 from kerasdist.lifetime.termination import TerminationKept
 from kerasdist.private import runtime, strategy_adapter
 from kerasdist.strategies import random_state

@@ -7,7 +7,7 @@ import tensorflow as tf
 from kerasdist.cluster import Cluster
 from kerasdist.lifetime import process_end
 from kerasdist.lifetime.chief_watch import ChiefWatch
-from kerasdist.lifetime.cluster_resolver import make_resolver
+from kerasdist.lifetime.tensorflow_cluster import make_resolver
 from kerasdist.lifetime.worker_watch import WorkerWatch
 from kerasdist.private import coordinator_adapter, runtime
 from kerasdist.strategies import random_state

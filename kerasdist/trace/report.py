@@ -1,4 +1,4 @@
-"""Where the time of a trace went, as text."""
+"""Sums up where the time of a trace went, as text."""
 
 import collections
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a trace holds: spans of time, on the lines of a device."""
+"""Reads and writes traces: spans of time, on the lines of a device."""
 
 import collections
 import dataclasses

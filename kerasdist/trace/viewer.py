@@ -1,4 +1,4 @@
-"""What can show a trace, and whether it is installed here."""
+"""Tells what can show a trace, and whether it is installed here."""
 
 import importlib.metadata
 import shlex

@@ -167,5 +167,4 @@ def test_function_is_carried_in_a_private_folder():
     with Guard(isolate=False) as guard:
         function_program.pack(task_and_pid, guard.folder)
         assert guard.folder.stat().st_mode & 0o777 == 0o700
-        guard.network()
     assert not guard.folder.exists()

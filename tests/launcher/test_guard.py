@@ -82,7 +82,10 @@ def test_network_of_the_host_when_asked_for(capfd):
 
 
 def test_open_ports_are_named_where_the_network_cannot_be_isolated(monkeypatch, capsys):
-    monkeypatch.setattr(Guard, "network", lambda _: "no network namespace: not permitted")
+    reason = "no network namespace: not permitted"
+    monkeypatch.setattr(
+        Guard, "network", property(lambda _: reason, lambda *_: None), raising=False
+    )
 
     result = kerasdist.launch(python(TALK))
 
