@@ -174,7 +174,7 @@ class StepRecord:
         return (
             step is not None
             and step.trial is None
-            and not step.options.is_quiet
+            and not step.options.is_unobserved
             and peers.is_chief(self._strategy)
             and peers.replica_id() == peers.local_replicas(self._strategy)[0]
         )

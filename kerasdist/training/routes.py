@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import weakref
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -53,8 +54,8 @@ from kerasdist.training.replica.replicas import StepOptions
 from kerasdist.training.report import chief, model_file
 from kerasdist.training.report.callback_list import CallbackList
 from kerasdist.training.step import (
+    custom_functions,
     inner_functions,
-    own_functions,
     reduction_notes,
     replica_run,
     variable_creation,
@@ -126,10 +127,10 @@ def _make_train_function(original, model, force=False):
             weighs_loss=custom_parts.is_original_step(model.train_step),
             callbacks=callbacks,
             before_first=functools.partial(slots.make, model),
-            rehearse=fit.TrialOfFit.warn_of_differences if fit.is_due(model) else None,
+            trial=fit.TrialOfFit.warn_of_differences if fit.is_due(model) else None,
         )
     model.train_function.restart()
-    own_functions.note_ours(model.train_function)
+    custom_functions.note_ours(model.train_function)
     return model.train_function
 
 
@@ -140,11 +141,11 @@ def _check(model):
         worker_step_function.check(model)
 
 
-def _make_step(model, step, *, rehearse, **arguments) -> TrainFunction:
+def _make_step(model, step, *, trial, **arguments) -> TrainFunction:
     if traits.is_async(model.distribute_strategy):
         return WorkerStepFunction(model, step, **arguments)
     whole_metrics.prepare(model)
-    return StepFunction(model, step, rehearse=rehearse, **arguments)
+    return StepFunction(model, step, trial=trial, **arguments)
 
 
 def _fits(train_function, callbacks) -> bool:
@@ -172,10 +173,10 @@ def _make_test_function(original, model, force=False):
             returns_metrics=custom_parts.returns_original_metrics(model, "test_step"),
             weighs_loss=False,
             trains=False,
-            rehearse=evaluate.TrialOfEvaluate.warn_of_differences if is_tried else None,
+            trial=evaluate.TrialOfEvaluate.warn_of_differences if is_tried else None,
         )
     model.test_function.restart()
-    own_functions.note_ours(model.test_function)
+    custom_functions.note_ours(model.test_function)
     return model.test_function
 
 
@@ -200,7 +201,7 @@ def _outside_scopes(original, model, *args, **kwargs):
         with scopes.outside_scopes() if is_inside else contextlib.nullcontext():
             return original(model, *args, **kwargs)
     runtime.check_not_forked()
-    with scopes.outside_scopes(), own_functions.adapted(model):
+    with scopes.outside_scopes(), custom_functions.adapted(model):
         return original(model, *args, **kwargs)
 
 
@@ -355,7 +356,7 @@ def _epoch_logs(original, model, logs):
         return original(model, logs.nested())
 
 
-def _make_epoch_iterator(original, *args, distribute_strategy=None, **kwargs):
+def _make_epoch_iterator(original, *args, distribute_strategy: Any = None, **kwargs):
     make = original
     if traits.is_async(distribute_strategy) and not running_call.reads_whole_data():
         make = WorkerEpochIterator

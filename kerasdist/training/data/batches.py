@@ -42,7 +42,7 @@ class Shares:
     are_whole: bool = False
 
 
-def whole_for_each(batch, strategy) -> Shares:
+def whole_for_each(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
     """Returns all of a global batch for each replica of this worker.
 
     One of a distributed dataset is all of it where there is one worker.
@@ -59,7 +59,7 @@ def whole_for_each(batch, strategy) -> Shares:
     )
 
 
-def shares_of(batch, strategy) -> Shares:
+def shares_of(batch: Any, strategy: tf.distribute.Strategy) -> Shares:
     """Returns what each replica of this worker gets of a global or of a distributed batch."""
     if divided_values.is_distributed(batch):
         data = strategy.experimental_local_results(batch)
@@ -82,7 +82,7 @@ def shares_of(batch, strategy) -> Shares:
     return Shares(data=data, counts=counts, total=total, may_be_empty=may_be_empty)
 
 
-def shares_of_own(batch, strategy, size, total) -> Shares:
+def shares_of_own(batch: Any, strategy: tf.distribute.Strategy, size: Any, total: Any) -> Shares:
     """Returns the shares of a batch that this worker has read for itself.
 
     Args:
@@ -96,7 +96,7 @@ def shares_of_own(batch, strategy, size, total) -> Shares:
     return Shares(data=data, counts=counts, total=tf.cast(total, tf.int32), may_be_empty=True)
 
 
-def local_shares_of(batch, strategy) -> tuple:
+def local_shares_of(batch: Any, strategy: tf.distribute.Strategy) -> tuple:
     """Returns a batch split over the replicas of this worker alone."""
     if divided_values.is_distributed(batch):
         data = strategy.experimental_local_results(batch)
@@ -104,14 +104,14 @@ def local_shares_of(batch, strategy) -> tuple:
     return split(batch, len(peers.local_replicas(strategy)))
 
 
-def local_counts_of(batch, strategy) -> list:
+def local_counts_of(batch: Any, strategy: tf.distribute.Strategy) -> list:
     """Returns the examples of each replica of this worker in `local_shares_of(batch)`."""
     if divided_values.is_distributed(batch):
         return [num_examples(each) for each in strategy.experimental_local_results(batch)]
     return counts_of(num_examples(batch), len(peers.local_replicas(strategy)))
 
 
-def split(batch, num_replicas: int, replicas: range | None = None) -> tuple:
+def split(batch: Any, num_replicas: int, replicas: range | None = None) -> tuple:
     """Splits a global batch into one contiguous share for each replica.
 
     Args:
@@ -133,7 +133,7 @@ def split(batch, num_replicas: int, replicas: range | None = None) -> tuple:
     return tuple(tf.nest.pack_sequence_as(batch, shares) for shares in zip(*sliced, strict=True))
 
 
-def counts_of(total, num_replicas: int, replicas: range | None = None) -> list:
+def counts_of(total: Any, num_replicas: int, replicas: range | None = None) -> list:
     """Returns the examples that each replica gets: 1 example over 4 gives 1, 0, 0 and 0.
 
     Args:
@@ -148,10 +148,10 @@ def counts_of(total, num_replicas: int, replicas: range | None = None) -> list:
     ]
 
 
-def dataset_of(batch, element_spec) -> tf.data.Dataset:
+def dataset_of(batch: Any, element_spec: Any) -> tf.data.Dataset:
     """Returns a dataset of one batch, in the form that `element_spec` gives to its shapes."""
 
-    def leaf(value, spec):
+    def leaf(value: Any, spec: Any):
         if not isinstance(value, tf.Tensor):
             return value
         return tf.compat.v1.placeholder_with_default(value, spec.shape)
@@ -161,17 +161,17 @@ def dataset_of(batch, element_spec) -> tf.data.Dataset:
     )
 
 
-def as_tensors(batch):
+def as_tensors(batch: Any):
     """Returns a batch with tensors for its arrays and numbers."""
 
-    def tensor(leaf):
+    def tensor(leaf: Any):
         is_kept = leaf is None or tf.is_tensor(leaf) or divided_values.is_distributed(leaf)
         return leaf if is_kept else tf.convert_to_tensor(leaf)
 
     return tf.nest.map_structure(tensor, batch)
 
 
-def without_optionals(batch):
+def without_optionals(batch: Any):
     """Returns a batch with None where Keras' readers of Python data had to put an Optional."""
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
@@ -187,7 +187,7 @@ def joined(parts: Sequence):
     return tf.concat(list(parts), axis=0)
 
 
-def rows(leaf, start, end):
+def rows(leaf: Any, start: Any, end: Any):
     """Returns `leaf[start:end]` of a tensor, sparse or ragged ones too."""
     if not isinstance(leaf, tf.SparseTensor):
         return leaf[start:end]
@@ -200,7 +200,7 @@ def rows(leaf, start, end):
     return tf.SparseTensor(sliced.indices, sliced.values, shape)
 
 
-def num_examples(data) -> Any:
+def num_examples(data: Any) -> Any:
     """Returns the length of the first axis of `data`'s first tensor; 1 for scalars and no data."""
     for leaf in tf.nest.flatten(data):
         if has_first_axis(leaf):
@@ -208,12 +208,12 @@ def num_examples(data) -> Any:
     return 1
 
 
-def has_first_axis(leaf) -> bool:
+def has_first_axis(leaf: Any) -> bool:
     """Whether a leaf of a batch is a tensor with examples: no scalar, and no None."""
     return getattr(leaf, "shape", None) is not None and leaf.shape.rank != 0
 
 
-def _size(leaf):
+def _size(leaf: Any):
     """Returns the length of the first axis: int where it is known, else int32 scalar."""
     if isinstance(leaf, tf.RaggedTensor):
         size = tf.cast(leaf.nrows(), tf.int32)
@@ -226,14 +226,14 @@ def _size(leaf):
     return int(size) if tf.executing_eagerly() else size
 
 
-def _split_leaf(leaf, num_replicas, replicas):
+def _split_leaf(leaf: Any, num_replicas: int, replicas: range):
     if not has_first_axis(leaf):
         return [leaf] * len(replicas)
     size = _size(leaf)
     return [rows(leaf, *_bounds(size, num_replicas, replica)) for replica in replicas]
 
 
-def _bounds(size, num_replicas, replica) -> tuple:
+def _bounds(size: Any, num_replicas: int, replica: int) -> tuple:
     """Returns the first row of a replica and the one behind its last; one row where it has none."""
     start, end = _start(size, num_replicas, replica), _start(size, num_replicas, replica + 1)
     if isinstance(size, int):
@@ -242,7 +242,7 @@ def _bounds(size, num_replicas, replica) -> tuple:
     return tf.where(is_empty, tf.maximum(size - 1, 0), start), tf.where(is_empty, size, end)
 
 
-def _start(size, num_replicas, replica):
+def _start(size: Any, num_replicas: int, replica: int):
     # Rounded up, so that the first replicas get the examples that are over.
     return -((-size * replica) // num_replicas)
 
@@ -271,26 +271,26 @@ def _lend(group: list, counts: list) -> list:
     ]
 
 
-def _made_up(leaf):
+def _made_up(leaf: tf.Tensor):
     """Returns one example that divisions and logarithms can do with."""
     shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
     value = "" if leaf.dtype == tf.string else 1 if leaf.dtype.is_floating else 0
     return tf.fill(shape, tf.cast(value, leaf.dtype) if value != "" else value)
 
 
-def _has_batch_axis(batch) -> bool:
+def _has_batch_axis(batch: Any) -> bool:
     return any(map(has_first_axis, tf.nest.flatten(batch)))
 
 
-def _all_static(counts) -> bool:
+def _all_static(counts: list) -> bool:
     return all(isinstance(count, int) for count in counts)
 
 
-def _sum(counts):
+def _sum(counts: list):
     return sum(counts) if _all_static(counts) else tf.add_n(counts)
 
 
-def in_one_piece(batch, strategy):
+def in_one_piece(batch: Any, strategy: tf.distribute.Strategy):
     """Returns a batch of this worker; one of a distributed dataset with its parts joined."""
     if not divided_values.is_distributed(batch):
         return batch

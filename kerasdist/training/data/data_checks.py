@@ -1,5 +1,8 @@
 """Finds data, losses and metrics that cannot give a right number."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,7 +13,9 @@ from kerasdist.training.context import peers
 from kerasdist.training.hooks import divided_values
 
 
-def note_infinite(variable, model, batch, *, is_first) -> list:
+def note_infinite(
+    variable: tf.Variable, model: keras.Model, batch: Any, *, is_first: tf.Tensor
+) -> list:
     """Notes whether labels and sample weights of the first batch are numbers.
 
     Losses of the user's own may give NaN a meaning, so only Keras' losses are looked at.
@@ -39,7 +44,7 @@ def note_infinite(variable, model, batch, *, is_first) -> list:
     return [tf.cond(is_first, note, lambda: False)]
 
 
-def warn_of_infinite(variable) -> None:
+def warn_of_infinite(variable: Any) -> None:
     """Warns of what `note_infinite` has noted."""
     for part, is_infinite in zip(("labels", "sample weights"), variable.numpy(), strict=True):
         if is_infinite:
@@ -50,7 +55,7 @@ def warn_of_infinite(variable) -> None:
             )
 
 
-def check_can_predict(model, data) -> None:
+def check_can_predict(model: Any, data: Any) -> None:
     """Checks that every worker can predict all data.
 
     Args:
@@ -69,7 +74,7 @@ def check_can_predict(model, data) -> None:
         )
 
 
-def digest(batch):
+def digest(batch: Any):
     """Returns a number that differs for different global batches: float64 scalar.
 
     Sums over the examples, each times its position, so that the order counts too. 0 for batches
@@ -89,7 +94,7 @@ def digest(batch):
     return tf.add_n(numbers)
 
 
-def check_equal_batches(strategy, digest_of_worker: float) -> None:
+def check_equal_batches(strategy: tf.distribute.Strategy, digest_of_worker: float) -> None:
     """Checks that all workers read the same first batch of an epoch; all of them must call it.
 
     Raises:
@@ -107,7 +112,7 @@ def check_equal_batches(strategy, digest_of_worker: float) -> None:
         )
 
 
-def check_equal_num_batches(strategy, num_batches: int | None) -> None:
+def check_equal_num_batches(strategy: tf.distribute.Strategy, num_batches: int | None) -> None:
     """Checks that the data of all workers has the same length; all of them must call it.
 
     Args:
@@ -130,12 +135,12 @@ def check_equal_num_batches(strategy, num_batches: int | None) -> None:
         )
 
 
-def _of_each(strategy, numbers) -> str:
+def _of_each(strategy: tf.distribute.Strategy, numbers: Iterable[int]) -> str:
     pairs = zip(numbers, peers.tasks(strategy), strict=True)
     return ", ".join(f"{number if number >= 0 else 'unknown'} on {task}" for number, task in pairs)
 
 
-def check_equal_lengths(strategy, num_examples: int) -> None:
+def check_equal_lengths(strategy: tf.distribute.Strategy, num_examples: int) -> None:
     """Checks that all workers evaluated the same data; all of them must call it.
 
     Args:
@@ -156,7 +161,7 @@ def check_equal_lengths(strategy, num_examples: int) -> None:
         )
 
 
-def check_metrics(model, logs) -> None:
+def check_metrics(model: keras.Model, logs: dict) -> None:
     """Checks that the results of the user's own metrics are scalars, or dicts of scalars.
 
     Some of Keras' metrics return a value for each class, which is left to them.
@@ -174,7 +179,7 @@ def check_metrics(model, logs) -> None:
             )
 
 
-def _floats_of(part, strategy) -> list:
+def _floats_of(part: Any, strategy: tf.distribute.Strategy) -> list:
     leaves = [
         leaf
         for distributed in tf.nest.flatten(part)
@@ -183,5 +188,5 @@ def _floats_of(part, strategy) -> list:
     return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating]
 
 
-def _has_infinite(leaves):
+def _has_infinite(leaves: list):
     return tf.reduce_any([tf.reduce_any(~tf.math.is_finite(leaf)) for leaf in leaves] or [False])

@@ -18,6 +18,7 @@ import _thread
 import ctypes
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from kerasdist.lifetime.process_end import at_end
 from kerasdist.training.context.announcements import announce
@@ -61,13 +62,13 @@ class _Deletions:
                 announce(f"Waiting for TensorFlow to end its data, at most {most_secs:g} s.")
                 _has_ended(done, start + most_secs)
 
-    def _run(self, references: list, done) -> None:
+    def _run(self, references: list, done: _thread.LockType) -> None:
         references.clear()
         self._running.pop(done)
         done.release()
 
 
-def _has_ended(done, until: float) -> bool:
+def _has_ended(done: _thread.LockType, until: float) -> bool:
     return done.acquire(timeout=max(0.0, until - time.monotonic()))
 
 
@@ -88,7 +89,7 @@ class DataSource:
         self,
         iterator: Iterator,
         *,
-        next_size=None,
+        next_size: Any = None,
         is_distributed: bool = False,
         calls_python: bool = False,
     ):

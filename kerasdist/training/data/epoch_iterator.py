@@ -59,7 +59,7 @@ class GlobalBatches:
         """Whether a batch has a value for each replica already."""
         return self.source.is_distributed
 
-    def answer(self, num_taken: int, next_size=None) -> None:
+    def answer(self, num_taken: int, next_size: Any = None) -> None:
         """Notes what the step function did.
 
         Args:
@@ -98,7 +98,14 @@ class EpochIterator(keras_fit.EpochIterator):
         ValueError: The workers have different numbers of batches.
     """
 
-    def __init__(self, x=None, *args, class_weight=None, distribute_strategy, **kwargs):
+    def __init__(
+        self,
+        x: Any = None,
+        *args: Any,
+        class_weight: dict | None = None,
+        distribute_strategy: tf.distribute.Strategy,
+        **kwargs: Any,
+    ):
         self._strategy = distribute_strategy
         is_function = input_functions.is_function(x)
         if is_function:
@@ -207,7 +214,7 @@ class EpochIterator(keras_fit.EpochIterator):
         self._next_iterator = None if is_between else source
         return epoch + is_between
 
-    def _pass_over(self, num_steps):
+    def _pass_over(self, num_steps: float):
         """Begins an epoch and reads so many of its steps, or all; returns its iterator."""
         iterator = super().__iter__()
         num_passed = 0
@@ -224,7 +231,7 @@ class EpochIterator(keras_fit.EpochIterator):
                 break
         return iterator
 
-    def _read_past(self, batches) -> int:
+    def _read_past(self, batches: GlobalBatches) -> int:
         """Reads the batches of a call; returns how many there were."""
         num_taken, next_size = 0, None
         for _ in range(batches.num_steps):
@@ -284,14 +291,14 @@ class EpochIterator(keras_fit.EpochIterator):
         self._state = self._state_of(iterator)
         return iterator
 
-    def _state_of(self, iterator) -> bytes | None:
+    def _state_of(self, iterator: Iterator) -> bytes | None:
         if not (self._has_small_state and running_call.keeps_data_state()):
             return None
         state = dataset_adapter.portable_state(iterator)
         self._has_small_state = state is not None  # TensorFlow logs each time that it has none.
         return state
 
-    def _source_of(self, iterator) -> DataSource:
+    def _source_of(self, iterator: Iterator) -> DataSource:
         if self._own_data is not None:
             *_, size = next(iterator)
             next_size = peers.sum_over(self._strategy, size)
@@ -315,7 +322,7 @@ class EpochIterator(keras_fit.EpochIterator):
         # Data of unknown length has ended, as it should; Keras warns there, too.
 
 
-def _with_class_weight(iterator, class_weight, strategy):
+def _with_class_weight(iterator: Iterator, class_weight: dict, strategy: tf.distribute.Strategy):
     """Yields distributed batches with the weight of each example's class as `sample_weight`."""
     weigh = keras_fit.class_weight_function(class_weight)
     first, *_ = peers.local_replicas(strategy)

@@ -7,6 +7,7 @@ one in the middle of a step. A file that holds all examples already is only read
 import contextlib
 import os
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +16,7 @@ from kerasdist.private import dataset_adapter
 from kerasdist.training.context import peers, running_call
 
 
-def check(dataset, strategy) -> None:
+def check(dataset: Any, strategy: tf.distribute.Strategy) -> None:
     """Checks that no two workers are about to write the same file; all of them must call it.
 
     Machines may have a disk of their own under the same path, so each worker looks for a mark that

@@ -11,6 +11,8 @@ To know that without a message of its own, a worker looks one batch ahead, and s
 next batch with the gradients of this one.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from kerasdist.private import dataset_adapter
@@ -22,7 +24,7 @@ from kerasdist.training.data.transformations import Transformations
 _Policy = tf.data.experimental.AutoShardPolicy
 
 
-def shard(dataset, strategy) -> tf.data.Dataset | None:
+def shard(dataset: Any, strategy: tf.distribute.Strategy) -> tf.data.Dataset | None:
     """Returns the part of a dataset that this worker reads, or None where it is not by file.
 
     Args:
@@ -60,13 +62,13 @@ def with_next_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return endless.scan((first, tf.constant(0, tf.int64)), _look_ahead)
 
 
-def _without_names(dataset):
+def _without_names(dataset: tf.data.Dataset):
     # Specs with names, as those of Ray's datasets, cannot be concatenated with any others.
     spec = dataset.element_spec
     return dataset.map(lambda *parts: tf.nest.pack_sequence_as(spec, tf.nest.flatten(parts)))
 
 
-def _look_ahead(last, batch):
+def _look_ahead(last: tuple, batch: Any):
     size = tf.cast(batches.num_examples(batch), tf.int64)
     # After the last batch an example of it stands in: see `batches`.
     one = tf.nest.map_structure(lambda part: part[:1], last[0])
@@ -74,20 +76,22 @@ def _look_ahead(last, batch):
     return (batch, size), (*last, size)
 
 
-def _empty(spec):
+def _empty(spec: tf.TensorSpec):
     return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
 
 
-def _one(spec):
+def _one(spec: tf.TensorSpec):
     return tf.zeros([1, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
 
 
-def _transformations_of(dataset) -> Transformations | None:
+def _transformations_of(dataset: tf.data.Dataset) -> Transformations | None:
     definition = dataset_adapter.definition_of(dataset)
     return Transformations(definition) if definition else None
 
 
-def _obstacle(dataset, transformations, num_files, num_workers) -> str | None:
+def _obstacle(
+    dataset: tf.data.Dataset, transformations: Transformations, num_files: int, num_workers: int
+) -> str | None:
     """Returns why each worker cannot read some of the files alone; None where it can."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (_Policy.AUTO, _Policy.FILE):
@@ -108,7 +112,7 @@ def _obstacle(dataset, transformations, num_files, num_workers) -> str | None:
     return None
 
 
-def _announce(num_files, num_workers, *, is_by_file, obstacle):
+def _announce(num_files: int | None, num_workers: int, *, is_by_file: bool, obstacle: str | None):
     how = "every worker reads all of it and takes its part of each batch"
     if is_by_file:
         how = f"{num_files} files, each read by one of {num_workers} workers"

@@ -21,11 +21,11 @@ class FirstAxes:
     """The lengths of the first axes in the first batch, which a trace may not know.
 
     Args:
-        is_of_stock_step: Whether the batch is for one of Keras' own steps.
+        is_of_original_step: Whether the batch is for one of Keras' own steps.
     """
 
-    def __init__(self, *, is_of_stock_step: bool = True):
-        self._is_of_stock_step = is_of_stock_step
+    def __init__(self, *, is_of_original_step: bool = True):
+        self._is_of_original_step = is_of_original_step
         with tf.device("CPU:0"):
             empty = tf.zeros([0], tf.int32)
             self._noted: Any = tf.Variable(empty, shape=[None], trainable=False)
@@ -39,7 +39,7 @@ class FirstAxes:
         self._noted.assign([])
         self._seen = []
 
-    def see(self, batch, num_parts: int) -> None:
+    def see(self, batch: Any, num_parts: int) -> None:
         """Notes the lengths in a first batch that is there before the trace, which may fail.
 
         Args:
@@ -50,7 +50,7 @@ class FirstAxes:
         self._seen = [batches.num_examples(leaf) for leaf in leaves.values()]
         self._names, self._num_parts = list(leaves), num_parts
 
-    def note(self, batch, num_parts: int, *, is_first) -> list:
+    def note(self, batch: Any, num_parts: int, *, is_first: tf.Tensor) -> list:
         """Notes the lengths in the first batch.
 
         Args:
@@ -84,14 +84,14 @@ class FirstAxes:
         if not sizes or set(sizes) <= {sizes[0], 1}:
             return None
         is_even = all(size == 1 or size % self._num_parts == 0 for size in sizes)
-        if not self._is_of_stock_step and is_even:
+        if not self._is_of_original_step and is_even:
             return None
         told = ", ".join(f"{name} {size}" for name, size in zip(self._names, sizes, strict=True))
         divided = (
             f"The tensors of a batch differ in the length of their first axis: {told}. Each is "
             f"divided into {self._num_parts} parts along it, one for each replica"
         )
-        if not self._is_of_stock_step:
+        if not self._is_of_original_step:
             return (
                 f"{divided}: rows that belong together may come to different replicas, and a mean "
                 f"over uneven parts counts as if these had the lengths of those of {self._names[0]}"
@@ -111,7 +111,7 @@ class FirstAxes:
             warn(text)
 
 
-def _leaves_of(batch) -> dict:
+def _leaves_of(batch: Any) -> dict:
     """Returns the tensors of a batch that have a first axis, by their names in words of Keras."""
     parts = batch if isinstance(batch, tuple | list) and len(batch) <= 3 else (batch,)
     names = ("x", "y", "sample_weight")

@@ -1,5 +1,7 @@
 """Gathers the first examples of each worker on all of them, where each reads data of its own."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,7 +9,7 @@ from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 
 
-def gathered_rows(batch, strategy, num_examples, number: int):
+def gathered_rows(batch: Any, strategy: tf.distribute.Strategy, num_examples: Any, number: int):
     """Returns the first examples of each worker, joined, or None where they cannot be sent.
 
     All workers must call it, and get the same.
@@ -32,7 +34,7 @@ def gathered_rows(batch, strategy, num_examples, number: int):
     return tf.nest.pack_sequence_as(batch, rows)
 
 
-def _is_sent(leaf) -> bool:
+def _is_sent(leaf: Any) -> bool:
     """Whether a part of a batch is numbers that a float64 holds, with a row for each example."""
     if not isinstance(leaf, tf.Tensor) or not batches.has_first_axis(leaf):
         return False
@@ -41,7 +43,7 @@ def _is_sent(leaf) -> bool:
     return leaf.dtype.is_floating or leaf.dtype.is_bool or leaf.dtype.is_integer
 
 
-def _joined(leaf, strategy, own: slice, total: int) -> tf.Tensor:
+def _joined(leaf: Any, strategy: tf.distribute.Strategy, own: slice, total: int) -> tf.Tensor:
     rows = np.zeros((total, *leaf.shape[1:]))
     rows[own] = tf.cast(leaf[: own.stop - own.start], tf.float64)
     return tf.cast(peers.sum_over(strategy, rows), leaf.dtype)

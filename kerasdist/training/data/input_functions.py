@@ -14,6 +14,9 @@ that is the global batch; of several workers, each one's part of it; with parame
 step is one worker's, the whole batch. `get_per_replica_batch_size` gives the right size everywhere.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -21,12 +24,12 @@ from kerasdist.training.context import peers, running_call, traits
 from kerasdist.training.data import file_shards
 
 
-def is_function(x) -> bool:
+def is_function(x: Any) -> bool:
     """Whether what was given as data is a function that makes it."""
     return callable(x) and not isinstance(x, (tf.data.Dataset, keras.utils.PyDataset))
 
 
-def dataset_of_worker(function, strategy) -> tf.data.Dataset:
+def dataset_of_worker(function: Callable, strategy: tf.distribute.Strategy) -> tf.data.Dataset:
     """Returns the dataset that a function makes for this worker; in `predict` that of all data.
 
     With parameter servers it is that of the first worker.
@@ -39,7 +42,9 @@ def dataset_of_worker(function, strategy) -> tf.data.Dataset:
     return make(function, num_workers=num_workers, index=index, num_replicas=num_workers)
 
 
-def make(function, *, num_workers: int, index: int, num_replicas: int = 1) -> tf.data.Dataset:
+def make(
+    function: Callable, *, num_workers: int, index: int, num_replicas: int = 1
+) -> tf.data.Dataset:
     """Calls a function of the InputContext.
 
     Args:
@@ -60,7 +65,7 @@ def make(function, *, num_workers: int, index: int, num_replicas: int = 1) -> tf
     return dataset
 
 
-def share(dataset, strategy) -> tf.data.Dataset | None:
+def share(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.data.Dataset | None:
     """Returns a worker's dataset with the sizes of its batches (see `file_shards`).
 
     Returns:

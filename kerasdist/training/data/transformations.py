@@ -5,6 +5,7 @@ some of the files. Others do not: `take(40)` would take 40 examples of each work
 """
 
 import re
+from typing import Any
 
 import tensorflow as tf
 
@@ -48,7 +49,7 @@ class Transformations:
         """The last one that needs all files, as a program calls it; or None."""
         return next(filter(None, map(self._of_whole_data, self._chain)), None)
 
-    def _of_whole_data(self, node) -> str | None:
+    def _of_whole_data(self, node: Any) -> str | None:
         name = _name(node.op)
         called = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         if name not in _OF_A_PART:
@@ -60,19 +61,19 @@ class Transformations:
             return f"{called}(drop_remainder=True)"
         return None
 
-    def _reads(self, node) -> bool:
+    def _reads(self, node: Any) -> bool:
         """Whether an operation reads files, itself or for each of its elements."""
         if _name(node.op) not in _CALLERS:
             return _name(node.op) in _READERS
         function = self._functions[node.attr["f"].func.name]
         return any(map(self._reads, function.node_def))
 
-    def _constant(self, node, index):
+    def _constant(self, node: Any, index: int):
         """Returns the value of an input; None for one that is no constant."""
         value = self._input(node, index)
         return tf.make_ndarray(value.attr["value"].tensor) if value.op == "Const" else None
 
-    def _input(self, node, index):
+    def _input(self, node: Any, index: int):
         return self._nodes[node.input[index].partition(":")[0]]
 
 

@@ -110,7 +110,7 @@ class StepCallback(UpdateCallback):
         """Whether it may look at one of the next `num_steps` steps, as it does now and then.
 
         Steps at which no callback looks are compiled without what that takes; see
-        `Replica.is_quiet`. All workers must give the same answer. Overridden by callbacks that
+        `Replica.is_unobserved`. All workers must give the same answer. Overridden by callbacks that
         look at few steps.
         """
         return True

@@ -170,7 +170,7 @@ class WorkerEpochIterator(EpochIterator):
         x: Any = None,
         *args: Any,
         class_weight: dict | None = None,
-        distribute_strategy: tf.distribute.Strategy | None,
+        distribute_strategy: tf.distribute.Strategy,
         **kwargs: Any,
     ):
         self._function = None

@@ -136,7 +136,7 @@ class StepOptions:
     Attributes:
         weighs_loss: Whether the step can weigh the loss; see `Replica.weighs_loss`.
         callbacks: The update callbacks of the `fit` that runs.
-        is_quiet: Whether none of them looks at this step; see `StepCallback.looks_within`.
+        is_unobserved: Whether none of them looks at this step; see `StepCallback.looks_within`.
         may_discard: Whether a callback may discard the step, which then sets no state.
         make_delivery: Returns how the aggregated gradients reach the variables.
         times: `StepTimes` that measure the messages between replicas, or None.
@@ -148,7 +148,7 @@ class StepOptions:
 
     weighs_loss: bool = False
     callbacks: tuple = ()
-    is_quiet: bool = False
+    is_unobserved: bool = False
     may_discard: bool = False
     make_delivery: Callable = delivery.LocalDelivery
     times: Any = None

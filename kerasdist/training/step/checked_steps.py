@@ -139,7 +139,9 @@ class CheckedSteps:
         return method, iterator, tf.constant(num_steps)
 
     def _run(self, method: types.MethodType, *inputs: Any, **arguments: Any) -> Any:
-        return self._graphs.run(method, *inputs, is_quiet=self._steps.is_quiet, **arguments)
+        return self._graphs.run(
+            method, *inputs, is_unobserved=self._steps.is_unobserved, **arguments
+        )
 
     def _run_batch(self, batch: Any) -> None:
         self._run(self._steps.one, batch, reduce_retracing=True)
@@ -153,7 +155,9 @@ class CheckedSteps:
 
     def _build(self, method: types.MethodType, *inputs: Any, **arguments: Any) -> None:
         if self._is_to_be_built():
-            self._graphs.trace(method, *inputs, is_quiet=self._steps.is_quiet, **arguments)
+            self._graphs.trace(
+                method, *inputs, is_unobserved=self._steps.is_unobserved, **arguments
+            )
             self._check.note_built()
 
     def _check_batch(self, batch: Any) -> None:

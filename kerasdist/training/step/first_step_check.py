@@ -12,6 +12,7 @@ first step of the epoch that follows is then checked as well (`read_scalars`).
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import keras_layers
@@ -20,6 +21,7 @@ from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.data.gathered_rows import gathered_rows
 from kerasdist.training.gradients import own_apply
+from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.read_scalars import ReadScalars
 
 # Of each replica, of which the first step is looked at: as many as a trial can use.
@@ -35,19 +37,26 @@ class FirstStepCheck:
     Args:
         model: A compiled model of one of our strategies.
         step: Its `ModelStep`.
-        rehearse: Checks a batch, as `Trial.warn_of_differences` does; None for no check.
+        trial: Checks a batch, as `Trial.warn_of_differences` does; None for no check.
         before: Is called before it does, which takes longer than a step.
 
     Attributes:
         is_made: Whether a step has been checked.
     """
 
-    def __init__(self, model, step, rehearse: Callable | None, *, before: Callable[[], None]):
+    def __init__(
+        self,
+        model: keras.Model,
+        step: ModelStep,
+        trial: Callable | None,
+        *,
+        before: Callable[[], None],
+    ):
         self._model, self._step, self._before = model, step, before
-        self._rehearse: Any = rehearse
+        self._trial: Any = trial
         self._num_of_one = 0
         self._unchecked: list[str] = []
-        self._is_possible = rehearse is not None
+        self._is_possible = trial is not None
         self._scalars = ReadScalars(model)
         self._is_new = self._is_wanted_again = False
         self.is_made = False
@@ -99,10 +108,10 @@ class FirstStepCheck:
         return self._is_due() and keras_layers.is_built(self._model)
 
     def _is_due(self) -> bool:
-        return self._rehearse is not None and (self._is_wanted_again or not self.is_made)
+        return self._trial is not None and (self._is_wanted_again or not self.is_made)
 
-    def of_batch(self, batch, *, may_repeat: bool) -> bool:
-        """Checks the step of a batch where that is due; returns what `rehearse` does.
+    def of_batch(self, batch: Any, *, may_repeat: bool) -> bool:
+        """Checks the step of a batch where that is due; returns what `trial` does.
 
         Args:
             batch: The global batch, or some examples of it.
@@ -113,7 +122,7 @@ class FirstStepCheck:
         if _is_one_example(batch):
             self._num_of_one += 1
             if self._num_of_one == _MOST_OF_ONE:  # Nor will the next one be any other.
-                self._rehearse = None
+                self._trial = None
             return False
         self.is_made = self._is_new = True
         self._is_wanted_again = False
@@ -121,7 +130,7 @@ class FirstStepCheck:
         self._before()
         with own_apply.routed(self._model):
             return bool(
-                self._rehearse(
+                self._trial(
                     *(self._model, self._step.step, batch),
                     note_unchecked=self._unchecked.append,
                     may_repeat=may_repeat,
@@ -129,7 +138,7 @@ class FirstStepCheck:
                 )
             )
 
-    def of_own_batch(self, batch, num_examples, *, may_repeat: bool) -> bool:
+    def of_own_batch(self, batch: Any, num_examples: Any, *, may_repeat: bool) -> bool:
         """Checks the step of a batch of which each worker has its own part; see `of_batch`.
 
         Args:
@@ -142,11 +151,11 @@ class FirstStepCheck:
             number = _EXAMPLES_OF_REPLICA * len(peers.local_replicas(strategy))
             batch = gathered_rows(batch, strategy, num_examples, number)
         if batch is None:  # Nor will the next one be.
-            self._rehearse = None
+            self._trial = None
             return False
         return self.of_batch(batch, may_repeat=may_repeat)
 
 
-def _is_one_example(batch) -> bool:
+def _is_one_example(batch: Any) -> bool:
     leaves = filter(batches.has_first_axis, tf.nest.flatten(batch))
     return {batches.num_examples(leaf) for leaf in leaves} == {1}

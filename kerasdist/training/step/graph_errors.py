@@ -2,7 +2,9 @@
 
 import itertools
 import re
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts
@@ -58,7 +60,9 @@ def describe_unchecked(what: str, error: Exception) -> str:
     )
 
 
-def describe_failure(error: Exception, model, step, differing: str | None = None) -> str:
+def describe_failure(
+    error: Exception, model: keras.Model, step: Any, differing: str | None = None
+) -> str:
     """Returns in words that a step fails with parts of a batch, and not with all of it.
 
     Args:
@@ -74,7 +78,9 @@ def describe_failure(error: Exception, model, step, differing: str | None = None
     return f"The step fails with a part of the batch, and not with all of it: {line}."
 
 
-def of_parts(error: Exception, model, step, differing: str | None = None) -> Exception:
+def of_parts(
+    error: Exception, model: keras.Model, step: Any, differing: str | None = None
+) -> Exception:
     """Returns an error of a step on several replicas, with what each replica was given.
 
     Args:

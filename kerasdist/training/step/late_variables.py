@@ -8,7 +8,8 @@ early.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,14 +17,14 @@ from kerasdist.private import scopes
 
 
 @contextlib.contextmanager
-def made_at_once(strategy) -> Generator[None]:
+def made_at_once(strategy: tf.distribute.Strategy) -> Generator[None]:
     """Lets variables that the replicas ask for while they are traced be made outside of the trace.
 
     Args:
         strategy: Whose replicas are traced inside.
     """
 
-    def create(next_creator, **kwargs):
+    def create(next_creator: Callable, **kwargs: Any):
         if _is_of_graph(kwargs.get("initial_value")):  # Of the trace: cannot be known outside.
             return next_creator(**kwargs)
         beside = kwargs.pop("colocate_with", None)
@@ -40,5 +41,5 @@ def made_at_once(strategy) -> Generator[None]:
         yield
 
 
-def _is_of_graph(value) -> bool:
+def _is_of_graph(value: Any) -> bool:
     return tf.is_tensor(value) and tf.is_symbolic_tensor(value)

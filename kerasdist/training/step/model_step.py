@@ -60,7 +60,7 @@ class ModelStep:
         num_examples: int64 variable, the examples of all steps since it was set to 0.
         losses: See `train_function`.
         times: Where the time of the steps goes; see `train_function`.
-        is_quiet: Whether no callback looks at a step that is traced now; see
+        is_unobserved: Whether no callback looks at a step that is traced now; see
             `StepCallback.looks_within`.
     """
 
@@ -92,14 +92,14 @@ class ModelStep:
         self.times = make_times(is_on=any(callback.measures_time for callback in of_step))
         self._may_discard = any(callback.guards_update for callback in of_step)
         self.callbacks = callbacks
-        self.is_quiet = False
+        self.is_unobserved = False
         self._num_traces_again = 0
         self.logs = StepLogs(model, returns_metrics=returns_metrics, callbacks=callbacks)
         is_remote = traits.has_remote_variables(self._strategy)
         with self._strategy.scope() if is_remote else tf.device("CPU:0"):
             self.num_examples = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._has_infinite = tf.Variable([False, False], trainable=False)
-        self.first_axes = FirstAxes(is_of_stock_step=custom_parts.is_original_step(step))
+        self.first_axes = FirstAxes(is_of_original_step=custom_parts.is_original_step(step))
         self._is_stock = custom_parts.is_original_step(step)
         self._has_to_warn = trains  # Of batch statistics, which a test_step does not compute.
         self._take_own: Any = None
@@ -225,7 +225,7 @@ class ModelStep:
         return StepOptions(
             weighs_loss=self._weighs_loss,
             callbacks=self.callbacks,
-            is_quiet=self.is_quiet,
+            is_unobserved=self.is_unobserved,
             may_discard=self._may_discard,
             make_delivery=self._make_delivery,
             times=self.times,

@@ -1,7 +1,9 @@
 """The function that `predict` calls for every batch."""
 
 from collections.abc import Callable
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_layers
@@ -31,7 +33,7 @@ class PredictFunction:
         describe_difference: That of `trial.predict`.
     """
 
-    def __init__(self, model, *, describe_difference: Callable):
+    def __init__(self, model: keras.Model, *, describe_difference: Callable):
         self._model, self._describe_difference = model, describe_difference
         self._strategy = model.distribute_strategy
         self._step = model.predict_step
@@ -53,16 +55,16 @@ class PredictFunction:
         ]
         return outputs[0] if len(outputs) == 1 else joined(*outputs)
 
-    def _compiled(self, method):
+    def _compiled(self, method: Callable):
         return method if self._model.run_eagerly else graph_function(method, reduce_retracing=True)
 
-    def _run_batch(self, batch):
+    def _run_batch(self, batch: Any):
         unchecked = None
         if self._is_check_due:
             unchecked = self._check(batches.in_one_piece(batch, self._strategy))
         try:
             outputs = self._run(batch)
-        except Exception as error:
+        except Exception as error:  # What the program ends with, said if whole batches work.
             if not self._is_divided:
                 raise
             return self._run_whole(batch, error)
@@ -70,7 +72,7 @@ class PredictFunction:
             warn(unchecked)
         return outputs
 
-    def _run_whole(self, batch, error: Exception):
+    def _run_whole(self, batch: Any, error: Exception):
         """Lets one replica predict whole batches, after an error with the parts of one.
 
         Where the whole batch ends with an error as well, it is the program's.
@@ -78,7 +80,7 @@ class PredictFunction:
         self._divide(False)
         try:
             outputs = self._run(batch)
-        except Exception:
+        except Exception:  # What the program ends with.
             self._divide(True)
             raise error from None
         difference = graph_errors.describe_error(error)
@@ -89,7 +91,7 @@ class PredictFunction:
         self._is_divided = is_divided
         self._run = self._compiled(self._predict)
 
-    def _check(self, batch) -> str | None:
+    def _check(self, batch: Any) -> str | None:
         """Looks whether the replicas can divide batches; they cannot divide one example.
 
         Returns:
@@ -110,7 +112,7 @@ class PredictFunction:
             warn(self._describe(difference))
         return None
 
-    def _make_variables(self, batch) -> bool:
+    def _make_variables(self, batch: Any) -> bool:
         """Makes the variables of the model as the first batch would; returns whether it has."""
         if keras_layers.is_built(self._model):
             return True
@@ -129,7 +131,7 @@ class PredictFunction:
             "outputs have a row for each example, which is computed from this example alone."
         )
 
-    def _predict(self, batch):
+    def _predict(self, batch: Any):
         if self._is_divided:
             return self._predict_parts(self._step, batch)
         batch = batches.in_one_piece(batch, self._strategy)
@@ -138,7 +140,7 @@ class PredictFunction:
             outputs = peers.on_replicas(self._strategy, lambda: self._step(batch))
         return self._strategy.experimental_local_results(outputs)[0]
 
-    def _predict_parts(self, step, batch):
+    def _predict_parts(self, step: Callable, batch: Any):
         replicas = peers.local_replicas(self._strategy)
         shares = batches.local_shares_of(batch, self._strategy)
         counts = batches.local_counts_of(batch, self._strategy)
@@ -153,7 +155,7 @@ class PredictFunction:
         return tf.nest.map_structure(lambda *parts: _of_replicas(parts, counts), *outputs)
 
 
-def joined(*structures):
+def joined(*structures: Any):
     """Returns structures of tensors, joined along their first axis; scalars get one."""
     if len(structures) == 1:
         return structures[0]
@@ -182,7 +184,7 @@ def _mean(parts: tuple, counts: list):
     return tf.cast(tf.reduce_sum(summed) / tf.reduce_sum(counts), dtype)
 
 
-def _cut(output, count):
+def _cut(output: tf.Tensor, count: Any):
     if isinstance(count, int) and count > 0:
         return output
     size = tf.cast(batches.num_examples(output), tf.int64)

@@ -11,6 +11,7 @@ another value, or the program does between two calls of `fit`. A vector may hold
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.private import custom_parts, keras_optimizers, variable_adapter
@@ -33,7 +34,7 @@ class ReadScalars:
         model: The model of the step.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model):
         self._model = model
         self._graph: Any = None  # Of the last trace.
         self._variables: list | None = None
@@ -108,7 +109,7 @@ def _show_all(checked: dict, now: dict) -> bool:
     return all(checked[key] in (None, value) for key, value in now.items())
 
 
-def _are_few_numbers(variable) -> bool:
+def _are_few_numbers(variable: Any) -> bool:
     dtype = variable.dtype
     are_numbers = dtype.is_floating or dtype.is_integer or dtype.is_bool
     size = variable.shape.num_elements()

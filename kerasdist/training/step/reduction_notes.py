@@ -4,6 +4,7 @@ Nothing is lost with them: `plan_training` says what is reduced, and how.
 """
 
 import functools
+import logging
 import re
 
 import tensorflow as tf
@@ -21,6 +22,6 @@ def hide() -> None:
     tf.get_logger().addFilter(_is_told)
 
 
-def _is_told(record) -> bool:
+def _is_told(record: logging.LogRecord) -> bool:
     is_note = record.levelname == "INFO" and _NOTE.match(record.getMessage())
     return not (is_note and strategy_adapter.is_adapted(tf.distribute.get_strategy()))

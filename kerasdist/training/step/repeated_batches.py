@@ -1,5 +1,9 @@
 """Batches that every replica has as a whole, where nothing else gives what one device gives."""
 
+from typing import Any
+
+import keras
+
 from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
@@ -18,7 +22,7 @@ class RepeatedBatches:
         are_possible: Whether the data of the running call allow it.
     """
 
-    def __init__(self, model, step: ModelStep):
+    def __init__(self, model: keras.Model, step: ModelStep):
         self._model = model
         self._strategy = model.distribute_strategy
         self._step = step
@@ -26,7 +30,7 @@ class RepeatedBatches:
         self.are_on = False
         self.are_possible = False
 
-    def see(self, data) -> None:
+    def see(self, data: Any) -> None:
         """Looks at the data of a call; warns if steps that need whole batches have them no longer.
 
         Args:
@@ -50,7 +54,7 @@ class RepeatedBatches:
         """Lets metrics be read as they were counted: each replica's may be of all examples."""
         whole_metrics.read_as_counted(self._model, are_whole=self.are_on)
 
-    def shares_of(self, batch) -> batches.Shares:
+    def shares_of(self, batch: Any) -> batches.Shares:
         """Returns what each replica has of a batch."""
         divide = batches.whole_for_each if self.are_on else batches.shares_of
         return divide(batch, self._strategy)
@@ -81,7 +85,7 @@ class RepeatedBatches:
         warn(text)
 
 
-def _are_of_all_workers(data) -> bool:
+def _are_of_all_workers(data: Any) -> bool:
     """Whether each worker has the batches of all workers, and not its own part of them."""
     if not isinstance(data, GlobalBatches):
         return True

@@ -34,7 +34,7 @@ class StepFunction(TrainFunction):
     Args:
         model: A compiled model of one of our strategies.
         step: The model's bound train_step or test_step.
-        rehearse: Looks at the first step before it runs, and at later ones that may show more; says
+        trial: Looks at the first step before it runs, and at later ones that may show more; says
             whether every replica is to have the whole batch, as `Trial.warn_of_differences`
             does; or None.
         **arguments: Further ones of `ModelStep`.
@@ -45,7 +45,7 @@ class StepFunction(TrainFunction):
         model: keras.Model,
         step: Callable,
         *,
-        rehearse: Callable | None = None,
+        trial: Callable | None = None,
         **arguments: Any,
     ):
         self._model = model
@@ -56,7 +56,7 @@ class StepFunction(TrainFunction):
         self._news = WorkerNews(model.distribute_strategy)
         self._repeated = RepeatedBatches(model, self._step)
         self._graphs = StepGraphs(model, self._repeated, expect_trace=self._news.expect_trace)
-        self._check = FirstStepCheck(model, self._step, rehearse, before=self._begin_check)
+        self._check = FirstStepCheck(model, self._step, trial, before=self._begin_check)
         self._steps = TracedSteps(
             model, self._step, self._repeated, self._news, tracing=self._tracing
         )

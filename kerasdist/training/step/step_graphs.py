@@ -5,7 +5,9 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kerasdist.training.hooks.graph_function import graph_function
@@ -26,11 +28,13 @@ class StepGraphs:
         expect_trace: Called before a graph is made, which takes long.
     """
 
-    def __init__(self, model, repeated: RepeatedBatches, *, expect_trace: Callable[[], None]):
+    def __init__(
+        self, model: keras.Model, repeated: RepeatedBatches, *, expect_trace: Callable[[], None]
+    ):
         self._model = model
         self._repeated = repeated
         self._expect_trace = expect_trace
-        # By the method, whether its steps are quiet, and whether they have whole batches.
+        # By the method, whether its steps are unobserved, and whether they have whole batches.
         self._graphs: dict = {}
         self._known: dict[tuple, _KnownCall] = {}  # By the same.
         self._is_tracing = False  # Still, where a trace has failed.
@@ -41,34 +45,36 @@ class StepGraphs:
         self._graphs.clear()
         self._known.clear()
 
-    def run(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments):
+    def run(self, method: types.MethodType, *inputs: Any, is_unobserved: bool, **arguments: Any):
         """Calls a method with some inputs, as a graph if the model is not eager.
 
         Args:
             method: What to run, with tensors, iterators and structures of them.
             *inputs: Its arguments.
-            is_quiet: Whether its steps are; such have graphs of their own.
+            is_unobserved: Whether its steps are; such have graphs of their own.
             **arguments: Further ones of `tf.function`.
         """
         if self._model.run_eagerly:
             return method(*inputs)
-        known = self._known.get(self._key(method, is_quiet))
+        known = self._known.get(self._key(method, is_unobserved))
         if known is not None and known.is_for(inputs) and not tf.config.functions_run_eagerly():
             return known(inputs)
         result = self._with_graph(
-            lambda graph: graph(*inputs), method, is_quiet=is_quiet, **arguments
+            lambda graph: graph(*inputs), method, is_unobserved=is_unobserved, **arguments
         )
         self.tell_failure()
-        key = self._key(method, is_quiet)
+        key = self._key(method, is_unobserved)
         self._known.pop(key, None)
         if _KnownCall.is_possible(inputs):
             self._known[key] = _KnownCall(self._graphs[key], inputs[0])
         return result
 
-    def _key(self, method: types.MethodType, is_quiet: bool) -> tuple:
-        return method.__name__, is_quiet, self._repeated.are_on
+    def _key(self, method: types.MethodType, is_unobserved: bool) -> tuple:
+        return method.__name__, is_unobserved, self._repeated.are_on
 
-    def trace(self, method: types.MethodType, *inputs, is_quiet: bool, **arguments) -> None:
+    def trace(
+        self, method: types.MethodType, *inputs: Any, is_unobserved: bool, **arguments: Any
+    ) -> None:
         """Makes the graph that `run` runs with the same arguments, and variables with it.
 
         It does not warn where it had to trace the step with the whole batch; see `tell_failure`.
@@ -76,18 +82,20 @@ class StepGraphs:
         self._with_graph(
             lambda graph: graph.get_concrete_function(*inputs),
             method,
-            is_quiet=is_quiet,
+            is_unobserved=is_unobserved,
             **arguments,
         )
 
-    def _with_graph(self, use: Callable, method: types.MethodType, *, is_quiet: bool, **arguments):
+    def _with_graph(
+        self, use: Callable, method: types.MethodType, *, is_unobserved: bool, **arguments: Any
+    ):
         """Returns what `use` makes of a method's graph."""
         make = functools.partial(graph_function, method, **arguments)
         self._is_tracing = False  # Whatever an earlier call has ended with.
         failure: Exception | None = None  # Of the step with parts of the batch.
         is_again = False
         while True:
-            key = self._key(method, is_quiet)
+            key = self._key(method, is_unobserved)
             if is_again or key not in self._graphs:
                 self._expect_trace()
                 self._graphs[key] = make()
@@ -139,7 +147,7 @@ class _KnownCall:
         iterator: Its first argument; kept as long as it lives.
     """
 
-    def __init__(self, graph, iterator):
+    def __init__(self, graph: Any, iterator: Any):
         self._graph, self._iterator = graph, weakref.ref(iterator)
         self._trace: Callable | None = None
 

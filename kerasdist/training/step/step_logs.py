@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,7 +28,7 @@ class StepLogs:
             numbers of each dict by themselves. Empty before the first read.
     """
 
-    def __init__(self, model, *, returns_metrics: bool, callbacks=()):
+    def __init__(self, model: keras.Model, *, returns_metrics: bool, callbacks: tuple = ()):
         self._strategy = model.distribute_strategy
         self._runs_eagerly = model.run_eagerly
         self._callbacks = update_callback.of_step(callbacks)
@@ -78,7 +79,7 @@ class StepLogs:
         if peers.count(self._strategy) > 1:
             self._share.assign(tf.add_n([tf.cast(share, tf.float32) for share in shares]))
 
-    def _tell_results(self, logs):
+    def _tell_results(self, logs: Any):
         results = self._results.among(logs) if self._results else {}
         if results != self._results_in_logs:
             self._results_in_logs = results
@@ -127,10 +128,10 @@ class StepLogs:
                 shapes = [tuple(map(int, row)) for row in rows]
                 raise ValueError(describe_rows(path, shapes))
 
-    def _map_own_logs(self, function):
+    def _map_own_logs(self, function: Callable):
         return self._own_logs and tf.nest.map_structure(function, self._own_logs)
 
-    def _as_numbers(self, metrics, own_logs):
+    def _as_numbers(self, metrics: Any, own_logs: Any):
         if isinstance(own_logs, dict):
             results = dict(zip(self._results_in_logs or (), metrics, strict=True))
             leaves = keras.tree.flatten_with_path(own_logs)
@@ -144,7 +145,7 @@ class StepLogs:
         return logs
 
 
-def mean_over_examples(replicas, shares):
+def mean_over_examples(replicas: list, shares: list):
     """Returns a structure of scalars, one per replica, as its mean over the global batch.
 
     Args:
@@ -195,16 +196,16 @@ def _checks_of_shapes(replicas: list) -> list:
     return checks
 
 
-def _shape_of(value) -> tf.TensorShape:
+def _shape_of(value: Any) -> tf.TensorShape:
     return tf.TensorShape(getattr(value, "shape", ()))
 
 
-def _values_of(read):
+def _values_of(read: Callable):
     """Returns what is read, with values for the variables that a metric may give."""
     return keras.tree.map_structure(_value_of, read())
 
 
-def _value_of(result):
+def _value_of(result: Any):
     variable = result.value if isinstance(result, keras.Variable) else result
     return variable.read_value() if isinstance(variable, tf.Variable) else variable
 
@@ -213,12 +214,12 @@ def _read_all(results: list) -> list:
     return [result.read() for result in results]
 
 
-def _on_replicas(strategy, read):
+def _on_replicas(strategy: tf.distribute.Strategy, read: Callable):
     """Returns what the first replica of this worker reads."""
     return strategy.experimental_local_results(peers.on_replicas(strategy, read))[0]
 
 
-def _mean(values, shares):
+def _mean(values: Sequence, shares: list):
     values = [tf.cast(value, tf.float32) for value in values]
     if len(shares) == 1 and isinstance(shares[0], float) and shares[0] == 1.0:
         return values[0]  # The only replica of all.
@@ -226,7 +227,7 @@ def _mean(values, shares):
     return tf.add_n([tf.math.multiply_no_nan(*pair) for pair in zip(values, shares, strict=True)])
 
 
-def _variable_like(value):
+def _variable_like(value: Any):
     # The rank of what `tf.numpy_function` gives is unknown.
     sizes = value.shape.as_list() if value.shape.rank else []
     shape = [1 if size is None else size for size in sizes]

@@ -5,11 +5,12 @@ in those without outputs, and then writes sums in another order.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 
-def exactly(num_steps, *, next_batch: Callable, run_step: Callable):
+def exactly(num_steps: tf.Tensor, *, next_batch: Callable, run_step: Callable):
     """Runs so many steps, for which there is data; returns how many.
 
     Args:
@@ -18,7 +19,7 @@ def exactly(num_steps, *, next_batch: Callable, run_step: Callable):
         run_step: Runs a step with it.
     """
 
-    def body(step):
+    def body(step: Any):
         run_step(next_batch())
         return step + 1
 
@@ -26,7 +27,7 @@ def exactly(num_steps, *, next_batch: Callable, run_step: Callable):
     return num_taken
 
 
-def while_there_is_data(num_steps, *, next_batch: Callable, run_step: Callable):
+def while_there_is_data(num_steps: tf.Tensor, *, next_batch: Callable, run_step: Callable):
     """Runs at most so many steps, of data that may end before; returns how many there were.
 
     Args:
@@ -35,7 +36,7 @@ def while_there_is_data(num_steps, *, next_batch: Callable, run_step: Callable):
         run_step: Runs a step with a batch; returns an int32 scalar.
     """
 
-    def body(step, _):
+    def body(step: Any, _):
         batch, has_value = next_batch()
         tf.cond(has_value, lambda: run_step(batch.get_value()), lambda: 0)
         return step + tf.cast(has_value, tf.int32), has_value
@@ -49,7 +50,9 @@ def while_there_is_data(num_steps, *, next_batch: Callable, run_step: Callable):
     return num_taken
 
 
-def of_own_batches(num_steps, size, *, next_batch: Callable, run_step: Callable):
+def of_own_batches(
+    num_steps: tf.Tensor, size: tf.Tensor, *, next_batch: Callable, run_step: Callable
+):
     """Runs at most so many steps, until no worker has data; returns how many, and the next size.
 
     Args:
@@ -59,7 +62,7 @@ def of_own_batches(num_steps, size, *, next_batch: Callable, run_step: Callable)
         run_step: Is called with `size=`, too; returns the size of the next step.
     """
 
-    def body(step, size):
+    def body(step: Any, size: Any):
         return step + 1, run_step(*next_batch(), size=size)
 
     return tf.while_loop(

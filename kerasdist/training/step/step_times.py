@@ -90,13 +90,13 @@ def timed_read(read: Callable) -> tuple:
         return start, read()
 
 
-def stamp_after(tensors):
+def stamp_after(tensors: Any):
     """Returns the time at which tensors are there: float64 scalar, in seconds."""
     with tf.device("CPU:0"), tf.control_dependencies(tensors_in(tensors)):
         return tf.timestamp()
 
 
-def tensors_in(values) -> list[tf.Tensor]:
+def tensors_in(values: Any) -> list[tf.Tensor]:
     """Returns the tensors of a structure, those of ragged tensors and distributed values too."""
     leaves = tf.nest.flatten(values, expand_composites=True)
     return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]

@@ -36,7 +36,7 @@ class StepResult(NamedTuple):
 class TracedSteps:
     """The steps of a model, to be traced or run eagerly.
 
-    Steps at which no callback looks are quiet, and are traced without what that takes.
+    Steps at which no callback looks are unobserved, and are traced without what that takes.
 
     Args:
         model: Their model.
@@ -58,28 +58,30 @@ class TracedSteps:
         self._model, self._strategy = model, model.distribute_strategy
         self._step, self._repeated, self._news, self._tracing = step, repeated, news, tracing
         self._lookers = update_callback.overriding("looks_within", step.callbacks)
-        self._is_never_quiet = not self._lookers
-        self._ran: set[bool] = set()  # Whether these were quiet.
+        self._is_always_observed = not self._lookers
+        self._ran: set[bool] = set()  # Whether these were unobserved.
 
     @property
-    def is_quiet(self) -> bool:
+    def is_unobserved(self) -> bool:
         """Whether no callback looks at a step that is traced now."""
-        return self._step.is_quiet
+        return self._step.is_unobserved
 
     def begin_call(self, num_steps: int) -> bool:
-        """Decides whether the steps of a call are quiet; returns whether they are the first such.
+        """Decides whether a call has unobserved steps; returns whether they are the first such.
 
         The first call is not: what is wrong with the rest must show there, and not an hour later.
 
         Args:
             num_steps: How many there are at most.
         """
-        if self._ran and not self._is_never_quiet:
-            self._step.is_quiet = not any(each.looks_within(num_steps) for each in self._lookers)
-        is_first = self.is_quiet not in self._ran
+        if self._ran and not self._is_always_observed:
+            self._step.is_unobserved = not any(
+                each.looks_within(num_steps) for each in self._lookers
+            )
+        is_first = self.is_unobserved not in self._ran
         if is_first and self._ran:
             running_call.leave_out_of_rates(self._model)
-        self._ran.add(self.is_quiet)
+        self._ran.add(self.is_unobserved)
         return is_first
 
     def one(self, batch: Any) -> StepResult:
@@ -165,8 +167,10 @@ class TracedSteps:
         extra_sums = (*self._news.extra_sums(), *extra_sums)
         with self._tracing():
             result = self._step.run(batch, shares, checks=checks, extra_sums=extra_sums)
-        if self._lookers and not tf.executing_eagerly() and not self.is_quiet:
+        if self._lookers and not tf.executing_eagerly() and not self.is_unobserved:
             # Two graphs would draw other numbers than one, and end with other weights.
-            self._is_never_quiet |= graph_facts.has_state_of_draws(tf.compat.v1.get_default_graph())
+            self._is_always_observed |= graph_facts.has_state_of_draws(
+                tf.compat.v1.get_default_graph()
+            )
         num_stop_requests = self._news.hear(result.sums, batch, checks)
         return StepResult(result.num_examples, num_stop_requests, result.is_discarded), result.sums

@@ -7,6 +7,7 @@ choice of how they are made may cost a message, or lose statistics.
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -46,8 +47,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def creator_for(strategy) -> Callable:
-    """Returns create(stock, next_creator, **kwargs) for the variables of `strategy`.
+def creator_for(strategy: tf.distribute.Strategy) -> Callable:
+    """Returns create(original, next_creator, **kwargs) for the variables of `strategy`.
 
     Its arguments are TensorFlow's own function for these variables and what it is given.
     """
@@ -55,38 +56,39 @@ def creator_for(strategy) -> Callable:
     return _create_on_workers if is_multi_worker else _create
 
 
-def note_scope(stock, made, *args, **kwargs):
+def note_scope(original: Callable, made: Any, *args: Any, **kwargs: Any):
     """Stands before the constructor of layers and of metrics: notes in whose scope they are."""
     strategy = tf.distribute.get_strategy()
     if strategy_adapter.is_adapted(strategy):
         scopes.note_strategy(made, strategy)
         forgotten_scope.note_use(strategy)
-    return stock(made, *args, **kwargs)
+    return original(made, *args, **kwargs)
 
 
-def make_variable(stock, variable, value):
+def make_variable(original: Callable, variable: keras.Variable, value: Any):
     """Stands before the making of a variable, which may come after the scope: `adapt`, `add`.
 
     It is made in the scope of the innermost of what it is for that has one.
     """
     strategies = map(scopes.strategy_of, scopes.makers())
     with _scope_of(next(filter(strategy_adapter.is_adapted, strategies), None)):
-        return stock(variable, value)
+        return original(variable, value)
 
 
-def make_slot(stock, optimizer, *args, **kwargs):
+def make_slot(original: Callable, optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any):
     """Stands before the making of a slot, which has to be in the scope of its optimizer."""
     with _scope_of(scopes.strategy_of(optimizer)):
-        return stock(optimizer, *args, **kwargs)
+        return original(optimizer, *args, **kwargs)
 
 
-def _scope_of(strategy) -> contextlib.AbstractContextManager:
+def _scope_of(strategy: tf.distribute.Strategy | None) -> contextlib.AbstractContextManager:
     # A trace has no scope, and belongs to a replica or is left (`late_variables`).
-    is_left = strategy_adapter.is_adapted(strategy) and not tf.distribute.has_strategy()
-    return strategy.scope() if is_left else contextlib.nullcontext()
+    if strategy is None or tf.distribute.has_strategy():
+        return contextlib.nullcontext()
+    return strategy.scope() if strategy_adapter.is_adapted(strategy) else contextlib.nullcontext()
 
 
-def _create(stock, next_creator, **kwargs):
+def _create(original: Callable, next_creator: Callable, **kwargs: Any):
     if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
         # Step counters and learning rates: every replica computes the same value, no broadcast.
         kwargs["aggregation"] = tf.VariableAggregation.NONE
@@ -94,16 +96,16 @@ def _create(stock, next_creator, **kwargs):
         # See batch_statistics: one value per replica, which reads and saves as their mean.
         kwargs["aggregation"] = tf.VariableAggregation.MEAN
         kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
-    return stock(next_creator, **kwargs)
+    return original(next_creator, **kwargs)
 
 
-def _create_on_workers(stock, next_creator, **kwargs):
+def _create_on_workers(original: Callable, next_creator: Callable, **kwargs: Any):
     if kwargs.get("aggregation") == tf.VariableAggregation.ONLY_FIRST_REPLICA:
         kwargs["aggregation"] = tf.VariableAggregation.NONE
     # Moving statistics stay one value per replica: to read their mean, all workers would have to.
     try:
         with collectives.wide_broadcasts():
-            return stock(next_creator, **kwargs)
+            return original(next_creator, **kwargs)
     except tf.errors.OpError as error:
         told = _as_disagreement(error, _name_of(kwargs))
         if told is None:
@@ -112,7 +114,7 @@ def _create_on_workers(stock, next_creator, **kwargs):
         raise told from error
 
 
-def _name_of(kwargs) -> str:
+def _name_of(kwargs: dict) -> str:
     layer, name = scopes.layer_being_built(), kwargs.get("name")
     return f"{layer.name}/{name}" if layer is not None else str(name)
 
@@ -141,6 +143,6 @@ def _as_disagreement(error: tf.errors.OpError, name: str) -> WorkersDifferError 
     )
 
 
-def _is_moving_statistic(kwargs) -> bool:
+def _is_moving_statistic(kwargs: dict) -> bool:
     layer = scopes.layer_being_built()
     return isinstance(layer, keras.layers.BatchNormalization) and not kwargs.get("trainable")

@@ -70,6 +70,6 @@ def run_shares(model: keras.Model, batch: Any) -> dict:
             model.train_step,
             returns_metrics=custom_parts.returns_original_metrics(model, "train_step"),
             weighs_loss=custom_parts.is_original_step(model.train_step),
-            rehearse=fit.TrialOfFit.warn_of_differences if fit.is_due(model) else None,
+            trial=fit.TrialOfFit.warn_of_differences if fit.is_due(model) else None,
         )
         return dict(step(iter([batch])))

@@ -22,7 +22,7 @@ def batch_of(number):
 
 
 class Check:
-    """A check of a model of two replicas, and what it was asked to rehearse."""
+    """A check of a model of two replicas, and what it was asked to try."""
 
     def __init__(self, answer=None, *, is_built=True):
         with strategies.get("2 replicas").scope():
@@ -31,12 +31,12 @@ class Check:
             self.model.compile("sgd", "mse")
         self.asked: list = []
         self.answer = answer
-        step = SimpleNamespace(step=self.model.train_step, see=lambda batch: None)
+        step: Any = SimpleNamespace(step=self.model.train_step, see=lambda batch: None)
         self.check = FirstStepCheck(
-            self.model, step, self.rehearse, before=lambda: self.asked.append("before")
+            self.model, step, self.try_step, before=lambda: self.asked.append("before")
         )
 
-    def rehearse(self, model, step, batch, *, note_unchecked, **arguments):
+    def try_step(self, model, step, batch, *, note_unchecked, **arguments):
         self.asked.append(arguments)
         if isinstance(self.answer, str):
             note_unchecked(self.answer)
@@ -56,7 +56,7 @@ def test_some_batches_of_one_example_are_passed_over(num_of_one, is_made):
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
-def test_it_is_made_once_and_says_what_the_rehearsal_says(answer):
+def test_it_is_made_once_and_says_what_the_trial_says(answer):
     ours = Check(answer)
 
     assert ours.check.of_batch(batch_of(5), may_repeat=True) == bool(answer)

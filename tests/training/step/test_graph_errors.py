@@ -1,6 +1,7 @@
 """Errors of a step say what is the matter in the user's words."""
 
 import re
+from typing import Any
 
 import keras
 import numpy as np
@@ -216,7 +217,8 @@ def test_after_workers_that_differ_any_error_is_theirs(monkeypatch):
     differ = variable_creation.WorkersDifferError("The workers do not build the same model.")
     monkeypatch.setattr(memory.PROCESS, "workers_differ", differ)
 
-    assert graph_errors.of_parts(AttributeError("of another thing"), None, None) is differ
+    nothing: Any = None
+    assert graph_errors.of_parts(AttributeError("of another thing"), nothing, nothing) is differ
 
 
 class UpdatesSometimes(keras.Model):

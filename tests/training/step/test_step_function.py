@@ -74,10 +74,10 @@ def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monk
     watched = dataclasses.replace(deployment.of(strategy), step_watch=watch)
     monkeypatch.setattr(strategy, "deployment", watched, raising=False)
 
-    def rehearse(model, step, batch, *, note_unchecked, may_repeat, differing):
+    def try_step(model, step, batch, *, note_unchecked, may_repeat, differing):
         checked.append(len(watch.are_long))
 
-    step = make_step(strategy, is_built=False, rehearse=rehearse)
+    step = make_step(strategy, is_built=False, trial=try_step)
     for _ in range(3):  # A trace makes the weights, and the first one is checked.
         step.restart()
         step(iter([BATCH]))
@@ -90,12 +90,12 @@ def test_who_watches_hears_of_each_call_that_is_checked_or_traced(strategy, monk
 
 
 class LooksAtEveryThird(StepCallback):
-    """Notes which of its steps were traced as quiet."""
+    """Notes which of its steps were traced as unobserved."""
 
     def __init__(self):
         super().__init__()
         self.num_batches = 0
-        self.were_quiet = []
+        self.were_unobserved = []
 
     def looks_within(self, num_steps):
         return (self.num_batches + num_steps) // 3 > self.num_batches // 3
@@ -103,14 +103,14 @@ class LooksAtEveryThird(StepCallback):
     def observe_update(self, gradients_and_variables):
         step = replicas.current()
         assert step is not None
-        self.were_quiet.append(step.options.is_quiet)
+        self.were_unobserved.append(step.options.is_unobserved)
 
     def on_train_batch_end(self, batch, logs=None):
         self.num_batches = batch + 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "were_quiet"),
+    ("arguments", "were_unobserved"),
     [
         # A graph for each kind; the first step is of those at which there is a look.
         ({}, [False, True]),
@@ -120,7 +120,7 @@ class LooksAtEveryThird(StepCallback):
     ],
     ids=str,
 )
-def test_steps_at_which_nobody_looks_have_a_graph_of_their_own(arguments, were_quiet):
+def test_steps_at_which_nobody_looks_have_a_graph_of_their_own(arguments, were_unobserved):
     with strategies.get("one device").scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse", **arguments)
@@ -128,12 +128,12 @@ def test_steps_at_which_nobody_looks_have_a_graph_of_their_own(arguments, were_q
     x = np.ones((8, 2), "float32")
     model.fit(x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[callback])
 
-    assert callback.were_quiet == were_quiet
+    assert callback.were_unobserved == were_unobserved
 
 
 @strategies.on_two_replicas
 def test_data_that_workers_read_for_themselves_cannot_be_repeated(strategy, monkeypatch):
-    step = make_step(strategy, rehearse=lambda *_, **__: True)
+    step = make_step(strategy, trial=lambda *_, **__: True)
     step(iter([BATCH]))
     assert step.is_repeated
     step(iter([BATCH]))  # Without a word.

@@ -1,6 +1,7 @@
-"""When a step is traced: once, quiet ones by themselves, and again where a trace asks for it."""
+"""When a step is traced: once, unobserved by itself, and again where a trace asks for it."""
 
 import types
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -33,14 +34,14 @@ class Steps:
     def __init__(self, repeated, *errors, run_eagerly=False):
         self.repeated, self.errors = repeated, [*errors]
         self.traces, self.num_expected = [], 0
-        model = types.SimpleNamespace(run_eagerly=run_eagerly)
+        model: Any = types.SimpleNamespace(run_eagerly=run_eagerly)
         self.graphs = StepGraphs(model, repeated, expect_trace=self.expect_trace)
 
     def expect_trace(self):
         self.num_expected += 1
 
-    def run(self, *, is_quiet=False):
-        return int(self.graphs.run(self.step, tf.constant(1), is_quiet=is_quiet))
+    def run(self, *, is_unobserved=False):
+        return int(self.graphs.run(self.step, tf.constant(1), is_unobserved=is_unobserved))
 
     def step(self, number):
         with self.graphs.tracing():
@@ -55,10 +56,10 @@ class Steps:
         return number
 
 
-def test_a_step_is_traced_once_and_quiet_ones_by_themselves():
+def test_a_step_is_traced_once_and_unobserved_ones_by_themselves():
     steps = Steps(Repeated())
     assert [steps.run() for _ in range(3)] == [2, 2, 2]
-    assert [steps.run(is_quiet=True) for _ in range(2)] == [2, 2]
+    assert [steps.run(is_unobserved=True) for _ in range(2)] == [2, 2]
     assert len(steps.traces) == steps.num_expected == 2
 
     steps.graphs.clear()
@@ -73,11 +74,11 @@ def numbers():
 class Readers(Steps):
     """Has a step that reads a number."""
 
-    def read(self, iterator, *, is_quiet=False):
-        return int(self.graphs.run(self.read_step, iterator, is_quiet=is_quiet))
+    def read(self, iterator, *, is_unobserved=False):
+        return int(self.graphs.run(self.read_step, iterator, is_unobserved=is_unobserved))
 
     def add(self, iterator, addend):
-        return int(self.graphs.run(self.add_step, iterator, addend, is_quiet=False))
+        return int(self.graphs.run(self.add_step, iterator, addend, is_unobserved=False))
 
     def read_step(self, iterator):
         return self.step(next(iterator))
@@ -96,7 +97,7 @@ def test_an_iterator_that_is_known_is_read_as_before():
     assert len(steps.traces) == 1
 
     another = numbers()
-    assert [steps.read(another), steps.read(another, is_quiet=True)] == [1, 2]
+    assert [steps.read(another), steps.read(another, is_unobserved=True)] == [1, 2]
     steps.repeated.switch(on=True)
     assert steps.read(another) == 3
     assert steps.traces == ["parts", "parts", "whole"]
@@ -173,7 +174,7 @@ def test_a_step_that_fails_while_it_runs_is_not_run_again():
     assert steps.run() == 2
 
     with pytest.raises(tf.errors.InvalidArgumentError):
-        steps.graphs.run(steps.fail, tf.constant(1), is_quiet=False)
+        steps.graphs.run(steps.fail, tf.constant(1), is_unobserved=False)
     assert not steps.repeated.are_on
 
 
@@ -181,7 +182,7 @@ def test_a_step_that_fails_while_it_runs_is_not_run_again():
 def test_a_trace_that_fails_leaves_it_to_the_check_that_follows_to_say_so(is_told):
     failure = ValueError("needs all")
     steps = Steps(Repeated(), failure)
-    steps.graphs.trace(steps.step, tf.constant(1), is_quiet=False)
+    steps.graphs.trace(steps.step, tf.constant(1), is_unobserved=False)
     assert not steps.repeated.failures
 
     steps.graphs.tell_failure(is_told=is_told)

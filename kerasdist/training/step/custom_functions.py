@@ -8,6 +8,10 @@ one device, and here it is made to look like a step of ours to the progress bar 
 
 import contextlib
 from collections.abc import Callable, Generator
+from typing import Any
+
+import keras
+import tensorflow as tf
 
 from kerasdist.private import keras_routes
 from kerasdist.support import memory
@@ -21,7 +25,7 @@ from kerasdist.training.step.step_times import StepTimes
 
 
 @contextlib.contextmanager
-def adapted(model) -> Generator[None]:
+def adapted(model: keras.Model) -> Generator[None]:
     """Looks, inside, at what overridden `make_train_function` and `make_test_function` make.
 
     Args:
@@ -35,19 +39,19 @@ def adapted(model) -> Generator[None]:
         yield
 
 
-def _is_adapted(model, name: str) -> bool:
+def _is_adapted(model: keras.Model, name: str) -> bool:
     """Whether it is already, as where `fit` evaluates."""
     return getattr(vars(model).get(name), "func", None) is _make
 
 
-def note_ours(function) -> None:
+def note_ours(function: TrainFunction) -> None:
     """Notes a function of ours, which an override may be about to wrap."""
     # Else it, and so its model, would live on here.
     if memory.THREAD.looks_for_function:
         memory.THREAD.found_function = function
 
 
-def _make(method: Callable, model, kind: str, *args, **kwargs):
+def _make(method: Callable, model: keras.Model, kind: str, *args: Any, **kwargs: Any):
     name = f"{kind}_function"
     callbacks = running_call.update_callbacks_of(model) if kind == "train" else ()
     before = getattr(model, name)
@@ -66,12 +70,12 @@ def _make(method: Callable, model, kind: str, *args, **kwargs):
         function.restart()
     else:
         _check(model, kind, callbacks)
-        function = OwnFunction(function, model.distribute_strategy)
+        function = CustomFunction(function, model.distribute_strategy)
     setattr(model, name, function)
     return function
 
 
-def _check(model, kind: str, callbacks):
+def _check(model: keras.Model, kind: str, callbacks: tuple):
     strategy = model.distribute_strategy
     is_remote = traits.has_remote_variables(strategy)
     number = peers.num_workers(strategy) if is_remote else strategy.num_replicas_in_sync
@@ -106,11 +110,11 @@ class WrappedFunction(EnclosingFunction):
         super().__init__(ours)
         self._function = function
 
-    def __call__(self, data) -> dict:
+    def __call__(self, data: Any) -> dict:
         return self._function(data)
 
 
-class OwnFunction(TrainFunction):
+class CustomFunction(TrainFunction):
     """A train or test function of the user's own; nobody counts its examples.
 
     Args:
@@ -118,7 +122,7 @@ class OwnFunction(TrainFunction):
         strategy: Of the model.
     """
 
-    def __init__(self, function: Callable, strategy):
+    def __init__(self, function: Callable, strategy: tf.distribute.Strategy):
         self._function = function
         # The optimizer makes its variables in there. In that of several replicas, what computes
         # would have to be on one of them.
@@ -126,7 +130,7 @@ class OwnFunction(TrainFunction):
         self._scope = strategy.scope if is_one else contextlib.nullcontext
         self.losses, self.times = LossSums(strategy), StepTimes(is_on=False)
 
-    def __call__(self, data) -> dict:
+    def __call__(self, data: Any) -> dict:
         if not isinstance(data, GlobalBatches):
             return self._call(data)
         # An iterator of tf.data's: a tf.function would be traced anew for each other object.
@@ -134,6 +138,6 @@ class OwnFunction(TrainFunction):
         data.answer(data.num_steps)
         return LazyLogs(lambda: as_numbers(logs), nesting=nesting_of(logs))
 
-    def _call(self, iterator) -> dict:
+    def _call(self, iterator: Any) -> dict:
         with self._scope():
             return self._function(iterator)

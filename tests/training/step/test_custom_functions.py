@@ -4,6 +4,7 @@ import contextlib
 import gc
 import types
 import weakref
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from kerasdist import callbacks
 from kerasdist.cluster import Cluster, Task
-from kerasdist.training.step import own_functions
+from kerasdist.training.step import custom_functions
 from tests import strategies
 from tests.strategies import each_strategy, on_two_replicas
 
@@ -157,7 +158,7 @@ def test_parameter_servers_are_told_how_many_workers_get_no_part():
     jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:1"]}
     cluster = Cluster(jobs=jobs, task=Task("chief", 0))
     strategy = strategies.spanning(cluster, has_remote_variables=True)
-    model = types.SimpleNamespace(name="m", distribute_strategy=strategy)
+    model: Any = types.SimpleNamespace(name="m", distribute_strategy=strategy)
 
     with pytest.raises(RuntimeError, match="so that no worker of 3 gets its part"):
-        own_functions._check(model, "train", ())
+        custom_functions._check(model, "train", ())
