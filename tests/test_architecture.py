@@ -13,7 +13,9 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests import rooms
+import pytest
+
+from tests import hidden_state, rooms
 
 ROOT = Path(__file__).parents[1]
 
@@ -243,6 +245,52 @@ def test_every_warning_is_given_at_a_line_of_the_users():
         return {name for name in dotted_names(path) if name == "warnings.warn"}
 
     assert found_in(LIBRARY, given_elsewhere) == {}, "Call users_line.warn instead."
+
+
+def test_what_modules_remember_is_on_the_page_with_its_reason():
+    states = set().union(*map(hidden_state.states_in, LIBRARY))
+
+    assert states == hidden_state.listed("state"), "Let an object hold it, or `support/memory`."
+    assert len(states) <= 9
+
+
+def test_functions_that_remember_are_on_the_page_with_their_reason():
+    assert set().union(*map(hidden_state.caches_in, LIBRARY)) == hidden_state.listed("function")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "seen = []",
+        "if True:\n    _by_name: dict = {}",
+        "_lock: Any = threading.Lock()",
+        "_states = {'now': threading.local()}",
+        "_recent = Recent()",
+        "_TABLE = {'a': 1}\ndef f():\n    _TABLE['b'] = 2",
+        "_ROWS = [1]\ndef f():\n    _ROWS.append(2)",
+        "_last = None\ndef f():\n    global _last\n    _last = 1",
+        "class A:\n    made = set()",
+        "def f():\n    f.was_called = True",
+        "from kerasdist import config\ndef f():\n    config.last = 1",
+    ],
+)
+def test_what_a_module_remembers_is_found(source):
+    assert hidden_state.states_of(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "_TABLE = {'a': [1, 2]}\ndef f():\n    return _TABLE['a']",
+        "_ROW = re.compile('a')",
+        "_DEFAULTS = Choice(reason='')",
+        "T = TypeVar('T')",
+        "def f():\n    found = []\n    found.append(1)",
+        "class A:\n    found: list = dataclasses.field(default_factory=list)",
+    ],
+)
+def test_what_never_changes_is_no_memory(source):
+    assert not hidden_state.states_of(ast.parse(source))
 
 
 def test_every_file_says_why_it_exists():
