@@ -28,7 +28,7 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.losses import batch_statistics, whole_losses, whole_metrics
 from kerasdist.training.step import graph_errors, replica_run
-from kerasdist.training.trial import examples, losses, run, undo
+from kerasdist.training.trial import compare, examples, losses, run, undo
 from kerasdist.training.trial.examples import HowMany
 from kerasdist.training.trial.outcome import Outcome
 from kerasdist.training.trial.run import Mode, Tried
@@ -97,6 +97,7 @@ class Trial(abc.ABC):
         further_sizes: The numbers of examples that are tried where a few show nothing.
         tried: The step and the examples.
         truth: The outcome of one device.
+        twin: The same with inputs that rounding has touched.
         tolerance: How much of a result may be rounding.
     """
 
@@ -105,6 +106,7 @@ class Trial(abc.ABC):
     further_sizes: tuple[HowMany, ...] = ("one", "most")
     tried: Tried
     truth: Outcome
+    twin: Outcome
     tolerance: float
 
     def __init__(self, question: Question, how_many: HowMany):
@@ -183,6 +185,11 @@ class Trial(abc.ABC):
         """Runs the step with the parts of this worker alone; fails on all workers where it does."""
         with undo.failing_together(self.strategy):
             run.try_parts(self.tried)
+
+    def compare_logs(self, ours: Outcome) -> compare.LogDifferences:
+        """Returns what the step returns and counts that is not the same."""
+        metrics = run.adding_metrics_of(self.model)
+        return compare.logs(metrics, self.truth, self.twin, ours, self.tolerance)
 
     @abc.abstractmethod
     def compare(self, mode: Mode) -> Found:

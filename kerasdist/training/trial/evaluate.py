@@ -14,7 +14,7 @@ from kerasdist.private import custom_parts
 from kerasdist.training.context import traits
 from kerasdist.training.hooks.train_function import TrainFunction
 from kerasdist.training.replica import replicas
-from kerasdist.training.trial import choose, compare, examples, run, tolerances, undo, words
+from kerasdist.training.trial import choose, examples, run, tolerances, undo, words
 from kerasdist.training.trial.choose import Found, Question
 from kerasdist.training.trial.examples import HowMany
 from kerasdist.training.trial.run import Mode, Tried
@@ -53,9 +53,7 @@ class TrialOfEvaluate(choose.Trial):
     def __init__(self, question: Question, how_many: HowMany):
         super().__init__(question, how_many)
         batch = examples.of(question.batch, how_many, self.num_replicas)
-        self.tolerance = tolerances.of_results(self.model)
-        if how_many == "one":  # What bends differs by much more.
-            self.tolerance = max(self.tolerance, tolerances.ROUGH)
+        self.tolerance = tolerances.of_results(self.model, are_few=how_many == "one")
         self.tried = Tried(
             model=self.model,
             step=functools.partial(_step_with_losses, question.step),
@@ -63,13 +61,11 @@ class TrialOfEvaluate(choose.Trial):
             twin=examples.twin_of(batch),
         )
         with undo.failing_together(self.strategy):
-            self.truth, self._twin = run.of_one_device(self.tried)
+            self.truth, self.twin = run.of_one_device(self.tried)
 
     def compare(self, mode: Mode) -> Found:
         ours = run.of_replicas(self.tried, mode, self.truth, [])
-        metrics = run.adding_metrics_of(self.model)
-        found = compare.logs(metrics, self.truth, self._twin, ours, self.tolerance)
-        return Found(computed=found, outcome=ours)
+        return Found(computed=self.compare_logs(ours), outcome=ours)
 
     def describe(self, found: Found, mode: Mode) -> list[str]:
         return words.of_logs(found.computed, self.num_replicas, is_training=False)

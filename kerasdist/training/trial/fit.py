@@ -72,17 +72,13 @@ class TrialOfFit(choose.Trial):
     def __init__(self, question: Question, how_many: HowMany):
         super().__init__(question, how_many)
         model, strategy = self.model, self.strategy
-        self.tolerance = tolerances.of_results(model)
-        self._tolerance_of_gradients = tolerances.of_gradients(model)
-        if how_many == "one":  # What bends differs by much more.
-            self.tolerance = max(self.tolerance, tolerances.ROUGH)
-            self._tolerance_of_gradients = max(self._tolerance_of_gradients, tolerances.ROUGH)
+        self.tolerance = tolerances.of_results(model, are_few=how_many == "one")
         self._states = own_attributes.states_of(model)
         if not peers.are_alike(strategy, str([name for name, _ in self._states])):
             self._states = []  # A worker may keep something for itself.
         with undo.failing_together(strategy):
             self.tried = _loss_alone(question, how_many) or _whole_step(question, how_many)
-            self.truth, self._twin = run.of_one_device(self.tried)
+            self.truth, self.twin = run.of_one_device(self.tried)
             if how_many in examples.TOO_FEW and not _says_something(self.truth):
                 raise FloatingPointError("The gradients of a few examples are NaN, or all zero.")
         # In a graph it is the trace that counts in Python, and it does on one device.
@@ -95,9 +91,9 @@ class TrialOfFit(choose.Trial):
         ours = run.of_replicas(self.tried, mode, self.truth, assigned)
         difference = compare.gradients(
             self.truth,
-            self._twin,
+            self.twin,
             ours,
-            tolerance=self._tolerance_of_gradients,
+            tolerance=tolerances.of_gradients(self.model, are_few=self.how_many == "one"),
             num_replicas=self.num_replicas,
         )
         if self._is_rounding(difference, ours, mode):
@@ -137,14 +133,7 @@ class TrialOfFit(choose.Trial):
             return [words.of_gradient(found.computed, number, asks_for_number=asks), *texts]
         if mode is Mode.WHOLE:
             return texts
-        logs = compare.logs(
-            run.adding_metrics_of(self.model),
-            self.truth,
-            self._twin,
-            found.outcome,
-            self.tolerance,
-        )
-        return [*words.of_logs(logs, number), *texts]
+        return [*words.of_logs(self.compare_logs(found.outcome), number), *texts]
 
 
 def _whole_step(question: Question, how_many: HowMany) -> Tried:

@@ -58,20 +58,29 @@ DRIFT_NEAR_ZERO = 1e-6
 TRAINED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 2e-2}
 
 
-def of_gradients(model: keras.Model) -> float:
-    """Returns how much of the norm of a gradient may be rounding, by the dtype of `model`."""
+def of_gradients(model: keras.Model, *, are_few: bool = False) -> float:
+    """Returns how much of the norm of a gradient may be rounding, by the dtype of `model`.
+
+    Args:
+        model: A model of one of our strategies.
+        are_few: Whether each replica has a single example; what bends then differs by much more.
+    """
     is_short = model.compute_dtype in ("float16", "bfloat16")
-    return GRADIENT_OF_16_BITS if is_short else GRADIENT
+    return max(GRADIENT_OF_16_BITS if is_short else GRADIENT, ROUGH if are_few else 0.0)
 
 
-def of_results(model: keras.Model) -> float:
+def of_results(model: keras.Model, *, are_few: bool = False) -> float:
     """Returns how much of the largest result may be rounding, which nobody looks at twice.
 
     Accelerators multiply with fewer bits, and in other ways for other numbers of examples.
+
+    Args:
+        model: See `of_gradients`.
+        are_few: See `of_gradients`.
     """
     devices = model.distribute_strategy.extended.worker_devices
     is_on_cpus = all(tf.DeviceSpec.from_string(each).device_type == "CPU" for each in devices)
-    return of_gradients(model) if is_on_cpus else max(of_gradients(model), ROUGH)
+    return of_gradients(model, are_few=are_few or not is_on_cpus)
 
 
 def is_rounding(
