@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import os
 import re
 import shlex
 import sys
@@ -83,7 +84,7 @@ class Supervisor:
         self._logs, self._log_lock = _make_logs(self._log_dir, self._tasks, guard.run_id)
         self._notes = {task: guard.folder / f"{log.stem}.note" for task, log in self._logs.items()}
         self._start = time.monotonic()
-        self._is_isolated = False
+        self._is_isolated = guard.network == ISOLATED
 
     def run(self) -> LaunchResult:
         """Runs the cluster until it is done, fails for good, or reaches the timeout."""
@@ -94,13 +95,11 @@ class Supervisor:
         network = self._guard.network
         addresses = addresses_of(self._tasks)
         self._console.say(self._plan(addresses, network))
-        if network != ISOLATED and self._settings.network == ISOLATED:
+        if not self._is_isolated and self._settings.network == ISOLATED:
             print(_open_ports_warning(network, addresses), file=sys.stderr)
-        self._is_isolated = network == ISOLATED
-        guard_pid = self._guard.pid if self._is_isolated else 0
         last_error = None
         for num_restarts in itertools.count():
-            result = self._attempt(addresses, guard_pid, num_restarts)
+            result = self._attempt(addresses, num_restarts)
             if result.root_cause is None or num_restarts == self._settings.max_restarts:
                 break
             error = _error_of(result)
@@ -116,38 +115,37 @@ class Supervisor:
             self._console.say(_describe_separate_runs(len(self._tasks)))
         return result
 
-    def _attempt(
-        self, addresses: Mapping[Task, str], guard_pid: int, num_restarts: int
-    ) -> LaunchResult:
-        environments = {
-            task: task_environment(
+    def _attempt(self, addresses: Mapping[Task, str], num_restarts: int) -> LaunchResult:
+        run_id, console = self._guard.run_id, self._console
+        guard_pid = self._guard.pid if self._is_isolated else 0
+
+        def start(task: Task) -> TaskProcess:
+            log, note = self._logs[task], self._notes[task]
+            environ = task_environment(
                 task,
                 addresses,
                 self._settings,
-                run_id=self._guard.run_id,
+                run_id=run_id,
                 num_restarts=num_restarts,
-                note=self._notes[task],
-                shown_log=self._logs[task] if self._console.shows_bar_of(task) else None,
+                note=note,
+                shown_log=log if console.shows_bar_of(task) else None,
             )
-            for task in self._tasks
-        }
-        group = TaskGroup(self._settings, run_id=self._guard.run_id, console=self._console)
+            environ = {**os.environ, **environ}
+            return TaskProcess(
+                task, self._program, environ=environ, log=log, note=note, guard_pid=guard_pid
+            )
+
+        group = TaskGroup(self._settings, start, run_id=run_id, console=console)
         try:
-            group.start(
-                self._program,
-                environments=environments,
-                logs=self._logs,
-                notes=self._notes,
-                guard_pid=guard_pid,
-            )
+            group.start(self._logs)
             in_time = group.wait(self._deadline(), for_all=self._for_all)
             has_failed = in_time and group.has_failed  # Later ones were stopped.
             unfinished = [process.task for process in group.processes if process.is_running]
         except BaseException:
             # It is in no `finally`: a second interrupt must end the wait, the guard then kills.
-            self._console.say("Stopping all tasks. Interrupt again to kill them at once.")
+            console.say("Stopping all tasks. Interrupt again to kill them at once.")
             group.stop()
-            self._console.say(f"All tasks stopped after {self._secs()}.")
+            console.say(f"All tasks stopped after {self._secs()}.")
             raise
         group.stop()
         root_cause = group.root_cause() if has_failed else None

@@ -1,6 +1,5 @@
 """Starts the tasks of one attempt together, watches them, and stops them together."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,12 +24,21 @@ class TaskGroup:
 
     Args:
         settings: When tasks are stopped.
+        start: Starts a task, also anew; returns its process.
         run_id: Value of KERASDIST_RUN_ID in every task.
         console: Shows the output.
     """
 
-    def __init__(self, settings: Settings, *, run_id: str, console: Console):
+    def __init__(
+        self,
+        settings: Settings,
+        start: Callable[[Task], TaskProcess],
+        *,
+        run_id: str,
+        console: Console,
+    ):
         self._settings = settings
+        self._start = start
         self._run_id = run_id
         self._console = console
         self._processes: list[TaskProcess] = []
@@ -38,7 +46,6 @@ class TaskGroup:
         self._failures: list[TaskProcess] = []  # The earliest is the first.
         self._lost: list[TaskProcess] = []  # Workers without which the job goes on.
         self._num_restarts: dict[Task, int] = {}
-        self._start: Callable[[Task], TaskProcess]
         self._failed_at = 0.0
         self._frozen_since: dict[Task, float] = {}
         self._frozen_checked = 0.0
@@ -58,26 +65,11 @@ class TaskGroup:
         """Workers that failed and were not started again, while the job went on."""
         return [process.task for process in self._lost if process in self._processes]
 
-    def start(
-        self,
-        program: Sequence[str],
-        *,
-        environments: Mapping[Task, Mapping[str, str]],
-        logs: Mapping[Task, Path],
-        notes: Mapping[Task, Path],
-        guard_pid: int,
-    ) -> None:
-        """Starts the program once for each task."""
-
-        def start(task: Task) -> TaskProcess:
-            environ = {**os.environ, **environments[task]}
-            files = {"log": logs[task], "note": notes[task]}
-            return TaskProcess(task, program, environ=environ, guard_pid=guard_pid, **files)
-
-        self._start = start
-        for task in environments:
-            self._readers[task] = LogReader(logs[task])
-            self._processes.append(start(task))
+    def start(self, logs: Mapping[Task, Path]) -> None:
+        """Starts all tasks, and shows what they add to their logs."""
+        for task, log in logs.items():
+            self._readers[task] = LogReader(log)
+            self._processes.append(self._start(task))
 
     def wait(self, deadline: float, *, for_all: bool = False) -> bool:
         """Waits until the cluster is done or a task fails.

@@ -83,7 +83,7 @@ class StepWatch:
         limit_secs: float,
         note: Callable[[str], object] | None = None,
         read: Callable[[Task], str] | None = None,
-        say: Callable[[str], object] | None = None,
+        say: Callable[[str], object] = terminal.say,
         end: Callable[[str, bool], object] | None = None,
         tell: Callable[[str], object] | None = None,
         show_stacks: Callable[[], object] | None = None,
@@ -95,7 +95,7 @@ class StepWatch:
             lambda text: key_value_store.replace(f"place of {cluster.task}", text)
         )
         self._read = read or (lambda task: key_value_store.read(f"place of {task}"))
-        self._say = say or terminal.say
+        self._say = say
         self._end = end or self._end_process
         self._tell = tell or peer_failure.tell_others
         self._show_stacks = show_stacks or _print_stacks

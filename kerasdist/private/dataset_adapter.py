@@ -127,10 +127,7 @@ def set_portable_state(iterator: Any, state: bytes) -> bool:
     if now is None or _names_in(now) != _names_in(state):
         return False
     try:
-        content = tf.io.parse_tensor(state, tf.variant)
-        tf.raw_ops.DeserializeIterator(
-            resource_handle=iterator._iterator_resource, serialized=content
-        )
+        _restore(iterator, state)
     except tf.errors.OpError:
         return False
     return True
@@ -266,8 +263,10 @@ def iterator_over(dataset: tf.data.Dataset, state: tf.Tensor | None) -> tf.data.
     """Returns an iterator that stands where another one over the same dataset stood."""
     iterator = iter(dataset)
     if state is not None:
-        tf.raw_ops.DeserializeIterator(
-            resource_handle=iterator._iterator_resource,
-            serialized=tf.io.parse_tensor(state, tf.variant),
-        )
+        _restore(iterator, state)
     return iterator
+
+
+def _restore(iterator: Any, state: tf.Tensor | bytes) -> None:
+    content = tf.io.parse_tensor(state, tf.variant)
+    tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=content)
