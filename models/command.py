@@ -15,7 +15,7 @@ from absl import flags
 import kerasdist
 from models import legacy_flags
 from models.datasets.damage import UnreadableDataError
-from models.divergence import DivergedError
+from models.training.divergence import DivergedError
 from models.usage_error import UsageError, printable
 
 INTERRUPTED = 130  # The exit code that a shell reports for Ctrl-C.

@@ -21,8 +21,9 @@ from pathlib import Path
 import tensorflow as tf
 from absl import flags
 
-from models import command, datasets, input_pipeline, labels
+from models import command, datasets, input_pipeline
 from models.datasets import image_folder, slim_records
+from models.files import labels
 from models.typed_flags import define_count, define_text
 from models.usage_error import UsageError
 

@@ -35,10 +35,10 @@ from models import (
     weights,
 )
 from models.chief_first import chief_first
-from models.eval_dir import EvalDir
 from models.evaluation import Evaluation
+from models.files.eval_dir import EvalDir
+from models.files.train_dir import TrainDir
 from models.nets import auxiliary
-from models.train_dir import TrainDir
 from models.typed_flags import DECAY, define_count, define_number, define_text
 from models.usage_error import UsageError
 

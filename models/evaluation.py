@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from models import confusion, datasets, input_pipeline, mistakes
-from models.eval_dir import EvalDir
+from models import datasets, input_pipeline
+from models.files.eval_dir import EvalDir
+from models.pictures import confusion, mistakes
 from models.preprocessing import Preprocess
 from models.usage_error import UsageError
 

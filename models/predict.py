@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from models import command, labels, saved_model
+from models import command, saved_model
 from models.datasets.encoded_image import decode
+from models.files import labels
 from models.typed_flags import define_count
 from models.usage_error import UsageError
 

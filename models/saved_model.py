@@ -6,7 +6,7 @@ import keras
 from absl import flags
 
 from models import nets, preprocessing, weights
-from models.train_dir import TrainDir
+from models.files.train_dir import TrainDir
 from models.typed_flags import define_text
 from models.usage_error import UsageError
 

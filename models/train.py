@@ -42,23 +42,22 @@ from models import (
     command,
     datasets,
     deployment,
-    fine_tuning,
     gradient_flags,
     input_pipeline,
-    labels,
     learning_rates,
     nets,
     optimizers,
     preprocessing,
-    samples,
-    saving,
 )
 from models.chief_first import chief_first
 from models.datasets import splits
-from models.fit import Run, fit
-from models.learning_curve import write_learning_curve
+from models.files import labels
+from models.files.train_dir import TrainDir
 from models.nets import auxiliary
-from models.train_dir import TrainDir
+from models.pictures import samples
+from models.pictures.learning_curve import write_learning_curve
+from models.training import fine_tuning, saving
+from models.training.fit import Run, fit
 from models.typed_flags import NOT_NEGATIVE, SHARE, define_count, define_number, define_text
 from models.usage_error import UsageError
 

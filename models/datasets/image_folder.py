@@ -14,11 +14,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from models import labels
 from models.datasets import splits
 from models.datasets.damage import reason_of
 from models.datasets.dataset import Dataset
 from models.datasets.encoded_image import decode
+from models.files import labels
 from models.usage_error import UsageError, printable
 
 _IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}

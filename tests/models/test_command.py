@@ -124,11 +124,14 @@ def test_a_mistake_found_by_the_action_ends_with_code_2(capsys):
 
 
 def test_lines_about_a_training_stay_as_they_are_when_absl_has_warned(monkeypatch, capsys):
+    strategy = kerasdist.make_strategy()  # It says what it has chosen, once in a process.
+
     def action(values):
         logging.warning("of a dataset")
-        log_lines.say(kerasdist.make_strategy(), "step 3")
+        log_lines.say(strategy, "step 3")
         return 0
 
+    capsys.readouterr()
     monkeypatch.setattr(getLogger(), "handlers", [])
     assert run([], action) == 0
     assert capsys.readouterr().err.splitlines() == ["WARNING:absl:of a dataset", "step 3"]

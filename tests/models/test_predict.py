@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from models import datasets, export, nets, predict, preprocessing
-from models.train_dir import TrainDir
+from models.files.train_dir import TrainDir
 
 NAMES = tuple(f"digit {number}" for number in range(10))
 
@@ -17,7 +17,7 @@ NAMES = tuple(f"digit {number}" for number in range(10))
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run whose model tells digits by fresh weights."""
-    from models import labels
+    from models.files import labels
 
     folder = TrainDir(tmp_path_factory.mktemp("run"))
     keras.utils.set_random_seed(0)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import ctrl_c, evaluate, nets, train
+from models import evaluate, nets, train
 from models.nets import auxiliary
+from models.training import ctrl_c
 from tests.cases import exhaustive
 from tests.event_files import scalars, texts
 from tests.full_disk import files_of_at_most
@@ -323,7 +324,8 @@ def kill_at(step, argv, *, checkpoints):
     program = f"""
 import os, pathlib, signal, sys, time
 from kerasdist import callbacks
-from models import saving, train
+from models import train
+from models.training import saving
 
 class Kill(callbacks.UpdateCallback):
     def on_train_batch_end(self, batch, logs=None):

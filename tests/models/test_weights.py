@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import kerasdist
 from kerasdist import callbacks
-from models import evaluate, export, labels, nets, predict, weights
+from models import evaluate, export, nets, predict, weights
+from models.files import labels
 
 pytestmark = pytest.mark.thorough
 

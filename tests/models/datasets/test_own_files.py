@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import convert, datasets, evaluate, labels, nets, train
+from models import convert, datasets, evaluate, nets, train
 from models.datasets import slim_records
+from models.files import labels
 from models.usage_error import UsageError
 
 pytestmark = pytest.mark.thorough

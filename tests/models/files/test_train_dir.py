@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kerasdist.checkpoints import Folder
-from models.train_dir import TrainDir
+from models.files.train_dir import TrainDir
 from models.usage_error import UsageError
 from tests import permissions
 

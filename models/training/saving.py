@@ -6,7 +6,7 @@ import keras
 from absl import flags
 
 from kerasdist import callbacks
-from models.train_dir import TrainDir
+from models.files.train_dir import TrainDir
 from models.typed_flags import DECAY, define_count, define_number
 
 

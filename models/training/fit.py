@@ -16,10 +16,10 @@ from absl import flags
 import kerasdist
 from kerasdist import callbacks
 from models import command, input_pipeline
-from models.ctrl_c import CtrlC
 from models.datasets import Dataset
-from models.divergence import DivergedError
-from models.train_dir import TrainDir
+from models.files.train_dir import TrainDir
+from models.training.ctrl_c import CtrlC
+from models.training.divergence import DivergedError
 from models.usage_error import UsageError
 
 

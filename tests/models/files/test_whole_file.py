@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from models.whole_file import whole_file
+from models.files.whole_file import whole_file
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.learning_curve import write_learning_curve
+from models.pictures.learning_curve import write_learning_curve
 
 TRAIN = {"loss": [2.0, 1.0, 0.5], "accuracy": [0.3, 0.6, 0.9]}
 VALIDATION = {"val_loss": [2.1, 1.2, 0.8], "val_accuracy": [0.3, 0.5, 0.8]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.eval_dir import EvalDir
+from models.files.eval_dir import EvalDir
 from models.usage_error import UsageError
 
 

@@ -7,7 +7,7 @@ from absl import flags
 
 from kerasdist import callbacks
 from models import layer_scopes, weights
-from models.train_dir import TrainDir
+from models.files.train_dir import TrainDir
 from models.typed_flags import define_text
 from models.usage_error import UsageError
 

@@ -1,6 +1,6 @@
 """What classes are called, beside a model."""
 
-from models import labels
+from models.files import labels
 
 
 def test_names_come_back_and_numbers_stand_in_for_missing_ones(tmp_path):

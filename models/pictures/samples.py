@@ -8,9 +8,9 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 from models.datasets import Dataset
-from models.mistakes import as_picture
+from models.files.whole_file import whole_file
+from models.pictures.mistakes import as_picture
 from models.preprocessing import Preprocess
-from models.whole_file import whole_file
 
 _COUNT = 8
 

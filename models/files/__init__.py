@@ -1,0 +1,1 @@
+"""Files and folders of a run: each is written in one piece."""

@@ -1,0 +1,1 @@
+"""Pictures that a run writes: samples, the learning curve, the confusion matrix and mistakes."""

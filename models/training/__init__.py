@@ -1,0 +1,1 @@
+"""What `models.train` does with a net: `fit`, fine-tuning, saving, and how a run ends."""
