@@ -127,12 +127,7 @@ class EpochIterator(keras_fit.EpochIterator):
         self._is_counted = not is_distributed and self._own_data is None
         self._num_iterators = 0
         self._calls_python = dataset_adapter.calls_python(self._dataset)
-        num_shuffled = dataset_adapter.num_shuffled(self._dataset)
-        self._has_small_state = not self.steps_per_epoch and num_shuffled <= _MOST_SHUFFLED
-        # TensorFlow, if asked for a state, logs that there is none.
-        self._has_small_state &= not (self._calls_python or dataset_adapter.draws(self._dataset))
-        # Of a file that may have been completed since.
-        self._has_small_state &= not dataset_adapter.cache_files(self._dataset)
+        self._has_small_state = not self.steps_per_epoch and self._may_keep_state()
         if not running_call.reads_whole_data():  # One worker alone may predict.
             has_end = not self.steps_per_epoch and self._is_counted
             length = self.data_adapter.num_batches if has_end else None
@@ -145,6 +140,15 @@ class EpochIterator(keras_fit.EpochIterator):
         self._note_length()
         num_batches = self.num_batches_of_data
         running_call.note_data(batch_size=size, num_batches=num_batches, state=self.state)
+
+    def _may_keep_state(self) -> bool:
+        """Whether TensorFlow may know where the dataset is, in a few bytes."""
+        if dataset_adapter.num_shuffled(self._dataset) > _MOST_SHUFFLED:
+            return False
+        # TensorFlow, if asked for a state, logs that there is none.
+        if self._calls_python or dataset_adapter.draws(self._dataset):
+            return False
+        return not dataset_adapter.cache_files(self._dataset)  # They may be complete by now.
 
     def _batch_size(self) -> int | None:
         size = keras_fit.batch_size_of(self.data_adapter)

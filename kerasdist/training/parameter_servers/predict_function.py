@@ -16,7 +16,7 @@ from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
 from kerasdist.training.parameter_servers import abandonment
 from kerasdist.training.parameter_servers.epoch_iterator import most_running
-from kerasdist.training.step import late_variables
+from kerasdist.training.step import variable_creation
 from kerasdist.training.step.predict_function import joined
 
 
@@ -42,7 +42,7 @@ class WorkerPredictFunction:
         )
 
         def run(batch: Any) -> Any:
-            with late_variables.made_at_once(strategy):
+            with variable_creation.made_at_once(strategy):
                 return strategy.run(model.predict_step, args=(batch,))
 
         self._run = graph_function(run, reduce_retracing=True)

@@ -11,7 +11,7 @@ from kerasdist.support.users_line import warn
 from kerasdist.training.context import peers
 from kerasdist.training.data import batches
 from kerasdist.training.hooks.graph_function import graph_function
-from kerasdist.training.step import graph_errors, late_variables
+from kerasdist.training.step import graph_errors, variable_creation
 
 
 class PredictFunction:
@@ -136,7 +136,7 @@ class PredictFunction:
             return self._predict_parts(self._step, batch)
         batch = batches.in_one_piece(batch, self._strategy)
         # Of what the others compute in a graph, nothing is used, so that it does not run.
-        with late_variables.made_at_once(self._strategy):
+        with variable_creation.made_at_once(self._strategy):
             outputs = peers.on_replicas(self._strategy, lambda: self._step(batch))
         return self._strategy.experimental_local_results(outputs)[0]
 
@@ -148,7 +148,7 @@ class PredictFunction:
         def replica_fn():
             return step(shares[peers.replica_id() - replicas[0]])
 
-        with late_variables.made_at_once(self._strategy):
+        with variable_creation.made_at_once(self._strategy):
             outputs = peers.on_replicas(self._strategy, replica_fn)
         # Of sizes that the trace knows a step may return Python's numbers.
         outputs = map(batches.as_tensors, self._strategy.experimental_local_results(outputs))

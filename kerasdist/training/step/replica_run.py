@@ -33,7 +33,7 @@ from kerasdist.training.replica.replicas import (
     entered,
     sees_one_replica,
 )
-from kerasdist.training.step import late_variables
+from kerasdist.training.step import variable_creation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +236,7 @@ def _around_replicas(strategy, first_replica: int, operations) -> Generator[None
     """
     is_alone = strategy.num_replicas_in_sync == 1
     with (
-        late_variables.made_at_once(strategy),
+        variable_creation.made_at_once(strategy),
         contextlib.nullcontext()
         if is_alone
         else strategy_adapter.one_replica_seen(sees_one_replica, all_reduce=_all_reduce),

@@ -1,4 +1,8 @@
-"""The steps of a model as they are traced: one of them, or as many as a loop in a graph runs."""
+"""The steps of a model as they are traced: one of them, or as many as a loop in a graph runs.
+
+Functions that return something are compiled as Keras' are: TensorFlow leaves out what is of no use
+in those without outputs, and then writes sums in another order.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -11,7 +15,6 @@ from kerasdist.training.context import peers, running_call
 from kerasdist.training.data import batches
 from kerasdist.training.hooks import update_callback
 from kerasdist.training.replica import graph_facts
-from kerasdist.training.step import step_loops
 from kerasdist.training.step.model_step import ModelStep
 from kerasdist.training.step.repeated_batches import RepeatedBatches
 from kerasdist.training.step.worker_news import WorkerNews
@@ -98,23 +101,45 @@ class TracedSteps:
         return self.one(self.read(lambda: next(iterator)))
 
     def exactly(self, iterator: Any, num_steps: tf.Tensor) -> tf.Tensor:
-        """Runs so many steps, for which there is data; returns how many."""
-        return step_loops.exactly(
-            num_steps, next_batch=lambda: self.read(lambda: next(iterator)), run_step=self.one
-        )
+        """Runs so many steps, for which there is data; returns how many.
+
+        Args:
+            iterator: The data.
+            num_steps: int32 scalar.
+        """
+
+        def body(step: Any):
+            self.next(iterator)
+            return step + 1
+
+        (num_taken,) = _loop(lambda step: step < num_steps, body, [0])
+        return num_taken
 
     def while_data(self, iterator: Any, num_steps: tf.Tensor) -> tf.Tensor:
-        """Runs at most so many steps, of data that may end before; returns how many there were."""
+        """Runs at most so many steps, of data that may end before; returns how many there were.
+
+        Args:
+            iterator: The data.
+            num_steps: int32 scalar.
+        """
 
         def read():
             batch = iterator.get_next_as_optional()
             return batch, batch.has_value()
 
-        return step_loops.while_there_is_data(
-            num_steps,
-            next_batch=lambda: self.read(read),
-            run_step=lambda batch: tf.cast(self.one(batch).num_examples, tf.int32),
+        def body(step: Any, _: tf.Tensor):
+            batch, has_value = self.read(read)
+
+            def run():
+                return tf.cast(self.one(batch.get_value()).num_examples, tf.int32)
+
+            tf.cond(has_value, run, lambda: 0)
+            return step + tf.cast(has_value, tf.int32), has_value
+
+        num_taken, _ = _loop(
+            lambda step, has_value: has_value & (step < num_steps), body, [0, True]
         )
+        return num_taken
 
     def with_own_batches(self, iterator: Any, num_steps: tf.Tensor, size: Any) -> Any:
         """Runs steps until no worker has data; returns how many, and the size of the next one.
@@ -122,14 +147,15 @@ class TracedSteps:
         Args:
             iterator: The data of this worker.
             num_steps: int32 scalar, how many at most.
-            size: int64 scalar, the examples of all workers in the first of them.
+            size: int64 scalar, the examples of all workers in the first of them; 0 if there are
+                none.
         """
-        return step_loops.of_own_batches(
-            num_steps,
-            size,
-            next_batch=lambda: self.read(lambda: next(iterator)),
-            run_step=self._one_with_own_batch,
-        )
+
+        def body(step: Any, size: tf.Tensor):
+            batch, own_size, next_size = self.read(lambda: next(iterator))
+            return step + 1, self.one_with_own_batch(batch, own_size, next_size, size=size)
+
+        return _loop(lambda step, size: (step < num_steps) & (size > 0), body, [0, size])
 
     def read(self, read: Callable) -> Any:
         """Returns what `read()` gives, a batch, and counts it; traced, or eager."""
@@ -137,7 +163,7 @@ class TracedSteps:
         self._news.note_read(batch)
         return batch
 
-    def _one_with_own_batch(
+    def one_with_own_batch(
         self, batch: Any, own_size: tf.Tensor, next_size: tf.Tensor, *, size: tf.Tensor
     ) -> tf.Tensor:
         """Runs a step with a batch of this worker's own; returns the size of the next global one.
@@ -174,3 +200,7 @@ class TracedSteps:
             )
         num_stop_requests = self._news.hear(result.sums, batch, checks)
         return StepResult(result.num_examples, num_stop_requests, result.is_discarded), result.sums
+
+
+def _loop(condition: Callable, body: Callable, begin: list) -> Any:
+    return tf.while_loop(condition, body, begin, parallel_iterations=1)

@@ -2,11 +2,17 @@
 
 What is made in a scope belongs to it: its variables are made there, whenever they come. And Keras'
 choice of how they are made may cost a message, or lose statistics.
+
+Plain Keras makes the variables of a model that nobody has built in the first trace of its step. So
+do we, but for what stands in the way: a variable that a trace makes on several replicas or workers
+waits for others that are not there. So each of them is made at once, outside of the trace, as if
+the user had made it in the scope. See `model_step.TraceAgainError` for what has asked for it too
+early.
 """
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import keras
@@ -82,7 +88,7 @@ def make_slot(original: Callable, optimizer: keras.optimizers.Optimizer, *args: 
 
 
 def _scope_of(strategy: tf.distribute.Strategy | None) -> contextlib.AbstractContextManager:
-    # A trace has no scope, and belongs to a replica or is left (`late_variables`).
+    # A trace has no scope, and belongs to a replica or is left (`made_at_once`).
     if strategy is None or tf.distribute.has_strategy():
         return contextlib.nullcontext()
     return strategy.scope() if strategy_adapter.is_adapted(strategy) else contextlib.nullcontext()
@@ -146,3 +152,32 @@ def _as_disagreement(error: tf.errors.OpError, name: str) -> WorkersDifferError 
 def _is_moving_statistic(kwargs: dict) -> bool:
     layer = scopes.layer_being_built()
     return isinstance(layer, keras.layers.BatchNormalization) and not kwargs.get("trainable")
+
+
+@contextlib.contextmanager
+def made_at_once(strategy: tf.distribute.Strategy) -> Generator[None]:
+    """Lets variables that the replicas ask for while they are traced be made outside of the trace.
+
+    Args:
+        strategy: Whose replicas are traced inside.
+    """
+
+    def create(next_creator: Callable, **kwargs: Any):
+        if _is_of_graph(kwargs.get("initial_value")):  # Of the trace: cannot be known outside.
+            return next_creator(**kwargs)
+        beside = kwargs.pop("colocate_with", None)
+        with tf.init_scope(), scopes.outside_scopes(), strategy.scope():
+            if beside is None:
+                return tf.Variable(**kwargs)
+            with strategy.extended.colocate_vars_with(beside):
+                return tf.Variable(**kwargs)
+
+    if tf.executing_eagerly():
+        yield
+        return
+    with strategy.scope(), tf.variable_creator_scope(create):
+        yield
+
+
+def _is_of_graph(value: Any) -> bool:
+    return tf.is_tensor(value) and tf.is_symbolic_tensor(value)
