@@ -1,4 +1,4 @@
-"""Where two runs of a program first differ, and by how much."""
+"""Compare two runs of a program: where they first differ, and by how much."""
 
 import dataclasses
 from collections.abc import Iterator

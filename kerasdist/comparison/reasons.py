@@ -1,4 +1,4 @@
-"""Why a deployment probably differs from one device, in words."""
+"""Describe why a deployment probably differs from one device."""
 
 import statistics
 

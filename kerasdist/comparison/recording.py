@@ -1,4 +1,4 @@
-"""What a run of a program did, step by step: one file each, so that no two need be in memory.
+"""Record what a run of a program does, one file for each step: no two need be in memory.
 
     recording = Recording(folder)
     recording.start(0).weights, recording.step(0).logs["loss"]

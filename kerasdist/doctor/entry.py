@@ -1,4 +1,4 @@
-"""What runs in place of the user's program: the probe, and then the program itself.
+"""Run the user's program for the doctor: first the probe, then the program itself.
 
     python -m kerasdist.doctor.entry '{"folder": ...}' train.py --epochs 3
 

@@ -1,4 +1,4 @@
-"""What watches the training steps of a program, in the program's own process.
+"""Watch the training steps of a program, in the program's own process.
 
 It replaces `kerasdist.make_strategy`, which then gives no strategy, one device, or what the program
 (or a flag of the doctor) asks for, and the functions that `fit` and `train_on_batch` call for every

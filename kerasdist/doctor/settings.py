@@ -1,4 +1,4 @@
-"""What a process that runs a program of the user is to do with it."""
+"""Settings of a process that runs a program of the user for the doctor."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What must give the weights of one device on any number of replicas: one case per row.
+"""The cases of the parity table: each must give the weights of one device on any replicas.
 
 A case is a model, the arguments of `fit`, and, if one device gets its data in another form, the
 arguments of the reference. Data and models are small: a case takes seconds, and a wrong weight

@@ -1,1 +1,1 @@
-"""Whether a program gives, divided over replicas, what one device gives; and what if not."""
+"""The trial before the first step: does a program give, on replicas, what one device gives?"""

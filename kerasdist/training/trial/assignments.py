@@ -1,4 +1,4 @@
-"""What a step assigns by itself, which may not be the same on all replicas.
+"""Describe what a step assigns by itself, where it is not the same on all replicas.
 
 It never meets what the other replicas assign. A trial compares it, by how much the change of a
 variable deviates over the replicas: see `run`. What the steps that count have made of it is
@@ -41,7 +41,7 @@ def describe(
 def describe_news(
     model: keras.Model, weights: list[str], states: list[str], num_replicas: int
 ) -> list[str]:
-    """Returns in words which weights and states are not the same, without those told before.
+    """Returns in words which weights and states newly are not the same on all replicas.
 
     Args:
         model: Whose they are.

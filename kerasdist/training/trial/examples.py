@@ -1,7 +1,7 @@
 """The examples of a trial: how many, in which precision, touched by rounding, and perturbed.
 
 Perturbed weights tell what a step computes from what rounding makes of it: with other weights
-nearby, rounding gives another number each time, and what is computed nearly the same one.
+close by, rounding gives another number each time, and what is computed nearly the same one.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ TOO_FEW = ("one", "few")
 _FEW = 4
 # The most different whole numbers that may be classes or marks.
 _CLASSES = 32
-# Of the outputs of all layers, in all runs of a trial: a few seconds, and little memory.
+# The outputs of all layers in all runs of a trial may have so many: a few seconds, little memory.
 _MOST_BYTES = 2**27
 
 _T = TypeVar("_T")
@@ -157,7 +157,7 @@ def perturbed_step(step: Callable, model: keras.Model, seed: int) -> Callable:
 
 
 def perturbed(structure: Any, seed: int) -> Any:
-    """Returns tensors of numbers that are nearby, such as predictions."""
+    """Returns tensors, such as predictions, of which each number is moved a little."""
     fraction = tolerances.PERTURBATION
     return tf.nest.map_structure(lambda each: _moved(each, fraction, seed), structure)
 

@@ -26,7 +26,7 @@ from kerasdist.training.trial import examples, tolerances, words
 
 # Each costs a call of the loss, and two different ones are enough.
 _MOST_EXAMPLES = 8
-# Of labels and predictions together.
+# Labels and predictions together have at most so many.
 _MOST_NUMBERS = 2**24
 
 

@@ -1,4 +1,4 @@
-"""What came of one run of a step, of one device or of the replicas."""
+"""The outcome of one run of a step, on one device or on the replicas."""
 
 import dataclasses
 

@@ -44,7 +44,7 @@ class Tried:
         twin: The same, different by rounding.
         is_read: Whether what the step returns, and what it counts in metrics, is compared.
         weighs_loss: See `Replica.weighs_loss`.
-        perturb: Called with a number; returns the step with other weights, or predictions, nearby.
+        perturb: Called with a number; returns the step with perturbed weights, or predictions.
     """
 
     model: keras.Model
@@ -255,7 +255,8 @@ def _deviations(sums: np.ndarray, sums_of_squares: np.ndarray) -> np.ndarray:
 def _sketch_of_change(before: tf.Tensor, variable: Any) -> float:
     """Returns a number that is the same where a variable has changed alike; 0.0 for rounding.
 
-    Weights that are moved and moved back, as for a gradient nearby, keep their values but for that.
+    Weights that are moved and moved back, as for a perturbed gradient, keep their values but for
+    that.
     """
     now = tf.convert_to_tensor(variable)
     if tf.reduce_all(tf.equal(before, now)):  # Nearly always, and cheaper than what follows.

@@ -1,4 +1,4 @@
-"""How much may differ from one device: every tolerance, each with its reason.
+"""The table of tolerances: how much may differ from one device, each with its reason.
 
 The trial before the first step, `FirstStepProof`, the doctor and the parity table all ask whether a
 deployment gives what one device gives. They take their numbers from here, and `is_rounding` decides
@@ -12,7 +12,7 @@ import tensorflow as tf
 # Gradients in a trial, as a part of their norm.
 # Above what rounding makes of most nets. What differs by more, up to `ROUGH`, is looked at twice.
 GRADIENT = 2e-5
-# Of float16 and bfloat16, where a net cannot be tried in float32.
+# The same of float16 and bfloat16, where a net cannot be tried in float32.
 GRADIENT_OF_16_BITS = 5e-2
 # So few examples as one for each replica round more, and so do accelerators, which multiply with
 # fewer bits. Differences above it are no rounding, whatever the weights.
@@ -45,7 +45,8 @@ RESULT_NEAR_ZERO = 1e-6
 # What a step assigns by itself: its standard deviation over the replicas, of the root mean square;
 # above rounding.
 DEVIATION = 2e-5
-# A weight that is moved and moved back, as for a gradient nearby, differs by this part of its norm.
+# A weight that is moved and moved back, as for a perturbed gradient, differs by this part of its
+# norm.
 MOVED_BACK = 2.0**-20
 
 # Weights, states and learning rates of replicas after many steps, relative: far above the rounding

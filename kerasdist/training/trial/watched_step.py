@@ -1,4 +1,4 @@
-"""A train function that somebody looks at: the batches of each call, and the model around it."""
+"""Watch a train function: the batches of each call, and the variables of the model around it."""
 
 import contextlib
 import itertools

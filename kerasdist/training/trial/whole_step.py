@@ -1,4 +1,4 @@
-"""A training step as one device makes it, on each replica of a strategy: with the whole batch."""
+"""Run a real training step as one device does, on each replica, and as `fit` does."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is said of a step that does not give what one device gives, with the remedy."""
+"""Describe how a step differs from one device, with the remedy."""
 
 import math
 
