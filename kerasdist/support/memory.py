@@ -100,6 +100,7 @@ class Thread(threading.local):
         replaced: What stands in the place of functions of TensorFlow and Keras; those of a replica
             inherit it.
         num_draws: Counts the random numbers of a trial.
+        num_generators_kept: How often it is in `randomness.generators_kept`.
         draws_as_ever: Whether first values of weights are drawn, which are none of an example's.
     """
 
@@ -112,6 +113,7 @@ class Thread(threading.local):
         self.writes_file = False
         self.replaced: dict[tuple, Callable] = {}
         self.num_draws = itertools.count()
+        self.num_generators_kept = 0
         self.draws_as_ever = False
 
 

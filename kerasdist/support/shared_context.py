@@ -11,6 +11,9 @@ and the last one to leave puts it back:
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 class SharedContext:
@@ -26,13 +29,23 @@ class SharedContext:
         self._num_inside = 0
         self._stack = contextlib.ExitStack()
 
+    def unless_entered(self, act: Callable[[], Result], *, but_for: int = 0) -> Result | None:
+        """Returns what `act` does, and None, without it, where a thread is inside.
+
+        Args:
+            act: No thread enters or leaves while it runs.
+            but_for: How often the threads that ask for it are inside themselves.
+        """
+        with self._lock:
+            return act() if self._num_inside <= but_for else None
+
     def __enter__(self):
         with self._lock:
             if not self._num_inside:
                 self._stack.enter_context(self._make())
             self._num_inside += 1
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object):
         with self._lock:
             self._num_inside -= 1
             if not self._num_inside:

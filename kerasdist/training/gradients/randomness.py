@@ -137,32 +137,48 @@ def generators_kept() -> Generator[None]:
     """Puts back what random numbers come from: Python's, numpy's, and Keras' where it has none."""
     keras_state = keras_threads.thread_state()
     of_keras: Any = keras_threads.known_global_seed_generator(keras_state)
+    memory.THREAD.num_generators_kept += 1
     try:
         with _python_is_kept:
             yield
     finally:
+        memory.THREAD.num_generators_kept -= 1
         keras_threads.set_global_seed_generator(keras_state, of_keras)
 
 
 @contextlib.contextmanager
 def _python_generators_kept() -> Generator[None]:
-    generators = PythonGenerators()
+    states = _states_of_python()
     try:
         yield
     finally:
-        generators.put_back()
+        _set_states_of_python(*states)
+
+
+def _states_of_python() -> tuple:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_states_of_python(of_python: tuple, of_numpy: dict | tuple) -> None:
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
 
 
 _python_is_kept = SharedContext(_python_generators_kept)  # All threads draw from them.
 
 
 class PythonGenerators:
-    """Where Python's and numpy's random numbers are now."""
+    """Where Python's and numpy's random numbers are now.
+
+    Not while another thread is in `generators_kept`: its numbers are none of this one's.
+    """
 
     def __init__(self):
-        self._of_python, self._of_numpy = random.getstate(), np.random.get_state()
+        self._num_kept = memory.THREAD.num_generators_kept
+        self._states = _python_is_kept.unless_entered(_states_of_python, but_for=self._num_kept)
 
     def put_back(self) -> None:
         """Lets the same numbers come once more."""
-        random.setstate(self._of_python)
-        np.random.set_state(self._of_numpy)
+        if self._states is not None:
+            put_back = functools.partial(_set_states_of_python, *self._states)
+            _python_is_kept.unless_entered(put_back, but_for=self._num_kept)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import random
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -179,6 +180,44 @@ class OftenerOnOthers(Noisy):
     def update_step(self, gradient, variable, learning_rate):
         for _ in range(1 + peers.replica_id()):
             super().update_step(gradient, variable, learning_rate)
+
+
+def test_the_numbers_of_a_trial_in_another_thread_are_not_put_back():
+    before = random.getstate()
+    with ThreadPoolExecutor(1) as pool:
+        trial = randomness.generators_kept()
+        pool.submit(trial.__enter__).result()
+        pool.submit(random.seed, 0).result()
+        meanwhile = randomness.PythonGenerators()
+        pool.submit(trial.__exit__, None, None, None).result()
+
+    meanwhile.put_back()
+
+    assert random.getstate() == before
+
+
+def test_a_trial_is_not_disturbed_by_what_was_before_it():
+    generators = randomness.PythonGenerators()
+    with ThreadPoolExecutor(1) as pool:
+        trial = randomness.generators_kept()
+        pool.submit(trial.__enter__).result()
+        random.seed(0)
+        of_trial = random.getstate()
+
+        generators.put_back()
+
+        assert random.getstate() == of_trial
+        pool.submit(trial.__exit__, None, None, None).result()
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_the_same_numbers_come_once_more(is_kept):
+    with randomness.generators_kept() if is_kept else contextlib.nullcontext():
+        generators = randomness.PythonGenerators()
+        numbers = random.random(), np.random.random()
+        generators.put_back()
+
+        assert (random.random(), np.random.random()) == numbers
 
 
 @pytest.mark.filterwarnings("ignore:What a step assigns to the trained weight")
